@@ -1,0 +1,20 @@
+"""`anyscore` on the command line: the laboratory, or what to install to have it."""
+
+import sys
+
+
+def main() -> None:
+    try:
+        from anyscore.lab.cli import app
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("anyscore"):
+            raise
+        sys.exit(
+            f"anyscore: the command line needs the package {missing.name!r}, which is not "
+            "installed. Install the laboratory with:  pip install 'anyscore[lab]'"
+        )
+    app()
+
+
+if __name__ == "__main__":
+    main()

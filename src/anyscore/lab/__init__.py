@@ -1,0 +1,1 @@
+"""The laboratory: which scoring function suits your data."""
