@@ -1,1 +1,52 @@
-"""Attention with any scoring function."""
+"""Attention with any scoring function, from any framework.
+
+    from anyscore import Additive, Causal, Lengths, attention
+
+    output = attention(query, key, value, score=Additive(W_q, W_k, w_v), mask=Causal())
+
+Layers live in a module per framework: `anyscore.torch`. No framework is imported before its tensors
+or its module are used.
+"""
+
+from anyscore.functional import AttentionOutput, attention, plan
+from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
+from anyscore.routes import Plan
+from anyscore.scores import (
+    Additive,
+    Bilinear,
+    Concat,
+    Cosine,
+    Dot,
+    GATv2,
+    Gaussian,
+    Laplace,
+    ScaledDot,
+    Score,
+    Trilinear,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Additive",
+    "AttentionOutput",
+    "Bilinear",
+    "Causal",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "GATv2",
+    "Gaussian",
+    "Interval",
+    "Keys",
+    "Laplace",
+    "Lengths",
+    "Mask",
+    "Plan",
+    "ScaledDot",
+    "Score",
+    "Trilinear",
+    "Window",
+    "attention",
+    "plan",
+]

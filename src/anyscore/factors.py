@@ -1,0 +1,72 @@
+"""The one form that every score takes.
+
+    s(q, k) = scale · Σ_d weight_d · pair(a_d, b_d) + query_bias + key_bias,   a = A(q), b = B(k)
+
+A and B are cheap maps of single tokens; only `pair` costs queries × keys × width, and there are few
+pairs. A score lowers itself to `Factors`; the reference and every kernel take nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyscore.ops import Array, Ops
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An elementwise function of two features.
+
+    name: what kernels know it by.
+    value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
+    """
+
+    name: str
+    value: Callable[[Ops, Array, Array], Array]
+
+
+def _product(xp: Ops, a: Array, b: Array) -> Array:
+    return a * b
+
+
+def _tanh(xp: Ops, a: Array, b: Array) -> Array:
+    return xp.tanh(a + b)
+
+
+def _leaky_relu(xp: Ops, a: Array, b: Array) -> Array:
+    x = a + b
+    return xp.where(x > 0, x, 0.2 * x)
+
+
+def _absolute(xp: Ops, a: Array, b: Array) -> Array:
+    return xp.abs(a - b)
+
+
+def _squared(xp: Ops, a: Array, b: Array) -> Array:
+    return (a - b) * (a - b)
+
+
+PRODUCT = Pair("product", _product)
+TANH = Pair("tanh", _tanh)
+LEAKY_RELU = Pair("leaky_relu", _leaky_relu)
+ABSOLUTE = Pair("absolute", _absolute)
+SQUARED = Pair("squared", _squared)
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A score of all queries and keys, before the sum over the width h is taken.
+
+    a (..., T_q, h), b (..., T_k, h); pair; weight (..., h), or None for 1: leading dimensions, if
+    any, are those of a (heads may have their own); scale, a number; query_bias (..., T_q) and
+    key_bias (..., T_k), or None for 0.
+    """
+
+    a: Array
+    b: Array
+    pair: Pair
+    weight: Array | None = None
+    scale: float = 1.0
+    query_bias: Array | None = None
+    key_bias: Array | None = None

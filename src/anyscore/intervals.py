@@ -1,0 +1,120 @@
+"""A mask lowered for one call: an interval of keys for each query, a boolean array, or both.
+
+Lengths and offsets stay tensors throughout: their values are never inspected on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore.ops import Array, Ops, framework
+
+
+@dataclass(frozen=True, eq=False)
+class Attendable:
+    """A mask lowered for one call: key j is attended if start ≤ j < stop and keep.
+
+    start, stop: int64, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0 and T_k.
+    keep: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
+    """
+
+    start: Array | None = None
+    stop: Array | None = None
+    keep: Array | None = None
+
+    def boolean(self, xp: Ops, keys: int) -> Array | None:
+        """One boolean array broadcastable to (*lead, T_q, T_k); None if everything is attended."""
+        keep = self.keep
+        some = self.start if self.start is not None else self.stop
+        if some is None:
+            return keep
+        j = xp.arange(keys, like=some)
+        if self.start is not None:
+            after = j >= self.start[..., None]
+            keep = after if keep is None else xp.logical_and(keep, after)
+        if self.stop is not None:
+            before = j < self.stop[..., None]
+            keep = before if keep is None else xp.logical_and(keep, before)
+        return keep
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call that a mask is lowered for: its leading dimensions, queries and keys."""
+
+    xp: Ops
+    like: Array
+    lead: tuple[int, ...]
+    queries: int
+    keys: int
+
+    def array(self, x: Any, name: str) -> Array:
+        """`x` on the device of the query; a tensor of another framework is refused."""
+        ours, theirs = framework(self.like), framework(x)
+        if theirs not in (None, "numpy", ours):
+            raise TypeError(
+                f"{name} is a {theirs} tensor but the query is a {ours} tensor: "
+                "pass both from one framework."
+            )
+        return self.xp.array(x, like=self.like)
+
+    def boolean(self, x: Any, name: str) -> Array:
+        """`x` as a boolean array; numbers are refused with what to pass instead."""
+        x = self.array(x, name)
+        dtype = self.xp.dtype(x)
+        if dtype == "bool":
+            return x
+        if "int" in dtype:
+            advice = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
+        else:
+            advice = (
+                "for an additive mask of 0 and −inf pass mask == 0; additive position biases are "
+                "not supported yet."
+            )
+        raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
+
+    def per_query(self, x: Any, name: str) -> Array:
+        """Bounds given per batch, per query or in full, as an array of rank len(lead) + 1."""
+        x = self.array(x, name)
+        if self.xp.dtype(x) == "bool":
+            raise TypeError(
+                f"{name} must be integers (or floats), got booleans: for a boolean padding mask "
+                "(True = may attend) pass mask=Keys(keep)."
+            )
+        shape = self.xp.shape(x)
+        full = (*self.lead, self.queries)
+        if len(shape) == 1 and self.lead:
+            aligned = shape + (1,) * len(self.lead)
+        elif len(shape) == 2 and len(self.lead) > 1:
+            aligned = shape[:1] + (1,) * (len(self.lead) - 1) + shape[1:]
+        else:
+            aligned = (1,) * (len(full) - len(shape)) + shape
+        if not broadcasts(aligned, full):
+            batch = self.lead[0] if self.lead else None
+            allowed = (
+                [(), (batch,), (batch, self.queries), full] if batch is not None else [(), full]
+            )
+            raise ValueError(
+                f"{name} has shape {shape}, expected one of "
+                f"{', '.join(map(str, dict.fromkeys(allowed)))} "
+                f"(leading dimensions {self.lead}, {self.queries} queries)."
+            )
+        return self.xp.reshape(x, aligned)
+
+    def bound(self, x: Any, name: str, nan: int) -> Array:
+        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
+        xp, x = self.xp, self.per_query(x, name)
+        dtype = xp.dtype(x)
+        if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
+            x = xp.astype(x, "float32" if "float" in dtype else "int64")
+        x = xp.where(x < self.keys, x, xp.where(x >= self.keys, self.keys, nan))
+        return xp.astype(xp.ceil(xp.where(x > 0, x, 0)), "int64")
+
+
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether `shape` broadcasts to `full` without changing it."""
+    if len(shape) > len(full):
+        return False
+    tail = full[len(full) - len(shape) :]
+    return all(n in (1, m) for n, m in zip(shape, tail, strict=True))

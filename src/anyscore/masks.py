@@ -1,0 +1,200 @@
+"""Who may attend to whom.
+
+What occurs in practice — valid lengths, causal, sliding window, packed documents, and any
+intersection of them — leaves each query one contiguous interval of keys [start, stop). Intervals
+are what kernels take; anything else is a boolean array in which True means *may attend*.
+
+    Causal() & Lengths(n) & keep        # masks and boolean arrays intersect, in any order
+
+Wherever an array is expected, a number, a list or a NumPy array will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore.intervals import Attendable, Call, broadcasts
+from anyscore.ops import Array, Ops
+
+
+class Mask:
+    """A mask, combined with others and with boolean arrays by `&`."""
+
+    __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
+
+    def __and__(self, other: Any) -> Mask:
+        return All((self, as_mask(other)))
+
+    def __rand__(self, other: Any) -> Mask:
+        return All((as_mask(other), self))
+
+    def lower(self, call: Call) -> Attendable:
+        """This mask for one call: no value is inspected on the host."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class All(Mask):
+    """What all of `masks` allow; made by `&`."""
+
+    masks: tuple[Mask, ...]
+
+    def lower(self, call: Call) -> Attendable:
+        xp, start, stop, keep = call.xp, None, None, None
+        for mask in self.masks:
+            one = mask.lower(call)
+            if one.start is not None:
+                start = one.start if start is None else xp.maximum(start, one.start)
+            if one.stop is not None:
+                stop = one.stop if stop is None else xp.minimum(stop, one.stop)
+            if one.keep is not None:
+                keep = one.keep if keep is None else xp.logical_and(keep, one.keep)
+        return Attendable(start, stop, keep)
+
+
+@dataclass(frozen=True, eq=False)
+class Keep(Mask):
+    """A boolean array, True = may attend; what a plain array passed as a mask becomes.
+
+    keep: rank ≥ 2, last dimensions {1, T_q} × {1, T_k}, leading ones broadcast as in NumPy.
+    """
+
+    keep: Array
+
+    def lower(self, call: Call) -> Attendable:
+        keep = call.boolean(self.keep, "mask")
+        shape, full = call.xp.shape(keep), (*call.lead, call.queries, call.keys)
+        if len(shape) < 2 or len(shape) > len(full) or not broadcasts(shape, full):
+            hint = ""
+            if call.lead and shape == (call.lead[0], call.keys):
+                hint = " For a key-padding mask of shape (batch, keys) pass mask=Keys(keep)."
+            elif len(shape) == 3 and len(full) == 4:
+                hint = " For a mask without heads insert their axis: mask[:, None]."
+            raise ValueError(
+                f"mask has shape {shape}, expected rank ≥ 2 and a shape that broadcasts to "
+                f"{full} (leading dimensions, queries, keys).{hint}"
+            )
+        return Attendable(keep=call.xp.reshape(keep, (1,) * (len(full) - len(shape)) + shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Keys(Mask):
+    """Keys that may be attended, by any query: an arbitrary key-padding mask.
+
+    keep: boolean (B, T_k) against the first leading dimension, or (T_k,), or with all leading
+    dimensions, (*lead, T_k).
+    """
+
+    keep: Array
+
+    def lower(self, call: Call) -> Attendable:
+        keep = call.boolean(self.keep, "Keys(keep)")
+        shape, full = call.xp.shape(keep), (*call.lead, call.keys)
+        aligned = shape
+        if len(shape) == 2 and len(call.lead) > 1:
+            aligned = shape[:1] + (1,) * (len(call.lead) - 1) + shape[1:]
+        elif len(shape) == 1:
+            aligned = (1,) * len(call.lead) + shape
+        if len(aligned) != len(full) or not broadcasts(aligned, full):
+            first = call.lead[:1]
+            raise ValueError(
+                f"Keys(keep) has shape {shape}, expected {(*first, call.keys)} "
+                f"or a shape that broadcasts to {full}."
+            )
+        return Attendable(keep=call.xp.reshape(keep, (*aligned[:-1], 1, aligned[-1])))
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Mask):
+    """Keys start ≤ j < stop; None = unbounded on that side.
+
+    start, stop: shapes as `Lengths`. Packed documents: the bounds of each query's document. Left
+    padding: Interval(padding, None).
+    """
+
+    start: Any = None
+    stop: Any = None
+
+    def lower(self, call: Call) -> Attendable:
+        start = None if self.start is None else call.bound(self.start, "start", nan=call.keys)
+        stop = None if self.stop is None else call.bound(self.stop, "stop", nan=0)
+        return Attendable(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths(Mask):
+    """The first n keys: key j is attended if j < n.
+
+    n: any integer or float type, of shape () or (B,) against the first leading dimension, or
+    (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all, negative or NaN
+    none.
+    """
+
+    n: Any
+
+    def lower(self, call: Call) -> Attendable:
+        return Attendable(stop=call.bound(self.n, "valid_lens", nan=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Mask):
+    """Keys from `left` before to `right` after the query's own position, both inclusive.
+
+    left, right: integers ≥ 0, None = unbounded. Query i stands at key position i + offset
+    (align="start") or i + T_k − T_q + offset (align="end"). With T_q ≠ T_k one of `align` and
+    `offset` must be given. offset: an integer, or integers of shape () or (B,), as for a
+    preallocated cache.
+    """
+
+    left: int | None
+    right: int | None
+    align: str | None = None
+    offset: Any = None
+
+    def __post_init__(self) -> None:
+        for name, width in (("left", self.left), ("right", self.right)):
+            if width is not None and (isinstance(width, bool) or not isinstance(width, int)):
+                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {width!r}.")
+            if width is not None and width < 0:
+                raise ValueError(f"{name} must be ≥ 0, got {width}.")
+        if self.align not in (None, "start", "end"):
+            raise ValueError(f'align must be "start" or "end", got {self.align!r}.')
+
+    def lower(self, call: Call) -> Attendable:
+        if call.queries != call.keys and self.align is None and self.offset is None:
+            raise ValueError(
+                f"{type(self).__name__} with {call.queries} queries and {call.keys} keys must say "
+                'how they line up: align="start", align="end" (the last query sees the last key), '
+                "or offset= (the key position of the first query)."
+            )
+        xp = call.xp
+        position = xp.reshape(
+            xp.arange(call.queries, like=call.like), (1,) * len(call.lead) + (call.queries,)
+        )
+        if self.align == "end":
+            position = position + (call.keys - call.queries)
+        if self.offset is not None:
+            offset = call.per_query(self.offset, "offset")
+            if "float" in xp.dtype(offset):
+                raise TypeError("offset must be integers, got floats.")
+            position = position + xp.astype(offset, "int64")
+        start = None if self.left is None else _clamp(xp, position - self.left, call.keys)
+        stop = None if self.right is None else _clamp(xp, position + (self.right + 1), call.keys)
+        return Attendable(start, stop)
+
+
+class Causal(Window):
+    """No key after the query's own position: Window(None, 0, align, offset)."""
+
+    def __init__(self, align: str | None = None, offset: Any = None) -> None:
+        super().__init__(None, 0, align, offset)
+
+
+def as_mask(x: Any) -> Mask:
+    """A mask object as it is; anything else as a boolean array."""
+    return x if isinstance(x, Mask) else Keep(x)
+
+
+def _clamp(xp: Ops, x: Array, keys: int) -> Array:
+    return xp.maximum(xp.minimum(x, keys), 0)

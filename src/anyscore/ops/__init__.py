@@ -1,0 +1,80 @@
+"""The few array operations that the mathematics needs, one small file per framework.
+
+`find(*tensors)` gives the namespace of the framework that the tensors belong to, found by their
+type and imported on demand: NumPy code never imports PyTorch. Arithmetic, comparisons, `.shape` and
+indexing with `None` and `...` are common to all frameworks and used as they are; the rest is `Ops`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias, cast
+
+Array: TypeAlias = Any
+"""A tensor of any supported framework."""
+
+FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch"}
+"""Module in which a framework's tensor types are defined, which names its files here → its name."""
+
+
+class Ops(Protocol):
+    """What a framework's file provides. Axes may be negative; dtypes are names ("float32")."""
+
+    __name__: str
+
+    def array(self, x: Any, like: Array) -> Array:
+        """`x`, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
+
+    def shape(self, x: Array) -> tuple[int, ...]: ...
+    def dtype(self, x: Array) -> str: ...
+    def astype(self, x: Array, dtype: str) -> Array: ...
+    def arange(self, n: int, like: Array) -> Array:
+        """0 … n−1 as int64, on the device of `like`."""
+
+    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array: ...
+    def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array: ...
+    def transpose(self, x: Array) -> Array:
+        """The last two axes exchanged."""
+
+    def stack(self, xs: list[Array], axis: int) -> Array: ...
+    def where(self, condition: Array, x: Any, y: Any) -> Array: ...
+    def logical_and(self, x: Array, y: Array) -> Array: ...
+    def logical_not(self, x: Array) -> Array: ...
+    def isfinite(self, x: Array) -> Array: ...
+    def exp(self, x: Array) -> Array: ...
+    def log(self, x: Array) -> Array: ...
+    def tanh(self, x: Array) -> Array: ...
+    def sqrt(self, x: Array) -> Array: ...
+    def abs(self, x: Array) -> Array:
+        """Its gradient at 0 is 0."""
+
+    def ceil(self, x: Array) -> Array: ...
+    def minimum(self, x: Array, y: Any) -> Array: ...
+    def maximum(self, x: Array, y: Any) -> Array: ...
+    def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
+    def max(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
+    def any(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
+    def matmul(self, x: Array, y: Array) -> Array: ...
+    def stop_gradient(self, x: Array) -> Array: ...
+    def multiply_words(self, x: Array, factor: int) -> tuple[Array, Array]:
+        """High and low 32-bit words of x·factor; x holds 32-bit words in the type of `arange`."""
+
+    def masked_scores(self, a: Array, b: Array, keep: Array) -> Array:
+        """`kept.scores`, with derivatives that keep its promise."""
+
+    def masked_sum(self, p: Array, v: Array, keep: Array) -> Array:
+        """`kept.sum`, with derivatives that keep its promise."""
+
+
+def framework(x: object) -> str | None:
+    """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
+    for cls in type(x).__mro__:
+        root = cls.__module__.partition(".")[0]
+        if root in FRAMEWORKS:
+            return root
+    return None
+
+
+def load(name: str) -> Ops:
+    """The operations of one framework, by its key in FRAMEWORKS."""
+    return cast(Ops, import_module(f"anyscore.ops.{name}"))

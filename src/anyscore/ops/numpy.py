@@ -1,0 +1,84 @@
+"""NumPy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import numpy as np
+
+from anyscore.ops import Array, Ops, kept
+
+_self = cast(Ops, sys.modules[__name__])
+
+where = np.where
+logical_and = np.logical_and
+logical_not = np.logical_not
+isfinite = np.isfinite
+exp = np.exp
+log = np.log
+tanh = np.tanh
+sqrt = np.sqrt
+abs = np.abs
+ceil = np.ceil
+minimum = np.minimum
+maximum = np.maximum
+matmul = np.matmul
+broadcast_to = np.broadcast_to
+reshape = np.reshape
+stack = np.stack
+
+
+def array(x: Any, like: Array) -> Array:
+    return np.asarray(x)
+
+
+def shape(x: Array) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def dtype(x: Array) -> str:
+    return str(x.dtype.name)
+
+
+def astype(x: Array, dtype: str) -> Array:
+    return x.astype(dtype, copy=False)
+
+
+def arange(n: int, like: Array) -> Array:
+    return np.arange(n, dtype=np.int64)
+
+
+def transpose(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return np.sum(x, axis=axis, keepdims=keepdims)
+
+
+def max(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return np.max(x, axis=axis, keepdims=keepdims)
+
+
+def any(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return np.any(x, axis=axis, keepdims=keepdims)
+
+
+def stop_gradient(x: Array) -> Array:
+    return x
+
+
+def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
+    product = x.astype(np.uint64) * np.uint64(factor)
+    return (product >> np.uint64(32)).astype(np.int64), (product & np.uint64(0xFFFFFFFF)).astype(
+        np.int64
+    )
+
+
+def masked_scores(a: Array, b: Array, keep: Array) -> Array:
+    return kept.scores(_self, a, b, keep)
+
+
+def masked_sum(p: Array, v: Array, keep: Array) -> Array:
+    return kept.sum(_self, p, v, keep)

@@ -1,0 +1,131 @@
+"""PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyscore.ops import Ops, kept
+
+_self = cast(Ops, sys.modules[__name__])
+
+where = torch.where
+logical_and = torch.logical_and
+logical_not = torch.logical_not
+isfinite = torch.isfinite
+exp = torch.exp
+log = torch.log
+tanh = torch.tanh
+sqrt = torch.sqrt
+abs = torch.abs
+ceil = torch.ceil
+matmul = torch.matmul
+broadcast_to = torch.broadcast_to
+reshape = torch.reshape
+
+
+def array(x: Any, like: Tensor) -> Tensor:
+    return torch.as_tensor(x, device=like.device)
+
+
+def shape(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def astype(x: Tensor, dtype: str) -> Tensor:
+    return x.to(getattr(torch, dtype))
+
+
+def arange(n: int, like: Tensor) -> Tensor:
+    return torch.arange(n, device=like.device)
+
+
+def transpose(x: Tensor) -> Tensor:
+    return x.mT
+
+
+def stack(xs: list[Tensor], axis: int) -> Tensor:
+    return torch.stack(xs, dim=axis)
+
+
+def minimum(x: Tensor, y: Any) -> Tensor:
+    return torch.minimum(x, torch.as_tensor(y, dtype=x.dtype, device=x.device))
+
+
+def maximum(x: Tensor, y: Any) -> Tensor:
+    return torch.maximum(x, torch.as_tensor(y, dtype=x.dtype, device=x.device))
+
+
+def sum(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.sum(x, dim=axis, keepdim=keepdims)
+
+
+def max(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.amax(x, dim=axis, keepdim=keepdims)
+
+
+def any(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.any(x, dim=axis, keepdim=keepdims)
+
+
+def stop_gradient(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    # int64 products wrap around; their low 64 bits are those of the unsigned product.
+    product = x * factor
+    return (product >> 32) & 0xFFFFFFFF, product & 0xFFFFFFFF
+
+
+def masked_scores(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
+    return cast(Tensor, _Scores.apply(a, b, keep))  # type: ignore[no-untyped-call]
+
+
+def masked_sum(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    return cast(Tensor, _Sum.apply(p, v, keep))  # type: ignore[no-untyped-call]
+
+
+class _Scores(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
+        return cast(Tensor, kept.scores(_self, a, b, keep))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (ds,), (a, b, keep) = grads, ctx.saved_tensors
+        da = masked_sum(ds, b, keep).sum_to_size(a.shape)
+        db = masked_sum(ds.mT, a, keep.mT).sum_to_size(b.shape)
+        return da, db, None
+
+
+class _Sum(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+        return cast(Tensor, kept.sum(_self, p, v, keep))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (do,), (p, v, keep) = grads, ctx.saved_tensors
+        dp = masked_scores(do, v, keep).sum_to_size(p.shape)
+        dv = masked_sum(p.mT, do, keep.mT).sum_to_size(v.shape)
+        return dp, dv, None

@@ -1,0 +1,67 @@
+"""Which implementation runs a task, decided as a plain value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from anyscore.ops import Array, Ops
+from anyscore.task import Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen for a call, and why. route: "reference", or the name of a `Route`."""
+
+    route: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """A fused implementation.
+
+    usable: (task, dropout rate, whether the log-sum-exp is wanted) → why it cannot run this task
+    within the contract, or None if it can. run: the output of a task that is usable.
+    """
+
+    name: str
+    usable: Callable[[Task, float, bool], str | None]
+    run: Callable[[Task], Array]
+
+
+class Seam(Protocol):
+    """What a framework adds to the shared path: one file in `seams/`."""
+
+    ROUTES: tuple[Route, ...]
+    """Its fused implementations, the preferred one first."""
+
+    def precision(self, query: Array) -> tuple[AbstractContextManager[Any], str | None]:
+        """A context to compute in, and the dtype that autocasting asks for, if any."""
+
+    def draw_seed(self, query: Array) -> Array:
+        """A dropout seed from the framework's generator, an integer tensor ()."""
+
+
+def find_seam(xp: Ops) -> Seam:
+    """The seam of the framework that `xp` belongs to."""
+    return cast(Seam, import_module(xp.__name__.replace(".ops.", ".seams.")))
+
+
+def choose(seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str) -> Plan:
+    """The first route that can run the task, else the reference; only "auto" may choose."""
+    if impl == "reference":
+        return Plan("reference", "asked for")
+    obstacles = []
+    for route in seam.ROUTES:
+        obstacle = route.usable(task, dropout, return_lse)
+        if obstacle is None:
+            return Plan(route.name, "fused, and keeps the contract")
+        obstacles.append(f"{route.name}: {obstacle}")
+    reason = "; ".join(obstacles) or "no fused implementation for this framework"
+    if impl == "fused":
+        raise RuntimeError(f'impl="fused" cannot run: {reason}. Use impl="auto".')
+    return Plan("reference", reason)

@@ -1,0 +1,332 @@
+"""The scoring functions: formula, shapes, initialisation and source, each lowered once.
+
+A score is a small frozen class whose fields are its parameters, oriented as in the papers. Shapes:
+query (..., T_q, d_q), key (..., T_k, d_k), score (..., T_q, T_k). A parameter may have leading
+dimensions, broadcast against those of the tensor it meets: (H, 1, ...) gives each head its own. A
+projection given as None means that the tensor is already projected. Scales (`sigma`, `tau`) are
+numbers or tensors whose shape is that of leading dimensions, () for one.
+
+`lower(xp, query, key)` gives the score as `Factors`. `parameters(d_q, d_k, hidden)` gives what a
+layer creates, with its initialisation: for queries and keys of independent entries of mean 0 and
+variance 1 the variance of the score is about 1, so that a comparison compares scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import Any, ClassVar, TypeVar
+
+from anyscore import factors
+from anyscore.factors import Factors
+from anyscore.init import Init, glorot, uniform
+from anyscore.ops import Array, Ops
+
+S = TypeVar("S", bound="Score")
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A scoring function s(q, k), lowered to factors.
+
+    equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs `hidden`.
+    """
+
+    formula: ClassVar[str]
+    equal_widths: ClassVar[bool] = False
+    needs_hidden: ClassVar[bool] = False
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        raise NotImplementedError
+
+    def widths(self) -> tuple[int | None, int | None]:
+        """d_q and d_k that the parameters ask for; None where any will do."""
+        return None, None
+
+    def mismatch(self, d_q: int, d_k: int) -> str | None:
+        """What is wrong with these widths, and what to do; None if nothing is."""
+        if self.equal_widths and d_q != d_k:
+            return "needs queries and keys of one width: project them, or use Bilinear or Additive"
+        want_q, want_k = self.widths()
+        if want_q not in (None, d_q) or want_k not in (None, d_k):
+            return f"has parameters for d_q={want_q} and d_k={want_k}"
+        return None
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {}
+
+    def tensors(self) -> dict[str, Array]:
+        """The parameters that are tensors, by field name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: x for name, x in values.items() if not isinstance(x, Real | None)}
+
+    def map(self: S, function: Callable[[Array], Array]) -> S:
+        """This score with a function applied to each parameter that is a tensor."""
+        return replace(self, **{name: function(x) for name, x in self.tensors().items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Dot(Score):
+    """s = qᵀk. The variance of the score is d. Source: Luong et al. 2015, eq. 8 ("dot")."""
+
+    formula: ClassVar[str] = "q·k"
+    equal_widths: ClassVar[bool] = True
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        return Factors(query, key, factors.PRODUCT)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledDot(Score):
+    """s = scale · qᵀk, scale = 1/√d unless given (a number or a tensor).
+
+    Source: Vaswani et al. 2017, eq. 1.
+    """
+
+    scale: Any = None
+
+    formula: ClassVar[str] = "q·k / √d"
+    equal_widths: ClassVar[bool] = True
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        scale = 1 / math.sqrt(max(xp.shape(query)[-1], 1)) if self.scale is None else self.scale
+        return _scaled(xp, Factors(query, key, factors.PRODUCT), scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear(Score):
+    """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
+
+    Initialisation: W of variance 1/(d_q d_k). (Glorot would make the variance of the score d.)
+    Source: Luong et al. 2015, eq. 8 ("general").
+    """
+
+    W: Array
+    scale: Any = None
+
+    formula: ClassVar[str] = "q·W k"
+
+    def widths(self) -> tuple[int | None, int | None]:
+        return self.W.shape[-2], self.W.shape[-1]
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"W": uniform(d_q, d_k, variance=1 / (d_q * d_k))}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        product = Factors(xp.matmul(query, self.W), key, factors.PRODUCT)
+        return product if self.scale is None else _scaled(xp, product, self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Cosine(Score):
+    """s = (q/‖q‖)ᵀ(k/‖k‖) / τ; a zero vector scores 0, with gradient 0.
+
+    Norms are taken in float32 or better. Initialisation: τ = 1/√d.
+    Source: Graves et al. 2014 (Neural Turing Machines), eq. 5 and 6, β = 1/τ.
+    """
+
+    tau: Any = 1.0
+
+    formula: ClassVar[str] = "cos(q, k) / τ"
+    equal_widths: ClassVar[bool] = True
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"tau": Init((), value=1 / math.sqrt(d_k))}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        unit = Factors(_normalised(xp, query), _normalised(xp, key), factors.PRODUCT)
+        return _scaled(xp, unit, 1 / self.tau)
+
+
+@dataclass(frozen=True, eq=False)
+class Trilinear(Score):
+    """s = w_q·q + w_k·k + w_p·(q ⊙ k), each w (d,): wᵀ[q; k; q ⊙ k] in three parts.
+
+    Initialisation: variance 1/(3d) each. Source: Seo et al. 2017 (BiDAF), section 2, item 4.
+    """
+
+    w_q: Array
+    w_k: Array
+    w_p: Array
+
+    formula: ClassVar[str] = "w·[q; k; q⊙k]"
+    equal_widths: ClassVar[bool] = True
+
+    def widths(self) -> tuple[int | None, int | None]:
+        return self.w_q.shape[-1], self.w_k.shape[-1]
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {name: uniform(d_k, variance=1 / (3 * d_k)) for name in ("w_q", "w_k", "w_p")}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        return Factors(
+            query * self.w_p[..., None, :],
+            key,
+            factors.PRODUCT,
+            query_bias=xp.matmul(query, self.w_q[..., None])[..., 0],
+            key_bias=xp.matmul(key, self.w_k[..., None])[..., 0],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Score):
+    """s = −‖q − k‖² / (2σ²).
+
+    Initialisation: σ = (2d)^¼. Source: Nadaraya 1964 and Watson 1964 with a Gaussian kernel.
+    """
+
+    sigma: Any = 1.0
+
+    formula: ClassVar[str] = "−‖q − k‖² / 2σ²"
+    equal_widths: ClassVar[bool] = True
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"sigma": Init((), value=(2 * d_k) ** 0.25)}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        squared = Factors(query, key, factors.SQUARED)
+        return _scaled(xp, squared, -0.5 / (self.sigma * self.sigma))
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Score):
+    """s = −‖q − k‖₁ / σ.
+
+    Initialisation: σ = √d (variance 0.73). Source: Kim et al. 2019 (Attentive Neural Processes),
+    section 3, "Laplace".
+    """
+
+    sigma: Any = 1.0
+
+    formula: ClassVar[str] = "−‖q − k‖₁ / σ"
+    equal_widths: ClassVar[bool] = True
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"sigma": Init((), value=math.sqrt(d_k))}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        return _scaled(xp, Factors(query, key, factors.ABSOLUTE), -1 / self.sigma)
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """s = w_vᵀ tanh(W_q q + W_k k + bias), W_q (h, d_q), W_k (h, d_k), w_v (h,), bias (h,) or None.
+
+    Initialisation: Glorot, bias 0. Source: Bahdanau et al. 2015, appendix A.1.2.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+    bias: Array | None = None
+
+    formula: ClassVar[str] = "w·tanh(W_q q + W_k k)"
+    needs_hidden: ClassVar[bool] = True
+
+    def widths(self) -> tuple[int | None, int | None]:
+        return _projected(self.W_q, self.W_k, self.w_v)
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"W_q": glorot(hidden, d_q), "W_k": glorot(hidden, d_k), "w_v": glorot(1, hidden)}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        a = _project(xp, query, self.W_q)
+        a = a if self.bias is None else a + self.bias[..., None, :]
+        return Factors(a, _project(xp, key, self.W_k), factors.TANH, weight=self.w_v)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Score):
+    """s = w_vᵀ tanh(W [q; k] + bias), W (h, d_q + d_k), w_v (h,), bias (h,) or None.
+
+    The additive score with W = [W_q, W_k], query first. Initialisation: Glorot, bias 0.
+    Source: Luong et al. 2015, eq. 8 ("concat").
+    """
+
+    W: Array
+    w_v: Array
+    bias: Array | None = None
+
+    formula: ClassVar[str] = "w·tanh(W [q; k])"
+    needs_hidden: ClassVar[bool] = True
+
+    def mismatch(self, d_q: int, d_k: int) -> str | None:
+        width = self.W.shape[-1]
+        return None if width == d_q + d_k else f"has W for d_q + d_k = {width}"
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {"W": glorot(hidden, d_q + d_k), "w_v": glorot(1, hidden)}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        d_q = xp.shape(query)[-1]
+        W_q, W_k = self.W[..., :d_q], self.W[..., d_q:]
+        return Additive(W_q, W_k, self.w_v, self.bias).lower(xp, query, key)
+
+
+@dataclass(frozen=True, eq=False)
+class GATv2(Score):
+    """s = w_vᵀ LeakyReLU(W_q q + W_k k), slope 0.2; shapes and initialisation as `Additive`.
+
+    Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+
+    formula: ClassVar[str] = "w·LeakyReLU(W_q q + W_k k)"
+    needs_hidden: ClassVar[bool] = True
+
+    def widths(self) -> tuple[int | None, int | None]:
+        return _projected(self.W_q, self.W_k, self.w_v)
+
+    parameters = Additive.parameters
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
+        return Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
+
+
+def _project(xp: Ops, x: Array, W: Array | None) -> Array:
+    return x if W is None else xp.matmul(x, xp.transpose(W))
+
+
+def _projected(W_q: Array | None, W_k: Array | None, w_v: Array) -> tuple[int, int]:
+    h = w_v.shape[-1]
+    return (h if W_q is None else W_q.shape[-1]), (h if W_k is None else W_k.shape[-1])
+
+
+def _scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
+    """`f` with a scale that is a number, or, learned, a tensor folded into the weight."""
+    if isinstance(scale, Real):
+        return Factors(f.a, f.b, f.pair, scale=float(scale))
+    weight = scale[..., None]
+    return Factors(
+        f.a,
+        f.b,
+        f.pair,
+        weight=xp.broadcast_to(weight, (*xp.shape(weight)[:-1], xp.shape(f.a)[-1])),
+    )
+
+
+def _normalised(xp: Ops, x: Array) -> Array:
+    """x/‖x‖ along the last axis, 0 for 0. Divided by its largest entry first, no x overflows."""
+    dtype = xp.dtype(x)
+    x = xp.astype(x, dtype if dtype == "float64" else "float32")
+    if xp.shape(x)[-1]:
+        top = xp.stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+        x = x / xp.where(top == 0, 1.0, top)
+    square = xp.sum(x * x, axis=-1, keepdims=True)
+    zero = square == 0
+    unit = xp.where(zero, 0.0, x / xp.sqrt(xp.where(zero, 1.0, square)))
+    return xp.astype(unit, dtype)

@@ -1,0 +1,73 @@
+"""PyTorch: autocasting, the generator, and SDPA where it keeps the contract."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyscore.factors import PRODUCT, Factors
+from anyscore.routes import Route
+from anyscore.task import Task
+
+
+def precision(query: Tensor) -> tuple[AbstractContextManager[Any], str | None]:
+    device = query.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return nullcontext(), None
+    dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return torch.autocast(device, enabled=False), dtype
+
+
+def draw_seed(query: Tensor) -> Tensor:
+    return torch.randint(2**63 - 1, (), device=query.device)
+
+
+def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+    f = task.score
+    if not isinstance(f, Factors) or f.pair != PRODUCT:
+        return "the score is not a product"
+    if f.query_bias is not None or f.key_bias is not None:
+        return "the product has biases"
+    if task.keep is not None:
+        return "NaN in masked keys or values would reach the output"
+    if dropout:
+        return "its dropout is not reproducible across devices"
+    if return_lse:
+        return "it gives no log-sum-exp"
+    tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return "its second derivatives raise"
+    if f.a.shape[-1] != task.value.shape[-1]:
+        return "d_v ≠ d_k leaves its fused path"
+    if not all(x.numel() for x in (f.a, f.b)):
+        return "there is nothing to compute"
+    return None
+
+
+def _run(task: Task) -> Tensor:
+    f, sizes = task.score, task.sizes
+    a = f.a if f.weight is None else f.a * f.weight[..., None, :]
+
+    def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+        """(..., T, d) as (batch, heads, T, d): the fused path takes no other rank."""
+        lead = (1,) * (2 - len(lead)) + lead
+        return x.expand(*lead, *x.shape[-2:]).reshape(-1, *lead[-1:], *x.shape[-2:])
+
+    kv_lead = sizes.lead
+    if sizes.groups > 1:
+        kv_lead = (*sizes.lead[:-1], sizes.lead[-1] // sizes.groups)
+    output = F.scaled_dot_product_attention(
+        four(a, sizes.lead),
+        four(f.b, kv_lead),
+        four(task.value, kv_lead),
+        scale=f.scale,
+        enable_gqa=sizes.groups > 1,
+    )
+    return output.reshape(*sizes.lead, *output.shape[-2:])
+
+
+ROUTES = (Route("sdpa", _usable, _run),)
