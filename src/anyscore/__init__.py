@@ -11,6 +11,7 @@ or its module are used.
 from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.routes import Plan
+from anyscore.score import Score
 from anyscore.scores import (
     Additive,
     Bilinear,
@@ -21,7 +22,6 @@ from anyscore.scores import (
     Gaussian,
     Laplace,
     ScaledDot,
-    Score,
     Trilinear,
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.ops import FRAMEWORKS, Array, Ops, framework, load
-from anyscore.scores import Score
+from anyscore.ops import FRAMEWORKS, Array, Ops, framework
+from anyscore.score import Score
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 IMPLS = ("auto", "reference", "fused")
@@ -25,8 +25,8 @@ class Sizes:
     groups: int
 
 
-def find_ops(**tensors: Any) -> Ops:
-    """The operations of the one framework that all tensors belong to."""
+def find_framework(**tensors: Any) -> str:
+    """The one framework that all tensors belong to, as a key of FRAMEWORKS."""
     kinds = {name: framework(x) for name, x in tensors.items()}
     for name, kind in kinds.items():
         if kind is None:
@@ -41,7 +41,7 @@ def find_ops(**tensors: Any) -> Ops:
                 f"{first} is a {FRAMEWORKS[kinds[first] or '']} tensor but {name} is a "
                 f"{FRAMEWORKS[kind or '']} tensor: pass all from one framework."
             )
-    return load(kinds[first] or "")
+    return kinds[first] or ""
 
 
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
@@ -78,7 +78,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array) -> None:
             )
         return
     name, dtype = type(score).__name__, xp.dtype(query)
-    find_ops(query=query, **{f"{name}.{field}": x for field, x in score.tensors().items()})
+    find_framework(query=query, **{f"{name}.{field}": x for field, x in score.tensors().items()})
     for field, x in score.tensors().items():
         if field not in ("sigma", "tau", "scale") and xp.dtype(x) != dtype:
             raise TypeError(

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from anyscore import dropout as philox
-from anyscore import reference
-from anyscore.checks import check_options, check_tensors, find_ops
+from anyscore import ops, reference, seams
+from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
-from anyscore.routes import Plan, Seam, choose, find_seam
-from anyscore.scores import ScaledDot, Score
+from anyscore.routes import Plan, Seam, choose
+from anyscore.score import Score
+from anyscore.scores import ScaledDot
 from anyscore.task import Task, prepare, split_heads
 
 
@@ -72,18 +73,11 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    check_options(dropout, dropout_seed, impl)
-    xp, seam = find(query, key, value)
-    context, dtype = seam.precision(query)
-    with context:
-        task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
-        chosen = choose(seam, task, dropout, return_lse, impl)
-        if dropout and dropout_seed is None:
-            dropout_seed = seam.draw_seed(task.value)
-        result = run(xp, seam, task, chosen, dropout, dropout_seed, return_weights)
-    if return_weights or return_lse:
-        return result if return_lse else result._replace(lse=None)
-    return result.output
+    result, _ = attend(
+        query, key, value, score, mask, valid_lens, dropout, dropout_seed,
+        return_weights, return_lse, impl,
+    )  # fmt: skip
+    return result if return_weights or return_lse else result.output
 
 
 def plan(
@@ -104,13 +98,45 @@ def plan(
     context, dtype = seam.precision(query)
     with context:
         task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
-        return choose(seam, task, dropout, return_lse, impl)
+        return choose(seam, task, dropout, return_lse, impl)[0]
+
+
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    score: Any,
+    mask: Any = None,
+    valid_lens: Any = None,
+    dropout: float = 0.0,
+    dropout_seed: Any = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    impl: str = "auto",
+) -> tuple[AttentionOutput, Task]:
+    """`attention` for layers: the output, and the task, from which `weights` can be had later."""
+    check_options(dropout, dropout_seed, impl)
+    xp, seam = find(query, key, value)
+    context, dtype = seam.precision(query)
+    with context:
+        task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
+        _, route = choose(seam, task, dropout, return_lse, impl)
+        if dropout and dropout_seed is None:
+            dropout_seed = seam.draw_seed(task.value)
+        if route is None:
+            output, attended, lse = run_reference(xp, task, dropout, dropout_seed)
+        else:
+            output, attended, lse = route.run(task), None, None
+            attended = weights(task) if return_weights else None
+    return AttentionOutput(
+        output, attended if return_weights else None, lse if return_lse else None
+    ), task
 
 
 def find(query: Array, key: Array, value: Array) -> tuple[Ops, Seam]:
     """The operations and the seam of the framework that all three belong to."""
-    xp = find_ops(query=query, key=key, value=value)
-    return xp, find_seam(xp)
+    name = find_framework(query=query, key=key, value=value)
+    return ops.load(name), seams.load(name)
 
 
 def lower(
@@ -136,60 +162,62 @@ def lower(
     return prepare(xp, sizes, query, key, value, score, mask, valid_lens)
 
 
-def run(
-    xp: Ops, seam: Seam, task: Task, chosen: Plan, p: float, seed: Any, return_weights: bool
-) -> AttentionOutput:
-    """A prepared task by the route chosen; the weights only if asked."""
-    if chosen.route == "reference":
-        result = run_reference(xp, task, p, seed)
-        return result if return_weights else result._replace(weights=None)
-    weights = run_reference(xp, task).weights if return_weights else None
-    (route,) = (route for route in seam.ROUTES if route.name == chosen.route)
-    return AttentionOutput(route.run(task), weights)
-
-
-def run_reference(xp: Ops, task: Task, p: float = 0.0, seed: Any = None) -> AttentionOutput:
-    """A prepared task by the definition."""
-    sizes, groups = task.sizes, task.sizes.groups
-
-    def of_query(x: Array | None, axis: int = -3) -> Array | None:
-        return None if x is None else split_heads(xp, x, groups, True, axis)
-
-    def of_key(x: Array | None, axis: int = -3) -> Array | None:
-        return None if x is None else split_heads(xp, x, groups, False, axis)
-
-    def up(x: Array | None) -> Array | None:
-        return None if x is None else reference.accumulated(xp, x)
-
-    kept = None
+def run_reference(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:
+    """Output, weights and log-sum-exp of a task by the definition, with dropout at rate p."""
+    sizes, kept = task.sizes, None
     if p:
-        seed = xp.array(seed, like=task.value)
-        kept = philox.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
-    score = task.score
-    if isinstance(score, Factors):
-        score = replace(
-            score,
-            a=of_query(up(score.a)),
-            b=of_key(up(score.b)),
-            weight=of_query(up(score.weight), axis=-2),
-            query_bias=of_query(up(score.query_bias), axis=-2),
-            key_bias=of_key(up(score.key_bias), axis=-2),
+        kept = philox.keep(
+            xp, xp.array(seed, like=task.value), p, sizes.lead, sizes.queries, sizes.keys
         )
-    else:
-        score = of_query(up(score))
-    output, weights, lse = reference.attend(
-        xp, score, of_key(up(task.value)), of_query(task.keep), task.mixed, of_query(kept), p
-    )
+        kept = split_heads(xp, kept, sizes.groups, True)
+    score, keep = _split(xp, task)
+    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
+    output, attended, lse = reference.attend(xp, score, value, keep, task.mixed, kept, p)
     full = (*sizes.lead, sizes.queries)
-    return AttentionOutput(
-        xp.astype(_full(xp, output, (*full, xp.shape(task.value)[-1])), task.dtype),
-        xp.astype(_full(xp, weights, (*full, sizes.keys)), task.dtype),
-        _full(xp, lse, full),
+    return (
+        xp.astype(_whole(xp, output, (*full, xp.shape(value)[-1])), task.dtype),
+        xp.astype(_whole(xp, attended, (*full, sizes.keys)), task.dtype),
+        _whole(xp, lse, full),
     )
 
 
-def _full(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
-    """`x` with the two axes of grouped heads made one, broadcast to `shape`."""
+def weights(task: Task) -> Array:
+    """The weights (..., T_q, T_k) of a task by the definition."""
+    some = task.score.a if isinstance(task.score, Factors) else task.score
+    xp, seam = find(some, some, some)
+    context, _ = seam.precision(some)
+    with context:
+        score, keep = _split(xp, task)
+        if isinstance(score, Factors):
+            score = reference.scores(xp, score, keep if task.mixed else None)
+        full = (*task.sizes.lead, task.sizes.queries, task.sizes.keys)
+        return xp.astype(_whole(xp, reference.softmax(xp, score, keep)[0], full), task.dtype)
+
+
+def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
+    """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
+
+    def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
+        if x is None:
+            return None
+        x = reference.accumulated(xp, x) if xp.dtype(x) != "bool" else x
+        return split_heads(xp, x, task.sizes.groups, of_query, axis)
+
+    score, keep = task.score, split(task.keep, True, -3)
+    if not isinstance(score, Factors):
+        return split(score, True, -3), keep
+    return replace(
+        score,
+        a=split(score.a, True, -3),
+        b=split(score.b, False, -3),
+        weight=split(score.weight, True, -2),
+        query_bias=split(score.query_bias, True, -2),
+        key_bias=split(score.key_bias, False, -2),
+    ), keep
+
+
+def _whole(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
+    """`x` with the two axes of grouped heads made one again, broadcast to `shape`."""
     if math.prod(xp.shape(x)) == math.prod(shape):
         return xp.reshape(x, shape)
     return xp.broadcast_to(x, shape)

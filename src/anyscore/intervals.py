@@ -108,6 +108,8 @@ class Call:
         dtype = xp.dtype(x)
         if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
             x = xp.astype(x, "float32" if "float" in dtype else "int64")
+        if dtype == "uint64":  # what does not fit was above T_k
+            x = xp.where(x < 0, self.keys, x)
         x = xp.where(x < self.keys, x, xp.where(x >= self.keys, self.keys, nan))
         return xp.astype(xp.ceil(xp.where(x > 0, x, 0)), "int64")
 

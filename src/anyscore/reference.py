@@ -34,6 +34,8 @@ def attend(
     attends. kept: boolean, what dropout at rate p keeps. All in float32 or better.
     """
     bias = score.query_bias if isinstance(score, Factors) else None
+    if bias is not None and keep is not None:
+        bias = xp.where(xp.any(keep, axis=-1), bias, 0.0)
     read = keep if mixed else None
     s = scores(xp, score, read) if isinstance(score, Factors) else score
     weights, lse = softmax(xp, s, keep)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array
 from anyscore.task import Task
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for a call, and why. route: "reference", or the name of a `Route`."""
+    """What was chosen for a call, and why. route: "reference", or the name of a fused one."""
 
     route: str
     reason: str
@@ -36,8 +35,8 @@ class Route:
 class Seam(Protocol):
     """What a framework adds to the shared path: one file in `seams/`."""
 
-    ROUTES: tuple[Route, ...]
-    """Its fused implementations, the preferred one first."""
+    def routes(self) -> tuple[Route, ...]:
+        """Its fused implementations, the preferred one first."""
 
     def precision(self, query: Array) -> tuple[AbstractContextManager[Any], str | None]:
         """A context to compute in, and the dtype that autocasting asks for, if any."""
@@ -46,22 +45,19 @@ class Seam(Protocol):
         """A dropout seed from the framework's generator, an integer tensor ()."""
 
 
-def find_seam(xp: Ops) -> Seam:
-    """The seam of the framework that `xp` belongs to."""
-    return cast(Seam, import_module(xp.__name__.replace(".ops.", ".seams.")))
-
-
-def choose(seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str) -> Plan:
-    """The first route that can run the task, else the reference; only "auto" may choose."""
+def choose(
+    seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str
+) -> tuple[Plan, Route | None]:
+    """The first fused route that can run the task, else the reference; only "auto" may choose."""
     if impl == "reference":
-        return Plan("reference", "asked for")
+        return Plan("reference", "asked for"), None
     obstacles = []
-    for route in seam.ROUTES:
+    for route in seam.routes():
         obstacle = route.usable(task, dropout, return_lse)
         if obstacle is None:
-            return Plan(route.name, "fused, and keeps the contract")
+            return Plan(route.name, "fused, and keeps the contract"), route
         obstacles.append(f"{route.name}: {obstacle}")
     reason = "; ".join(obstacles) or "no fused implementation for this framework"
     if impl == "fused":
         raise RuntimeError(f'impl="fused" cannot run: {reason}. Use impl="auto".')
-    return Plan("reference", reason)
+    return Plan("reference", reason), None

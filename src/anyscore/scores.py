@@ -2,70 +2,22 @@
 
 A score is a small frozen class whose fields are its parameters, oriented as in the papers. Shapes:
 query (..., T_q, d_q), key (..., T_k, d_k), score (..., T_q, T_k). A parameter may have leading
-dimensions, broadcast against those of the tensor it meets: (H, 1, ...) gives each head its own. A
-projection given as None means that the tensor is already projected. Scales (`sigma`, `tau`) are
-numbers or tensors whose shape is that of leading dimensions, () for one.
-
-`lower(xp, query, key)` gives the score as `Factors`. `parameters(d_q, d_k, hidden)` gives what a
-layer creates, with its initialisation: for queries and keys of independent entries of mean 0 and
-variance 1 the variance of the score is about 1, so that a comparison compares scores.
+dimensions, which meet those of the query (of the key, for W_k and w_k): w_v (H, h), W_q (H, h, d_q)
+and sigma (H,) give each of H heads its own. A projection given as None means that the tensor comes
+projected. Scales (`sigma`, `tau`) are numbers or tensors of the shape of leading dimensions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from anyscore import factors
 from anyscore.factors import Factors
-from anyscore.init import Init, glorot, uniform
 from anyscore.ops import Array, Ops
-
-S = TypeVar("S", bound="Score")
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """A scoring function s(q, k), lowered to factors.
-
-    equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs `hidden`.
-    """
-
-    formula: ClassVar[str]
-    equal_widths: ClassVar[bool] = False
-    needs_hidden: ClassVar[bool] = False
-
-    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        raise NotImplementedError
-
-    def widths(self) -> tuple[int | None, int | None]:
-        """d_q and d_k that the parameters ask for; None where any will do."""
-        return None, None
-
-    def mismatch(self, d_q: int, d_k: int) -> str | None:
-        """What is wrong with these widths, and what to do; None if nothing is."""
-        if self.equal_widths and d_q != d_k:
-            return "needs queries and keys of one width: project them, or use Bilinear or Additive"
-        want_q, want_k = self.widths()
-        if want_q not in (None, d_q) or want_k not in (None, d_k):
-            return f"has parameters for d_q={want_q} and d_k={want_k}"
-        return None
-
-    @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {}
-
-    def tensors(self) -> dict[str, Array]:
-        """The parameters that are tensors, by field name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: x for name, x in values.items() if not isinstance(x, Real | None)}
-
-    def map(self: S, function: Callable[[Array], Array]) -> S:
-        """This score with a function applied to each parameter that is a tensor."""
-        return replace(self, **{name: function(x) for name, x in self.tensors().items()})
+from anyscore.score import Init, Score, glorot, row, uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +188,7 @@ class Additive(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {"W_q": glorot(hidden, d_q), "W_k": glorot(hidden, d_k), "w_v": glorot(1, hidden)}
+        return {"W_q": glorot(hidden, d_q), "W_k": glorot(hidden, d_k), "w_v": row(hidden)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         a = _project(xp, query, self.W_q)
@@ -265,7 +217,7 @@ class Concat(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {"W": glorot(hidden, d_q + d_k), "w_v": glorot(1, hidden)}
+        return {"W": glorot(hidden, d_q + d_k), "w_v": row(hidden)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         d_q = xp.shape(query)[-1]

@@ -11,7 +11,7 @@ from anyscore.factors import Factors
 from anyscore.intervals import Attendable, Call
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.ops import Array, Ops
-from anyscore.scores import Score
+from anyscore.score import Score
 
 
 @dataclass(frozen=True, eq=False)

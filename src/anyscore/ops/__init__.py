@@ -7,7 +7,6 @@ indexing with `None` and `...` are common to all frameworks and used as they are
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Protocol, TypeAlias, cast
 
 Array: TypeAlias = Any
@@ -68,13 +67,17 @@ class Ops(Protocol):
 
 def framework(x: object) -> str | None:
     """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
-    for cls in type(x).__mro__:
-        root = cls.__module__.partition(".")[0]
-        if root in FRAMEWORKS:
-            return root
-    return None
+    if hasattr(x, "__torch_function__"):  # torch.compile cannot see a Parameter's class
+        return "torch"
+    roots = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
+    return next((root for root in roots if root in FRAMEWORKS), None)
 
 
 def load(name: str) -> Ops:
     """The operations of one framework, by its key in FRAMEWORKS."""
-    return cast(Ops, import_module(f"anyscore.ops.{name}"))
+    # Plain import statements: torch.compile follows them, but not importlib.
+    if name == "torch":
+        from anyscore.ops import torch as ops
+    else:
+        from anyscore.ops import numpy as ops  # type: ignore[no-redef]
+    return cast(Ops, ops)

@@ -21,6 +21,7 @@ def scores(xp: Ops, a: Array, b: Array, keep: Array) -> Array:
 
 def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
     """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n)."""
+    keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-2], *xp.shape(p)[-2:]))
     p = xp.where(keep, p, 0.0)
     finite = xp.isfinite(v)
     clean = xp.matmul(p, xp.where(finite, v, 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,8 @@ reshape = torch.reshape
 
 
 def array(x: Any, like: Tensor) -> Tensor:
+    if isinstance(x, np.ndarray):
+        x = x.copy()  # PyTorch warns of read-only arrays and refuses negative strides
     return torch.as_tensor(x, device=like.device)
 
 

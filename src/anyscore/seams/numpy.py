@@ -10,7 +10,9 @@ import numpy as np
 from anyscore.ops import Array
 from anyscore.routes import Route
 
-ROUTES: tuple[Route, ...] = ()
+
+def routes() -> tuple[Route, ...]:
+    return ()
 
 
 def precision(query: Array) -> tuple[AbstractContextManager[Any], str | None]:

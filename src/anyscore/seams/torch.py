@@ -26,6 +26,11 @@ def draw_seed(query: Tensor) -> Tensor:
     return torch.randint(2**63 - 1, (), device=query.device)
 
 
+def is_transformed(x: Tensor) -> bool:
+    """Whether a function transform (grad, vmap) is at work: its tensors must not outlive it."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     f = task.score
     if not isinstance(f, Factors) or f.pair != PRODUCT:
@@ -70,4 +75,5 @@ def _run(task: Task) -> Tensor:
     return output.reshape(*sizes.lead, *output.shape[-2:])
 
 
-ROUTES = (Route("sdpa", _usable, _run),)
+def routes() -> tuple[Route, ...]:
+    return (Route("sdpa", _usable, _run),)

@@ -1,0 +1,156 @@
+"""What the layers of all frameworks share: the names of scores, their parameters, old names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anyscore.factors import Factors
+from anyscore.ops import Array, Ops
+from anyscore.score import Init, Score
+from anyscore.scores import (
+    Additive,
+    Bilinear,
+    Concat,
+    Cosine,
+    Dot,
+    GATv2,
+    Gaussian,
+    Laplace,
+    ScaledDot,
+    Trilinear,
+)
+from anyscore.task import Task
+
+SCORES: dict[str, type[Score]] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "bilinear": Bilinear,
+    "cosine": Cosine,
+    "trilinear": Trilinear,
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "additive": Additive,
+    "concat": Concat,
+    "gatv2": GATv2,
+}
+"""The names that layers and the command line know scores by."""
+
+PROJECTIONS = "W_q", "W_k"
+"""Parameters left out where queries and keys come already projected."""
+
+OF_KEYS = "W_k", "w_k"
+"""Parameters that meet the keys, one for each key head."""
+
+OLD_NAMES = {
+    "W_v.weight": "w_v.weight",
+    "v.weight": "w_v.weight",
+    "w.weight": "W.weight",
+    "w.bias": "bias.weight",
+    "W.bias": "bias.weight",
+    "W_q.bias": "bias.weight",
+}
+"""Names in state dicts of *Dive into Deep Learning* and its relatives → ours."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a layer.
+
+    field: the field of the score that it fills. init: its shape in the layer and how it starts.
+    row: whether a vector is kept as one row, as a linear layer with one output would.
+    """
+
+    field: str
+    init: Init
+    row: bool = False
+
+    @property
+    def logarithm(self) -> bool:
+        """Whether the logarithm is kept, of what must stay positive."""
+        return self.field in ("sigma", "tau")
+
+    @property
+    def name(self) -> str:
+        return f"log_{self.field}" if self.logarithm else self.field
+
+
+def find_score(name: str) -> type[Score]:
+    """The score of a name; an unknown one is refused with the nearest."""
+    if name in SCORES:
+        return SCORES[name]
+    near = difflib.get_close_matches(name.lower(), SCORES, n=1, cutoff=0.0)[0]
+    raise ValueError(f"unknown score {name!r}: did you mean {near!r}? Known: {', '.join(SCORES)}.")
+
+
+def parameters(
+    score: type[Score],
+    d_q: int,
+    d_k: int,
+    hidden: int,
+    *,
+    bias: bool = False,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    projected: bool = False,
+) -> list[Parameter]:
+    """The parameters that a layer creates for a score, in order."""
+    inits = score.parameters(d_q, d_k, hidden)
+    if bias:
+        if "bias" not in score.__match_args__:
+            raise ValueError(f"{score.__name__} has no bias: leave out bias=True.")
+        inits["bias"] = Init((hidden,))
+    if projected:
+        inits = {field: init for field, init in inits.items() if field not in PROJECTIONS}
+    if heads != kv_heads and score is Concat:
+        raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
+    made = []
+    for field, init in inits.items():
+        own = kv_heads if field in OF_KEYS else heads
+        row = field == "w_v" and own is None
+        if own is not None or row:
+            init = replace(init, shape=(own or 1, *init.shape))
+        made.append(Parameter(field, init, row))
+    return made
+
+
+def build(xp: Ops, score: type[Score], values: Iterable[tuple[Parameter, Array]]) -> Score:
+    """The score from the parameters of a layer."""
+    names: tuple[str, ...] = score.__match_args__
+    made: dict[str, Any] = {name: None for name in names if name in (*PROJECTIONS, "bias")}
+    for parameter, x in values:
+        made[parameter.field] = x[0] if parameter.row else xp.exp(x) if parameter.logarithm else x
+    return score(**made)
+
+
+def rename(state: dict[str, Any], prefix: str, names: Iterable[str]) -> None:
+    """Give the entries of a state dict under `prefix` the names of ours that are missing."""
+    for key in [key for key in state if key.startswith(prefix)]:
+        old = key[len(prefix) :].removeprefix("score.")
+        ours = OLD_NAMES.get(old, old)
+        if ours in names and prefix + ours not in state:
+            state[prefix + ours] = state.pop(key)
+
+
+def snapshot(xp: Ops, task: Task) -> Task:
+    """What `weights` needs of a task, without its graph, safe from later changes to parameters."""
+
+    def still(x: Array | None) -> Array | None:
+        return None if x is None else xp.stop_gradient(x)
+
+    score = task.score
+    if isinstance(score, Factors):
+        weight = still(score.weight)
+        score = replace(
+            score,
+            a=still(score.a),
+            b=still(score.b),
+            weight=None if weight is None else weight * 1,
+            query_bias=None,
+            key_bias=still(score.key_bias),
+        )
+    else:
+        score = still(score)
+    return replace(task, score=score, value=None, attendable=None, keep=still(task.keep))

@@ -1,0 +1,88 @@
+"""What a score is, and how its parameters start.
+
+A score is a small frozen class whose fields are its parameters. `lower` gives it as `Factors`;
+`parameters` says what a layer creates, and with which initial values: for queries and keys of
+independent entries of mean 0 and variance 1 the variance of the score is about 1, so that a
+comparison compares scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import ClassVar, TypeVar
+
+from anyscore.factors import Factors
+from anyscore.ops import Array, Ops
+
+S = TypeVar("S", bound="Score")
+
+
+@dataclass(frozen=True)
+class Init:
+    """How a layer creates one parameter: its shape, and a bound or a constant.
+
+    bound: the values are uniform in [−bound, bound] (variance bound²/3). Otherwise `value`.
+    """
+
+    shape: tuple[int, ...]
+    bound: float = 0.0
+    value: float = 0.0
+
+
+def uniform(*shape: int, variance: float) -> Init:
+    """Uniform, of mean 0 and the variance given."""
+    return Init(shape, bound=math.sqrt(3 * variance))
+
+
+def glorot(*shape: int) -> Init:
+    """A matrix (out, in) of variance 2 / (in + out): Glorot & Bengio 2010, eq. 16."""
+    return uniform(*shape, variance=2 / (shape[-1] + shape[-2]))
+
+
+def row(width: int) -> Init:
+    """The only row of a Glorot matrix (1, width), as a vector (width,)."""
+    return uniform(width, variance=2 / (width + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A scoring function s(q, k), lowered to factors.
+
+    equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs `hidden`.
+    """
+
+    formula: ClassVar[str]
+    equal_widths: ClassVar[bool] = False
+    needs_hidden: ClassVar[bool] = False
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        raise NotImplementedError
+
+    def widths(self) -> tuple[int | None, int | None]:
+        """d_q and d_k that the parameters ask for; None where any will do."""
+        return None, None
+
+    def mismatch(self, d_q: int, d_k: int) -> str | None:
+        """What is wrong with these widths, and what to do; None if nothing is."""
+        if self.equal_widths and d_q != d_k:
+            return "needs queries and keys of one width: project them, or use Bilinear or Additive"
+        want_q, want_k = self.widths()
+        if want_q not in (None, d_q) or want_k not in (None, d_k):
+            return f"has parameters for d_q={want_q} and d_k={want_k}"
+        return None
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return {}
+
+    def tensors(self) -> dict[str, Array]:
+        """The parameters that are tensors, by field name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: x for name, x in values.items() if not isinstance(x, Real | None)}
+
+    def map(self: S, function: Callable[[Array], Array]) -> S:
+        """This score with a function applied to each parameter that is a tensor."""
+        return replace(self, **{name: function(x) for name, x in self.tensors().items()})

@@ -1,0 +1,27 @@
+"""Layers for PyTorch.
+
+from anyscore.torch import Attention
+
+layer = Attention("additive", hidden=32, dropout=0.1)
+output = layer(queries, keys, values, valid_lens)
+layer.attention_weights                                  # (batch, queries, keys)
+"""
+
+from anyscore.torch.attention import (
+    AdditiveAttention,
+    Attention,
+    DotProductAttention,
+    MLPAttention,
+    masked_softmax,
+)
+from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
+
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "DotProductAttention",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "masked_softmax",
+]

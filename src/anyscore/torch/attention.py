@@ -1,0 +1,207 @@
+"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.checks import check_options, find_framework
+from anyscore.functional import attend, weights
+from anyscore.layers import Parameter, build, find_score, parameters, rename, snapshot
+from anyscore.ops import load
+from anyscore.reference import masked_softmax as _masked_softmax
+from anyscore.score import Score
+from anyscore.seams.torch import is_transformed
+from anyscore.task import Task, combine
+from anyscore.torch.weight import Weight
+
+_xp = load("torch")
+
+AnyScore: TypeAlias = str | Score | Callable[[Tensor, Tensor], Tensor]
+"""A name, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
+
+
+def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
+    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+
+    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+
+    >>> masked_softmax(torch.zeros(1, 2, 4), torch.tensor([[1, 4]]))
+    tensor([[[1.0000, 0.0000, 0.0000, 0.0000],
+             [0.2500, 0.2500, 0.2500, 0.2500]]])
+    """
+    return cast(Tensor, _masked_softmax(_xp, X, combine(mask, valid_lens)))
+
+
+class Attention(nn.Module):
+    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+
+    Args:
+        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`), whose parameters the
+            layer creates and initialises as the score's class says; or a score object, whose
+            tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
+        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
+        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
+        dropout: rate on the weights, in training only.
+        bias: whether an additive or concat score has one.
+        heads, kv_heads: give each head (axis −3) its own parameters.
+        projected: queries and keys come projected: leave out W_q and W_k.
+
+    Raises:
+        ValueError: an unknown score, or sizes that it lacks.
+
+    >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
+    >>> output = layer(torch.ones(2, 1, 20), torch.ones(2, 10, 2), valid_lens=torch.tensor([2, 6]))
+    >>> output.shape, layer.attention_weights.shape
+    (torch.Size([2, 1, 2]), torch.Size([2, 1, 10]))
+    """
+
+    def __init__(
+        self,
+        score: AnyScore = "scaled_dot",
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        projected: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_options(dropout, None, "auto")
+        self.dropout = dropout
+        self._last: Task | None = None
+        self._fields: list[str] = []
+        self._parameters_made: list[Parameter] | None = None
+        if isinstance(score, Score):
+            for field, x in score.tensors().items():
+                self._add(field, Weight(x))
+            self.score: Any = score.map(lambda x: None)
+        elif not isinstance(score, str):
+            self.score = score
+        else:
+            self.score = find_score(score)
+            if hidden is None and self.score.needs_hidden and not projected:
+                raise ValueError(f"{score!r} needs hidden=, the width of its hidden layer.")
+            self._hidden = hidden
+            self._options: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads or heads}
+            self._options |= {"bias": bias, "projected": projected}
+            for parameter in self._parameters_for(1, 1):
+                self._add(parameter.name, Weight.lazy(device, dtype))
+            if d_q is not None and d_k is not None:
+                self._meet(d_q, d_k)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Tensor:
+        """Output (..., T_q, d_v); the arguments are those of `anyscore.attention`.
+
+        values default to keys.
+        """
+        values = keys if values is None else values
+        find_framework(queries=queries, keys=keys, values=values)
+        score = self._score(queries.shape[-1], keys.shape[-1])
+        dropout = self.dropout if self.training else 0.0
+        result, task = attend(queries, keys, values, score, mask, valid_lens, dropout)
+        if not torch.compiler.is_compiling():
+            self._last = None if is_transformed(result.output) else snapshot(_xp, task)
+        return cast(Tensor, result.output)
+
+    @property
+    def attention_weights(self) -> Tensor | None:
+        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
+
+        Computed when asked, with the parameters of that call, and without a graph. Calls under
+        compilation, export and function transforms are not recorded.
+        """
+        with torch.no_grad():
+            return None if self._last is None else cast(Tensor, weights(self._last))
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, those of a named score that has met its sizes."""
+        for field in self._fields:
+            cast(Weight, self.get_submodule(field)).reset()
+
+    def extra_repr(self) -> str:
+        name = self.score.__name__ if isinstance(self.score, type) else repr(self.score)
+        return f"{name}, dropout={self.dropout}"
+
+    def _add(self, name: str, weight: Weight) -> None:
+        self._fields.append(name)
+        self.add_module(name, weight)
+
+    def _parameters_for(self, d_q: int, d_k: int) -> list[Parameter]:
+        hidden = d_q if self._hidden is None else self._hidden
+        return parameters(self.score, d_q, d_k, hidden, **self._options)
+
+    def _meet(self, d_q: int, d_k: int) -> None:
+        """Give the parameters of a named score their shapes and initial values."""
+        self._parameters_made = self._parameters_for(d_q, d_k)
+        for parameter in self._parameters_made:
+            cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
+
+    def _score(self, d_q: int, d_k: int) -> Any:
+        """The score with the current parameters."""
+        if isinstance(self.score, type):
+            if self._parameters_made is None:
+                self._meet(d_q, d_k)
+            made = cast(list[Parameter], self._parameters_made)
+            return build(_xp, self.score, [(p, self._weight(p.name)) for p in made])
+        if isinstance(self.score, Score):
+            return replace(self.score, **{field: self._weight(field) for field in self._fields})
+        return self.score
+
+    def _weight(self, name: str) -> Tensor:
+        return cast(Tensor, self.get_submodule(name).weight)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        rename(state_dict, prefix, [f"{field}.weight" for field in self._fields])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class DotProductAttention(Attention):
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__("scaled_dot", dropout=dropout)
+
+
+class AdditiveAttention(Attention):
+    """Additive attention, as *Dive into Deep Learning* calls it.
+
+    query_size and key_size are inferred at the first call if left out.
+    """
+
+    def __init__(
+        self,
+        num_hiddens: int,
+        dropout: float = 0.0,
+        *,
+        query_size: int | None = None,
+        key_size: int | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(
+            "additive", hidden=num_hiddens, d_q=query_size, d_k=key_size, dropout=dropout, bias=bias
+        )
+
+
+class MLPAttention(AdditiveAttention):
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+
+    def __init__(self, units: int, dropout: float = 0.0) -> None:
+        super().__init__(units, dropout)

@@ -1,0 +1,168 @@
+"""Layers that project queries, keys and values themselves, in one head or several."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from anyscore.torch.attention import AnyScore, Attention
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+
+    Args:
+        embedding_size: width d of the input.
+        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
+            projection has d · (2 · d_k + d_v) parameters.
+        score: as for `Attention`; it meets projected queries and keys.
+        project_output: add a linear layer from d_v to d.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        d_k: int,
+        *,
+        d_v: int | None = None,
+        score: AnyScore = "scaled_dot",
+        dropout: float = 0.0,
+        bias: bool = True,
+        project_output: bool = False,
+    ) -> None:
+        super().__init__()
+        d_v = embedding_size if d_v is None else d_v
+        self.sizes = [d_k, d_k, d_v]
+        self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias)
+        self.attention = Attention(score, d_q=d_k, d_k=d_k, dropout=dropout, projected=True)
+        self.W_o = nn.Linear(d_v, embedding_size, bias=bias) if project_output else None
+
+    def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
+        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
+        queries, keys, values = self.qkv(x).split(self.sizes, dim=-1)
+        output = self.attention(queries, keys, values, valid_lens, mask=mask)
+        return output if self.W_o is None else cast(Tensor, self.W_o(output))
+
+    @property
+    def attention_weights(self) -> Tensor | None:
+        """As of `Attention`."""
+        return self.attention.attention_weights
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for kind in ("weight", "bias"):
+            old = f"{prefix}_Attention__qkv.{kind}"
+            if old in state_dict:
+                state_dict[f"{prefix}qkv.{kind}"] = state_dict.pop(old)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads, of a sequence to itself or to another, with any score.
+
+    Args:
+        embedding_size: width d of the output; each head has d / n_heads.
+        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
+        score: as for `Attention`; each head has its own parameters, and meets projected queries
+            and keys.
+        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
+        bias, project_output: without both, and with kv_heads = n_heads, the projections have
+            d · (d_q + d_k + d_v) parameters.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        n_heads: int,
+        *,
+        kv_heads: int | None = None,
+        score: AnyScore = "scaled_dot",
+        d_q: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        project_output: bool = True,
+    ) -> None:
+        super().__init__()
+        kv_heads = n_heads if kv_heads is None else kv_heads
+        if embedding_size % n_heads or n_heads % kv_heads:
+            raise ValueError(
+                f"n_heads={n_heads} must divide embedding_size={embedding_size}, and "
+                f"kv_heads={kv_heads} must divide n_heads."
+            )
+        head = embedding_size // n_heads
+        self.n_heads, self.kv_heads = n_heads, kv_heads
+        self.W_q = nn.Linear(d_q or embedding_size, n_heads * head, bias=bias)
+        self.W_k = nn.Linear(d_k or embedding_size, kv_heads * head, bias=bias)
+        self.W_v = nn.Linear(d_v or embedding_size, kv_heads * head, bias=bias)
+        self.W_o = nn.Linear(embedding_size, embedding_size, bias=bias) if project_output else None
+        self.attention = Attention(
+            score,
+            d_q=head,
+            d_k=head,
+            dropout=dropout,
+            heads=n_heads,
+            kv_heads=kv_heads,
+            projected=True,
+        )
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Tensor:
+        """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
+
+        keys default to queries, values to keys. A boolean mask has four axes or two, heads third
+        from the end.
+        """
+        keys = queries if keys is None else keys
+        values = keys if values is None else values
+        output = self.attention(
+            self._heads(self.W_q(queries), self.n_heads),
+            self._heads(self.W_k(keys), self.kv_heads),
+            self._heads(self.W_v(values), self.kv_heads),
+            valid_lens,
+            mask=mask,
+        )
+        output = output.transpose(-3, -2).flatten(-2)
+        return output if self.W_o is None else cast(Tensor, self.W_o(output))
+
+    @property
+    def attention_weights(self) -> Tensor | None:
+        """Weights (batch, heads, T_q, T_k), as of `Attention`."""
+        return self.attention.attention_weights
+
+    @staticmethod
+    def _heads(x: Tensor, heads: int) -> Tensor:
+        """(batch, T, heads · d) → (batch, heads, T, d)."""
+        if x.dim() < 3:
+            raise ValueError(f"expected (batch, tokens, width), got shape {tuple(x.shape)}.")
+        return x.reshape(*x.shape[:-1], heads, -1).transpose(-3, -2)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        sizes = [layer.out_features for layer in (self.W_q, self.W_k, self.W_v)]
+        for old, kind in _FUSED.items():
+            if prefix + old in state_dict:
+                parts = state_dict.pop(prefix + old).split(sizes)
+                for name, part in zip(("W_q", "W_k", "W_v"), parts, strict=True):
+                    state_dict[f"{prefix}{name}.{kind}"] = part
+        for kind in ("weight", "bias"):
+            for old in ("_MultiHeadAttention__fc", "out_proj"):
+                if f"{prefix}{old}.{kind}" in state_dict:
+                    state_dict[f"{prefix}W_o.{kind}"] = state_dict.pop(f"{prefix}{old}.{kind}")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+_FUSED = {
+    "_MultiHeadAttention__qkv.weight": "weight",
+    "_MultiHeadAttention__qkv.bias": "bias",
+    "in_proj_weight": "weight",
+    "in_proj_bias": "bias",
+}
+"""Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
