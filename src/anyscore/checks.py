@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.ops import FRAMEWORKS, Array, Ops, framework
+from anyscore.intervals import broadcasts
+from anyscore.ops import FRAMEWORKS, Array, Ops, framework, load
 from anyscore.score import Score
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+OF_KEYS = "W_k", "w_k"
+"""Parameters that meet the keys, not the queries."""
 IMPLS = ("auto", "reference", "fused")
 
 
@@ -23,6 +26,11 @@ class Sizes:
     queries: int
     keys: int
     groups: int
+
+    @property
+    def kv_lead(self) -> tuple[int, ...]:
+        """The leading dimensions that keys and values broadcast to."""
+        return (*self.lead[:-1], self.lead[-1] // self.groups) if self.groups > 1 else self.lead
 
 
 def find_framework(**tensors: Any) -> str:
@@ -68,7 +76,7 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     return Sizes(lead, shapes["query"][-2], shapes["key"][-2], groups)
 
 
-def check_score(xp: Ops, score: Any, query: Array, key: Array) -> None:
+def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
     """A score object or a callable, with parameters that fit the tensors."""
     if not isinstance(score, Score):
         if isinstance(score, str | type) or not callable(score):
@@ -78,16 +86,56 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array) -> None:
             )
         return
     name, dtype = type(score).__name__, xp.dtype(query)
-    find_framework(query=query, **{f"{name}.{field}": x for field, x in score.tensors().items()})
-    for field, x in score.tensors().items():
-        if field not in ("sigma", "tau", "scale") and xp.dtype(x) != dtype:
+    d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
+    if score.equal_widths and d_q != d_k:
+        raise ValueError(
+            f"{name} needs queries and keys of one width: project them, or use Bilinear or "
+            f"Additive; got d_q={d_q} and d_k={d_k}."
+        )
+    tensors = score.tensors()
+    find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
+    if "W_q" in score.shapes and "W_q" not in tensors:  # projected already
+        widths["h"] = d_q
+    elif "W_k" in score.shapes and "W_k" not in tensors:
+        widths["h"] = d_k
+    for field, x in tensors.items():
+        shape, expected = xp.shape(x), score.shapes.get(field)
+        if expected is None:  # a score of the user's own, which does not say
+            continue
+        if expected and xp.dtype(x) != dtype:
             raise TypeError(
                 f"query is {dtype} but {name}.{field} is {xp.dtype(x)}: convert them to one dtype."
             )
-    d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
-    problem = score.mismatch(d_q, d_k)
-    if problem:
-        raise ValueError(f"{name} {problem}; got d_q={d_q} and d_k={d_k}.")
+        trailing = shape[len(shape) - len(expected) :]
+        if len(trailing) == len(expected):
+            for letter, n in zip(expected, trailing, strict=True):
+                widths.setdefault(letter, n)
+        if trailing != tuple(widths.get(letter) for letter in expected):
+            known = " and ".join(f"{x}={widths[x]}" for x in expected if x in widths)
+            raise ValueError(
+                f"{name}.{field} has shape {shape}, expected (..., {', '.join(expected)})"
+                f"{' with ' + known if known else ''}."
+            )
+        lead = shape[: len(shape) - len(expected)]
+        meets = sizes.kv_lead if field in OF_KEYS else sizes.lead
+        if not broadcasts(lead, meets):
+            raise ValueError(
+                f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not broadcast "
+                f"to {meets}, those of the {'keys' if field in OF_KEYS else 'queries'}."
+            )
+
+
+def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
+    """What a callable score gave."""
+    if framework(scores) is None:
+        raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")
+    find_framework(query=query, score=scores)
+    if xp.dtype(scores) not in DTYPES:
+        raise TypeError(f"the score gave {xp.dtype(scores)}, expected one of {', '.join(DTYPES)}.")
+    shape, full = xp.shape(scores), (*sizes.lead, sizes.queries, sizes.keys)
+    if shape[-2:] != full[-2:] or not broadcasts(shape, full):
+        raise ValueError(f"the score gave shape {shape}, expected {full}.")
 
 
 def check_options(dropout: Any, dropout_seed: Any, impl: Any) -> None:
@@ -96,12 +144,21 @@ def check_options(dropout: Any, dropout_seed: Any, impl: Any) -> None:
         raise TypeError(f"dropout must be a number in [0, 1), got {dropout!r}.")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout}.")
-    if isinstance(dropout_seed, bool | float | str):
-        raise TypeError(
-            f"dropout_seed must be an integer or an integer tensor, got {dropout_seed!r}."
-        )
+    if not isinstance(dropout_seed, int | None) or isinstance(dropout_seed, bool):
+        _check_seed(dropout_seed)
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, got {impl!r}.")
+
+
+def _check_seed(seed: Any) -> None:
+    kind = framework(seed)
+    got = repr(seed)
+    if kind is not None:
+        xp = load(kind)
+        if xp.shape(seed) == () and "int" in xp.dtype(seed):
+            return
+        got = f"{xp.dtype(seed)} of shape {xp.shape(seed)}"
+    raise TypeError(f"dropout_seed must be an integer or an integer tensor (), got {got}.")
 
 
 def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:

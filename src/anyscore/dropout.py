@@ -10,12 +10,20 @@ Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from anyscore.ops import Array, Ops
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _WORD = 0xFFFFFFFF
+
+
+def as_seed(xp: Ops, seed: Any, like: Array) -> Array:
+    """A seed as an integer tensor () on the device of `like`; a number is taken modulo 2⁶⁴."""
+    if isinstance(seed, int):
+        seed = (seed + 2**63) % 2**64 - 2**63
+    return xp.astype(xp.array(seed, like=like), "int64")
 
 
 def philox(xp: Ops, counter: list[Array], key: tuple[Array, Array]) -> list[Array]:

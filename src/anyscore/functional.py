@@ -166,9 +166,8 @@ def run_reference(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Arra
     """Output, weights and log-sum-exp of a task by the definition, with dropout at rate p."""
     sizes, kept = task.sizes, None
     if p:
-        kept = philox.keep(
-            xp, xp.array(seed, like=task.value), p, sizes.lead, sizes.queries, sizes.keys
-        )
+        seed = philox.as_seed(xp, seed, like=task.value)
+        kept = philox.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
         kept = split_heads(xp, kept, sizes.groups, True)
     score, keep = _split(xp, task)
     value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))

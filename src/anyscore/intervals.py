@@ -57,7 +57,14 @@ class Call:
                 f"{name} is a {theirs} tensor but the query is a {ours} tensor: "
                 "pass both from one framework."
             )
-        return self.xp.array(x, like=self.like)
+        try:
+            if theirs is None and not isinstance(x, bool | int | float | list | tuple):
+                raise TypeError
+            return self.xp.array(x, like=self.like)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"{name} is {x!r} ({type(x).__name__}), expected a number, a list or a tensor."
+            ) from None
 
     def boolean(self, x: Any, name: str) -> Array:
         """`x` as a boolean array; numbers are refused with what to pass instead."""
@@ -74,13 +81,16 @@ class Call:
             )
         raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
 
-    def per_query(self, x: Any, name: str) -> Array:
-        """Bounds given per batch, per query or in full, as an array of rank len(lead) + 1."""
+    def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
+        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1."""
         x = self.array(x, name)
-        if self.xp.dtype(x) == "bool":
+        dtype = self.xp.dtype(x)
+        if "int" not in dtype and not (floats and "float" in dtype):
+            advice = ""
+            if dtype == "bool":
+                advice = ": for a boolean padding mask (True = may attend) pass mask=Keys(keep)"
             raise TypeError(
-                f"{name} must be integers (or floats), got booleans: for a boolean padding mask "
-                "(True = may attend) pass mask=Keys(keep)."
+                f"{name} must be integers{' or floats' if floats else ''}, got {dtype}{advice}."
             )
         shape = self.xp.shape(x)
         full = (*self.lead, self.queries)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anyscore.checks import OF_KEYS
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
@@ -40,9 +41,6 @@ SCORES: dict[str, type[Score]] = {
 
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
-
-OF_KEYS = "W_k", "w_k"
-"""Parameters that meet the keys, one for each key head."""
 
 OLD_NAMES = {
     "W_v.weight": "w_v.weight",

@@ -175,9 +175,7 @@ class Window(Mask):
         if self.align == "end":
             position = position + (call.keys - call.queries)
         if self.offset is not None:
-            offset = call.per_query(self.offset, "offset")
-            if "float" in xp.dtype(offset):
-                raise TypeError("offset must be integers, got floats.")
+            offset = call.per_query(self.offset, "offset", floats=False)
             position = position + xp.astype(offset, "int64")
         start = None if self.left is None else _clamp(xp, position - self.left, call.keys)
         stop = None if self.right is None else _clamp(xp, position + (self.right + 1), call.keys)
@@ -193,6 +191,8 @@ class Causal(Window):
 
 def as_mask(x: Any) -> Mask:
     """A mask object as it is; anything else as a boolean array."""
+    if isinstance(x, type) and issubclass(x, Mask):
+        raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
     return x if isinstance(x, Mask) else Keep(x)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from anyscore.factors import PRODUCT, Factors
 from anyscore.intervals import Call
 from anyscore.masks import Mask
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, accumulation
 
 
 def attend(
@@ -78,8 +78,8 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
 
 
 def accumulated(xp: Ops, x: Array) -> Array:
-    """`x` in the type that sums are taken in: float64 stays, all else is float32."""
-    return x if xp.dtype(x) == "float64" else xp.astype(x, "float32")
+    """`x` in the dtype that sums are taken in."""
+    return xp.astype(x, accumulation(xp.dtype(x)))
 
 
 def softmax(xp: Ops, s: Array, keep: Array | None) -> tuple[Array, Array]:

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 
 S = TypeVar("S", bound="Score")
+Shapes: TypeAlias = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -51,31 +52,23 @@ def row(width: int) -> Init:
 class Score:
     """A scoring function s(q, k), lowered to factors.
 
-    equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs `hidden`.
+    shapes: the trailing dimensions of each field that is a tensor, in d_q, d_k and a width h of the
+    score's own. equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs
+    to be told h.
     """
 
     formula: ClassVar[str]
+    shapes: ClassVar[Shapes] = {}
     equal_widths: ClassVar[bool] = False
     needs_hidden: ClassVar[bool] = False
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k)."""
         raise NotImplementedError
-
-    def widths(self) -> tuple[int | None, int | None]:
-        """d_q and d_k that the parameters ask for; None where any will do."""
-        return None, None
-
-    def mismatch(self, d_q: int, d_k: int) -> str | None:
-        """What is wrong with these widths, and what to do; None if nothing is."""
-        if self.equal_widths and d_q != d_k:
-            return "needs queries and keys of one width: project them, or use Bilinear or Additive"
-        want_q, want_k = self.widths()
-        if want_q not in (None, d_q) or want_k not in (None, d_k):
-            return f"has parameters for d_q={want_q} and d_k={want_k}"
-        return None
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        """What a layer creates, by field."""
         return {}
 
     def tensors(self) -> dict[str, Array]:

@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 
 from anyscore import factors
 from anyscore.factors import Factors
-from anyscore.ops import Array, Ops
-from anyscore.score import Init, Score, glorot, row, uniform
+from anyscore.ops import Array, Ops, accumulation
+from anyscore.score import Init, Score, Shapes, glorot, row, uniform
+
+_ADDITIVE: Shapes = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "w_v": ("h",)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +43,12 @@ class ScaledDot(Score):
     scale: Any = None
 
     formula: ClassVar[str] = "q·k / √d"
+    shapes: ClassVar[Shapes] = {"scale": ()}
     equal_widths: ClassVar[bool] = True
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         scale = 1 / math.sqrt(max(xp.shape(query)[-1], 1)) if self.scale is None else self.scale
-        return _scaled(xp, Factors(query, key, factors.PRODUCT), scale)
+        return _scaled(xp, Factors(query, key, factors.PRODUCT), _number(xp, scale, query))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +63,7 @@ class Bilinear(Score):
     scale: Any = None
 
     formula: ClassVar[str] = "q·W k"
-
-    def widths(self) -> tuple[int | None, int | None]:
-        return self.W.shape[-2], self.W.shape[-1]
+    shapes: ClassVar[Shapes] = {"W": ("d_q", "d_k"), "scale": ()}
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
@@ -70,7 +71,8 @@ class Bilinear(Score):
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         product = Factors(xp.matmul(query, self.W), key, factors.PRODUCT)
-        return product if self.scale is None else _scaled(xp, product, self.scale)
+        scale = 1 if self.scale is None else self.scale
+        return _scaled(xp, product, _number(xp, scale, query))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,7 @@ class Cosine(Score):
     tau: Any = 1.0
 
     formula: ClassVar[str] = "cos(q, k) / τ"
+    shapes: ClassVar[Shapes] = {"tau": ()}
     equal_widths: ClassVar[bool] = True
 
     @classmethod
@@ -92,7 +95,7 @@ class Cosine(Score):
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         unit = Factors(_normalised(xp, query), _normalised(xp, key), factors.PRODUCT)
-        return _scaled(xp, unit, 1 / self.tau)
+        return _scaled(xp, unit, 1 / _number(xp, self.tau, query))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +110,8 @@ class Trilinear(Score):
     w_p: Array
 
     formula: ClassVar[str] = "w·[q; k; q⊙k]"
+    shapes: ClassVar[Shapes] = dict.fromkeys(("w_q", "w_k", "w_p"), ("d_q",))
     equal_widths: ClassVar[bool] = True
-
-    def widths(self) -> tuple[int | None, int | None]:
-        return self.w_q.shape[-1], self.w_k.shape[-1]
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
@@ -136,6 +137,7 @@ class Gaussian(Score):
     sigma: Any = 1.0
 
     formula: ClassVar[str] = "−‖q − k‖² / 2σ²"
+    shapes: ClassVar[Shapes] = {"sigma": ()}
     equal_widths: ClassVar[bool] = True
 
     @classmethod
@@ -143,8 +145,8 @@ class Gaussian(Score):
         return {"sigma": Init((), value=(2 * d_k) ** 0.25)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        squared = Factors(query, key, factors.SQUARED)
-        return _scaled(xp, squared, -0.5 / (self.sigma * self.sigma))
+        sigma = _number(xp, self.sigma, query)
+        return _scaled(xp, Factors(query, key, factors.SQUARED), -0.5 / (sigma * sigma))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +160,7 @@ class Laplace(Score):
     sigma: Any = 1.0
 
     formula: ClassVar[str] = "−‖q − k‖₁ / σ"
+    shapes: ClassVar[Shapes] = {"sigma": ()}
     equal_widths: ClassVar[bool] = True
 
     @classmethod
@@ -165,7 +168,8 @@ class Laplace(Score):
         return {"sigma": Init((), value=math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        return _scaled(xp, Factors(query, key, factors.ABSOLUTE), -1 / self.sigma)
+        sigma = _number(xp, self.sigma, query)
+        return _scaled(xp, Factors(query, key, factors.ABSOLUTE), -1 / sigma)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +185,13 @@ class Additive(Score):
     bias: Array | None = None
 
     formula: ClassVar[str] = "w·tanh(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+    }
     needs_hidden: ClassVar[bool] = True
-
-    def widths(self) -> tuple[int | None, int | None]:
-        return _projected(self.W_q, self.W_k, self.w_v)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
@@ -209,11 +216,12 @@ class Concat(Score):
     bias: Array | None = None
 
     formula: ClassVar[str] = "w·tanh(W [q; k])"
+    shapes: ClassVar[Shapes] = {
+        "W": ("h", "d_q + d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+    }
     needs_hidden: ClassVar[bool] = True
-
-    def mismatch(self, d_q: int, d_k: int) -> str | None:
-        width = self.W.shape[-1]
-        return None if width == d_q + d_k else f"has W for d_q + d_k = {width}"
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
@@ -237,10 +245,12 @@ class GATv2(Score):
     w_v: Array
 
     formula: ClassVar[str] = "w·LeakyReLU(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+    }
     needs_hidden: ClassVar[bool] = True
-
-    def widths(self) -> tuple[int | None, int | None]:
-        return _projected(self.W_q, self.W_k, self.w_v)
 
     parameters = Additive.parameters
 
@@ -253,9 +263,9 @@ def _project(xp: Ops, x: Array, W: Array | None) -> Array:
     return x if W is None else xp.matmul(x, xp.transpose(W))
 
 
-def _projected(W_q: Array | None, W_k: Array | None, w_v: Array) -> tuple[int, int]:
-    h = w_v.shape[-1]
-    return (h if W_q is None else W_q.shape[-1]), (h if W_k is None else W_k.shape[-1])
+def _number(xp: Ops, x: Any, like: Array) -> Any:
+    """A scale in the dtype of sums; numbers as they are."""
+    return x if isinstance(x, Real) else xp.astype(x, accumulation(xp.dtype(like)))
 
 
 def _scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
@@ -263,18 +273,14 @@ def _scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
     if isinstance(scale, Real):
         return Factors(f.a, f.b, f.pair, scale=float(scale))
     weight = scale[..., None]
-    return Factors(
-        f.a,
-        f.b,
-        f.pair,
-        weight=xp.broadcast_to(weight, (*xp.shape(weight)[:-1], xp.shape(f.a)[-1])),
-    )
+    shape = (*xp.shape(weight)[:-1], xp.shape(f.a)[-1])
+    return Factors(f.a, f.b, f.pair, weight=xp.broadcast_to(weight, shape))
 
 
 def _normalised(xp: Ops, x: Array) -> Array:
     """x/‖x‖ along the last axis, 0 for 0. Divided by its largest entry first, no x overflows."""
     dtype = xp.dtype(x)
-    x = xp.astype(x, dtype if dtype == "float64" else "float32")
+    x = xp.astype(x, accumulation(dtype))
     if xp.shape(x)[-1]:
         top = xp.stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
         x = x / xp.where(top == 0, 1.0, top)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.checks import Sizes, check_score
+from anyscore.checks import Sizes, check_score, check_scores
 from anyscore.factors import Factors
 from anyscore.intervals import Attendable, Call
 from anyscore.masks import Lengths, Mask, as_mask
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 from anyscore.score import Score
 
 
@@ -43,7 +43,7 @@ def prepare(
     valid_lens: Any,
 ) -> Task:
     """Check the score, lower mask and score. What nobody may attend is zeroed on the way."""
-    check_score(xp, score, query, key)
+    check_score(xp, score, query, key, sizes)
     dtype = xp.dtype(query)
     attendable, keep, mixed = None, None, False
     both = combine(mask, valid_lens)
@@ -98,19 +98,16 @@ def _call(
     xp: Ops, score: Callable[[Array, Array], Array], query: Array, key: Array, sizes: Sizes
 ) -> Array:
     """The scores that a callable gives; grouped heads come to it as an axis of their own."""
-    full = (*sizes.lead, sizes.queries, sizes.keys)
-    if sizes.groups > 1:
-        query, key = (
-            split_heads(xp, query, sizes.groups, True),
-            split_heads(xp, key, sizes.groups, False),
+    if sizes.groups == 1:
+        scores = score(query, key)
+    else:
+        scores = score(
+            split_heads(xp, query, sizes.groups, True), split_heads(xp, key, sizes.groups, False)
         )
-    scores = score(query, key)
-    shape = xp.shape(scores)
-    if sizes.groups > 1 and len(shape) > 4:
-        shape = (*shape[:-4], shape[-4] * shape[-3], *shape[-2:])
-        scores = xp.reshape(scores, shape)
-    if shape[-2:] != full[-2:] or len(shape) > len(full):
-        raise ValueError(f"the score gave shape {shape}, expected {full}.")
+        shape = xp.shape(scores) if framework(scores) else ()
+        if len(shape) > 4:
+            scores = xp.reshape(scores, (*shape[:-4], shape[-4] * shape[-3], *shape[-2:]))
+    check_scores(xp, scores, query, sizes)
     return scores
 
 

@@ -65,6 +65,11 @@ class Ops(Protocol):
         """`kept.sum`, with derivatives that keep its promise."""
 
 
+def accumulation(dtype: str) -> str:
+    """The dtype that sums over this one are taken in: float64 stays, all else is float32."""
+    return dtype if dtype == "float64" else "float32"
+
+
 def framework(x: object) -> str | None:
     """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
     if hasattr(x, "__torch_function__"):  # torch.compile cannot see a Parameter's class

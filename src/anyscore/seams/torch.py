@@ -55,20 +55,17 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 def _run(task: Task) -> Tensor:
     f, sizes = task.score, task.sizes
-    a = f.a if f.weight is None else f.a * f.weight[..., None, :]
+    a = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
     def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
         """(..., T, d) as (batch, heads, T, d): the fused path takes no other rank."""
         lead = (1,) * (2 - len(lead)) + lead
         return x.expand(*lead, *x.shape[-2:]).reshape(-1, *lead[-1:], *x.shape[-2:])
 
-    kv_lead = sizes.lead
-    if sizes.groups > 1:
-        kv_lead = (*sizes.lead[:-1], sizes.lead[-1] // sizes.groups)
     output = F.scaled_dot_product_attention(
         four(a, sizes.lead),
-        four(f.b, kv_lead),
-        four(task.value, kv_lead),
+        four(f.b, sizes.kv_lead),
+        four(task.value, sizes.kv_lead),
         scale=f.scale,
         enable_gqa=sizes.groups > 1,
     )
