@@ -72,8 +72,11 @@ def accumulation(dtype: str) -> str:
 
 def framework(x: object) -> str | None:
     """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
-    if hasattr(x, "__torch_function__"):  # torch.compile cannot see a Parameter's class
+    # torch.compile cannot see the class of a Parameter, nor the bases of a list.
+    if hasattr(x, "__torch_function__"):
         return "torch"
+    if x is None or isinstance(x, bool | int | float | list | tuple):
+        return None
     roots = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
     return next((root for root in roots if root in FRAMEWORKS), None)
 

@@ -11,6 +11,8 @@ as the value:
 
 from __future__ import annotations
 
+import math
+
 from anyscore.ops import Array, Ops
 
 
@@ -20,11 +22,26 @@ def scores(xp: Ops, a: Array, b: Array, keep: Array) -> Array:
 
 
 def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
-    """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n)."""
+    """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n).
+
+    What is finite is summed as it is. What is not is counted beside it: kept infinities of weight 0
+    and infinities of both signs make NaN, as they would in the sum, others ±∞.
+    """
+    dtype = xp.dtype(p)
+
+    def number(x: Array) -> Array:
+        return xp.astype(x, dtype)
+
     keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-2], *xp.shape(p)[-2:]))
     p = xp.where(keep, p, 0.0)
     finite = xp.isfinite(v)
-    clean = xp.matmul(p, xp.where(finite, v, 0.0))
-    dtype = xp.dtype(p)
-    touched = xp.matmul(xp.astype(keep, dtype), xp.astype(xp.logical_not(finite), dtype)) > 0
-    return xp.where(touched, xp.matmul(p, v), clean)
+    plus, minus = v == math.inf, v == -math.inf
+    sign = number(p > 0) - number(p < 0)
+    signed = xp.matmul(sign, number(plus) - number(minus))
+    weighted = xp.matmul(sign * sign, number(plus) + number(minus))
+    kept = xp.matmul(number(keep), number(xp.logical_not(finite)))
+    infinite = xp.where(signed > 0, math.inf, -math.inf)
+    infinite = xp.where(xp.abs(signed) < weighted, math.nan, infinite)
+    infinite = xp.where(kept > weighted, math.nan, infinite)
+    total = xp.matmul(p, xp.where(finite, v, 0.0))
+    return xp.where(kept > 0, total + infinite, total)

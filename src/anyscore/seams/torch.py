@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +54,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 
 def _run(task: Task) -> Tensor:
-    f, sizes = task.score, task.sizes
-    a = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
+    f, sizes = cast(Factors, task.score), task.sizes
+    a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
     def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
         """(..., T, d) as (batch, heads, T, d): the fused path takes no other rank."""
@@ -69,7 +69,9 @@ def _run(task: Task) -> Tensor:
         scale=f.scale,
         enable_gqa=sizes.groups > 1,
     )
-    return output.reshape(*sizes.lead, *output.shape[-2:])
+    output = output.reshape(*sizes.lead, *output.shape[-2:])
+    # On the CPU it gives 0 for a query that holds NaN or ±inf.
+    return output + (0 * a).sum(-1, keepdim=True)
 
 
 def routes() -> tuple[Route, ...]:
