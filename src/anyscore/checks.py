@@ -52,6 +52,15 @@ def find_framework(**tensors: Any) -> str:
     return kinds[first] or ""
 
 
+def check_size(**sizes: Any) -> None:
+    """Sizes that a layer is made with: integers ≥ 1, or None."""
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+            raise TypeError(f"{name} must be an integer ≥ 1, got {size!r}.")
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be ≥ 1, got {size}.")
+
+
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     """Dtypes and shapes of query, key and value."""
     tensors = {"query": query, "key": key, "value": value}
@@ -167,15 +176,16 @@ def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
     groups = 1
     if min(len(q), len(k), len(v)) >= 2:
         kv_heads = max(k[-1], v[-1])
-        if 1 < kv_heads < q[-1] and {k[-1], v[-1]} <= {1, kv_heads} and q[-1] % kv_heads == 0:
+        shared = k[-1] in (1, kv_heads) and v[-1] in (1, kv_heads)
+        if 1 < kv_heads < q[-1] and shared and q[-1] % kv_heads == 0:
             groups = q[-1] // kv_heads
             k, v = ((*lead[:-1], lead[-1] * (groups if lead[-1] > 1 else 1)) for lead in (k, v))
     rank = max(map(len, (q, k, v)))
     padded = [(1,) * (rank - len(lead)) + lead for lead in (q, k, v)]
     lead = []
     for sizes in zip(*padded, strict=True):
-        distinct = set(sizes) - {1}
-        if len(distinct) > 1:
+        distinct = [n for n in sizes if n != 1]
+        if any(n != distinct[0] for n in distinct):
             hint = ""
             if rank >= 2:
                 hint = (
@@ -187,5 +197,5 @@ def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
                 + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
                 + f".{hint}"
             )
-        lead.append(distinct.pop() if distinct else 1)
+        lead.append(distinct[0] if distinct else 1)
     return tuple(lead), groups

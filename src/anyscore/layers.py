@@ -87,7 +87,7 @@ def parameters(
     score: type[Score],
     d_q: int,
     d_k: int,
-    hidden: int,
+    hidden: int | None,
     *,
     bias: bool = False,
     heads: int | None = None,
@@ -95,6 +95,10 @@ def parameters(
     projected: bool = False,
 ) -> list[Parameter]:
     """The parameters that a layer creates for a score, in order."""
+    if hidden is None:
+        if not projected and any("h" in shape for shape in score.shapes.values()):
+            raise ValueError(f"{score.__name__} needs hidden=, the width of its hidden layer.")
+        hidden = d_q
     inits = score.parameters(d_q, d_k, hidden)
     if bias:
         if "bias" not in score.__match_args__:

@@ -38,29 +38,17 @@ def uniform(*shape: int, variance: float) -> Init:
     return Init(shape, bound=math.sqrt(3 * variance))
 
 
-def glorot(*shape: int) -> Init:
-    """A matrix (out, in) of variance 2 / (in + out): Glorot & Bengio 2010, eq. 16."""
-    return uniform(*shape, variance=2 / (shape[-1] + shape[-2]))
-
-
-def row(width: int) -> Init:
-    """The only row of a Glorot matrix (1, width), as a vector (width,)."""
-    return uniform(width, variance=2 / (width + 1))
-
-
 @dataclass(frozen=True, eq=False)
 class Score:
     """A scoring function s(q, k), lowered to factors.
 
     shapes: the trailing dimensions of each field that is a tensor, in d_q, d_k and a width h of the
-    score's own. equal_widths: whether d_q = d_k is required. needs_hidden: whether a layer needs
-    to be told h.
+    score's own. equal_widths: whether d_q = d_k is required.
     """
 
     formula: ClassVar[str]
     shapes: ClassVar[Shapes] = {}
     equal_widths: ClassVar[bool] = False
-    needs_hidden: ClassVar[bool] = False
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k)."""

@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 from anyscore import factors
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops, accumulation
-from anyscore.score import Init, Score, Shapes, glorot, row, uniform
+from anyscore.score import Init, Score, Shapes, uniform
 
+_TANH, _LEAKY_RELU = 0.394, 0.52
+"""The mean square of the function of a standard normal variable."""
 _ADDITIVE: Shapes = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "w_v": ("h",)}
 
 
@@ -176,7 +178,7 @@ class Laplace(Score):
 class Additive(Score):
     """s = w_vᵀ tanh(W_q q + W_k k + bias), W_q (h, d_q), W_k (h, d_k), w_v (h,), bias (h,) or None.
 
-    Initialisation: Glorot, bias 0. Source: Bahdanau et al. 2015, appendix A.1.2.
+    Initialisation: variance 1 of the argument of tanh. Source: Bahdanau et al. 2015, A.1.2.
     """
 
     W_q: Array | None
@@ -191,11 +193,10 @@ class Additive(Score):
         "w_v": ("h",),
         "bias": ("h",),
     }
-    needs_hidden: ClassVar[bool] = True
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {"W_q": glorot(hidden, d_q), "W_k": glorot(hidden, d_k), "w_v": row(hidden)}
+        return _hidden_layer(d_q, d_k, hidden, _TANH)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         a = _project(xp, query, self.W_q)
@@ -207,7 +208,7 @@ class Additive(Score):
 class Concat(Score):
     """s = w_vᵀ tanh(W [q; k] + bias), W (h, d_q + d_k), w_v (h,), bias (h,) or None.
 
-    The additive score with W = [W_q, W_k], query first. Initialisation: Glorot, bias 0.
+    The additive score with W = [W_q, W_k], query first, and initialised alike.
     Source: Luong et al. 2015, eq. 8 ("concat").
     """
 
@@ -221,11 +222,11 @@ class Concat(Score):
         "w_v": ("h",),
         "bias": ("h",),
     }
-    needs_hidden: ClassVar[bool] = True
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {"W": glorot(hidden, d_q + d_k), "w_v": row(hidden)}
+        w_v = uniform(hidden, variance=1 / (hidden * _TANH))
+        return {"W": uniform(hidden, d_q + d_k, variance=1 / (d_q + d_k)), "w_v": w_v}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         d_q = xp.shape(query)[-1]
@@ -250,13 +251,22 @@ class GATv2(Score):
         "W_k": ("h", "d_k"),
         "w_v": ("h",),
     }
-    needs_hidden: ClassVar[bool] = True
 
-    parameters = Additive.parameters
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+        return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
         return Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
+
+
+def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init]:
+    return {
+        "W_q": uniform(hidden, d_q, variance=0.5 / d_q),
+        "W_k": uniform(hidden, d_k, variance=0.5 / d_k),
+        "w_v": uniform(hidden, variance=1 / (hidden * square)),
+    }
 
 
 def _project(xp: Ops, x: Array, W: Array | None) -> Array:

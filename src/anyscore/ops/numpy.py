@@ -11,7 +11,6 @@ from anyscore.ops import Array, Ops, kept
 
 _self = cast(Ops, sys.modules[__name__])
 
-where = np.where
 logical_and = np.logical_and
 logical_not = np.logical_not
 isfinite = np.isfinite
@@ -27,6 +26,15 @@ matmul = np.matmul
 broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
+
+
+def where(condition: Array, x: Any, y: Any) -> Array:
+    # A number takes the dtype of the array, bfloat16 included, which NumPy itself would widen.
+    if isinstance(x, float) and isinstance(y, np.ndarray):
+        x = y.dtype.type(x)
+    if isinstance(y, float) and isinstance(x, np.ndarray):
+        y = x.dtype.type(y)
+    return np.where(condition, x, y)
 
 
 def array(x: Any, like: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.checks import check_options, find_framework
+from anyscore.checks import check_options, check_size, find_framework
 from anyscore.functional import attend, weights
 from anyscore.layers import Parameter, build, find_score, parameters, rename, snapshot
 from anyscore.ops import load
@@ -21,8 +21,13 @@ from anyscore.torch.weight import Weight
 
 _xp = load("torch")
 
-AnyScore: TypeAlias = str | Score | Callable[[Tensor, Tensor], Tensor]
-"""A name, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
+AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Tensor, Tensor], Tensor]
+"""A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
+
+
+def is_named(score: AnyScore) -> bool:
+    """Whether a layer makes the parameters of this score itself."""
+    return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
 def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
@@ -41,9 +46,9 @@ class Attention(nn.Module):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`), whose parameters the
-            layer creates and initialises as the score's class says; or a score object, whose
-            tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
+        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
+            whose parameters the layer creates and initialises as the class says; or a score
+            object, whose tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
         hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
         d_q, d_k: widths of queries and keys; inferred at the first call if left out.
         dropout: rate on the weights, in training only.
@@ -77,27 +82,42 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         check_options(dropout, None, "auto")
+        check_size(hidden=hidden, d_q=d_q, d_k=d_k, heads=heads, kv_heads=kv_heads)
         self.dropout = dropout
         self._last: Task | None = None
         self._fields: list[str] = []
-        self._parameters_made: list[Parameter] | None = None
-        if isinstance(score, Score):
-            for field, x in score.tensors().items():
-                self._add(field, Weight(x))
-            self.score: Any = score.map(lambda x: None)
-        elif not isinstance(score, str):
-            self.score = score
-        else:
-            self.score = find_score(score)
-            if hidden is None and self.score.needs_hidden and not projected:
-                raise ValueError(f"{score!r} needs hidden=, the width of its hidden layer.")
-            self._hidden = hidden
+        self.score: Any = find_score(score) if isinstance(score, str) else score
+        if is_named(score):
+            self._hidden, self._sizes = hidden, (d_q, d_k)
             self._options: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads or heads}
             self._options |= {"bias": bias, "projected": projected}
-            for parameter in self._parameters_for(1, 1):
+            self._made: list[Parameter] | None = None
+            for parameter in self._specify(1, 1):
                 self._add(parameter.name, Weight.lazy(device, dtype))
             if d_q is not None and d_k is not None:
                 self._meet(d_q, d_k)
+            return
+        given: dict[str, Any] = {
+            "hidden": hidden,
+            "d_q": d_q,
+            "d_k": d_k,
+            "heads": heads,
+            "kv_heads": kv_heads,
+        }
+        given |= {"bias": bias or None, "projected": projected or None}
+        given |= {"device": device, "dtype": dtype}
+        names = [name for name, x in given.items() if x is not None]
+        if names:
+            raise ValueError(
+                f"{', '.join(names)}: for scores given by name; a score object or a callable has "
+                "its own parameters."
+            )
+        if isinstance(score, Score):
+            for field, x in score.tensors().items():
+                self._add(field, Weight(x))
+            self.score = score.map(lambda x: None)
+        elif not callable(score):
+            raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
 
     def forward(
         self,
@@ -144,22 +164,26 @@ class Attention(nn.Module):
         self._fields.append(name)
         self.add_module(name, weight)
 
-    def _parameters_for(self, d_q: int, d_k: int) -> list[Parameter]:
-        hidden = d_q if self._hidden is None else self._hidden
-        return parameters(self.score, d_q, d_k, hidden, **self._options)
+    def _specify(self, d_q: int, d_k: int) -> list[Parameter]:
+        return parameters(self.score, d_q, d_k, self._hidden, **self._options)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _meet(self, d_q: int, d_k: int) -> None:
         """Give the parameters of a named score their shapes and initial values."""
-        self._parameters_made = self._parameters_for(d_q, d_k)
-        for parameter in self._parameters_made:
+        for name, told, came in zip(("d_q", "d_k"), self._sizes, (d_q, d_k), strict=True):
+            if told not in (None, came):
+                raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
+        made = self._specify(d_q, d_k)
+        for parameter in made:
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
+        self._made = made
 
     def _score(self, d_q: int, d_k: int) -> Any:
         """The score with the current parameters."""
         if isinstance(self.score, type):
-            if self._parameters_made is None:
+            if self._made is None:
                 self._meet(d_q, d_k)
-            made = cast(list[Parameter], self._parameters_made)
+            made = cast(list[Parameter], self._made)
             return build(_xp, self.score, [(p, self._weight(p.name)) for p in made])
         if isinstance(self.score, Score):
             return replace(self.score, **{field: self._weight(field) for field in self._fields})

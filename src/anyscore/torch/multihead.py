@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from anyscore.torch.attention import AnyScore, Attention
+from anyscore.checks import check_size
+from anyscore.torch.attention import AnyScore, Attention, is_named
 
 
 class SelfAttention(nn.Module):
@@ -32,10 +33,13 @@ class SelfAttention(nn.Module):
         project_output: bool = False,
     ) -> None:
         super().__init__()
+        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
         d_v = embedding_size if d_v is None else d_v
         self.sizes = [d_k, d_k, d_v]
         self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias)
-        self.attention = Attention(score, d_q=d_k, d_k=d_k, dropout=dropout, projected=True)
+        sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
+        own = sizes if is_named(score) else {}
+        self.attention = Attention(score, dropout=dropout, **own)
         self.W_o = nn.Linear(d_v, embedding_size, bias=bias) if project_output else None
 
     def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
@@ -85,6 +89,8 @@ class MultiHeadAttention(nn.Module):
         project_output: bool = True,
     ) -> None:
         super().__init__()
+        check_size(embedding_size=embedding_size, n_heads=n_heads, kv_heads=kv_heads)
+        check_size(d_q=d_q, d_k=d_k, d_v=d_v)
         kv_heads = n_heads if kv_heads is None else kv_heads
         if embedding_size % n_heads or n_heads % kv_heads:
             raise ValueError(
@@ -97,15 +103,10 @@ class MultiHeadAttention(nn.Module):
         self.W_k = nn.Linear(d_k or embedding_size, kv_heads * head, bias=bias)
         self.W_v = nn.Linear(d_v or embedding_size, kv_heads * head, bias=bias)
         self.W_o = nn.Linear(embedding_size, embedding_size, bias=bias) if project_output else None
-        self.attention = Attention(
-            score,
-            d_q=head,
-            d_k=head,
-            dropout=dropout,
-            heads=n_heads,
-            kv_heads=kv_heads,
-            projected=True,
-        )
+        sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True}
+        sizes |= {"heads": n_heads, "kv_heads": kv_heads}
+        own = sizes if is_named(score) else {}
+        self.attention = Attention(score, dropout=dropout, **own)
 
     def forward(
         self,

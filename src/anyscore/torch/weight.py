@@ -22,6 +22,8 @@ class Weight(nn.Module):
         self.parameter: Parameter | None = None
         if isinstance(weight, nn.Parameter):
             self.weight = weight
+        elif not isinstance(weight, Tensor):
+            raise TypeError(f"expected a PyTorch tensor, got a {type(weight).__name__}.")
         else:
             self.register_buffer("weight", weight)
 
@@ -37,6 +39,11 @@ class Weight(nn.Module):
         if is_lazy(self.weight):
             self.weight.materialize(parameter.init.shape)
             self.reset()
+        elif tuple(self.weight.shape) != parameter.init.shape:
+            raise ValueError(
+                f"{parameter.name} was loaded with shape {tuple(self.weight.shape)}, expected "
+                f"{parameter.init.shape}."
+            )
 
     @torch.no_grad()
     def reset(self) -> None:
