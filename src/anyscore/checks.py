@@ -96,11 +96,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         return
     name, dtype = type(score).__name__, xp.dtype(query)
     d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
-    if score.equal_widths and d_q != d_k:
-        raise ValueError(
-            f"{name} needs queries and keys of one width: project them, or use Bilinear or "
-            f"Additive; got d_q={d_q} and d_k={d_k}."
-        )
+    check_widths(type(score), d_q, d_k)
     tensors = score.tensors()
     find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
@@ -133,6 +129,15 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not broadcast "
                 f"to {meets}, those of the {'keys' if field in OF_KEYS else 'queries'}."
             )
+
+
+def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
+    """Widths that a score cannot bridge."""
+    if score.equal_widths and d_q != d_k:
+        raise ValueError(
+            f"{score.__name__} needs queries and keys of one width: project them, or use Bilinear "
+            f"or Additive; got d_q={d_q} and d_k={d_k}."
+        )
 
 
 def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.checks import check_options, check_size, find_framework
+from anyscore.checks import check_options, check_size, check_widths, find_framework
 from anyscore.functional import attend, weights
 from anyscore.layers import Parameter, build, find_score, parameters, rename, snapshot
 from anyscore.ops import load
@@ -173,6 +173,7 @@ class Attention(nn.Module):
         for name, told, came in zip(("d_q", "d_k"), self._sizes, (d_q, d_k), strict=True):
             if told not in (None, came):
                 raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
+        check_widths(self.score, d_q, d_k)
         made = self._specify(d_q, d_k)
         for parameter in made:
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
