@@ -44,7 +44,8 @@ def _absolute(xp: Ops, a: Array, b: Array) -> Array:
 
 
 def _squared(xp: Ops, a: Array, b: Array) -> Array:
-    return (a - b) * (a - b)
+    difference = a - b
+    return difference * difference
 
 
 PRODUCT = Pair("product", _product)
