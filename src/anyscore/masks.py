@@ -162,7 +162,7 @@ class Window(Mask):
             raise ValueError(f'align must be "start" or "end", got {self.align!r}.')
 
     def lower(self, call: Call) -> Attendable:
-        if call.queries != call.keys and self.align is None and self.offset is None:
+        if self.align is None and self.offset is None and call.queries != call.keys:
             raise ValueError(
                 f"{type(self).__name__} with {call.queries} queries and {call.keys} keys must say "
                 'how they line up: align="start", align="end" (the last query sees the last key), '

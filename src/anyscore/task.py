@@ -47,6 +47,8 @@ def prepare(
     dtype = xp.dtype(query)
     attendable, keep, mixed = None, None, False
     both = combine(mask, valid_lens)
+    if both is None and sizes.keys == 0:  # every query attends nothing
+        both = Lengths(0)
     if both is not None:
         call = Call(xp, query, sizes.lead, sizes.queries, sizes.keys)
         attendable = both.lower(call)

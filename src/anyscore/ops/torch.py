@@ -59,11 +59,11 @@ def stack(xs: list[Tensor], axis: int) -> Tensor:
 
 
 def minimum(x: Tensor, y: Any) -> Tensor:
-    return torch.minimum(x, torch.as_tensor(y, dtype=x.dtype, device=x.device))
+    return torch.minimum(x, y) if isinstance(y, Tensor) else torch.clamp(x, max=y)
 
 
 def maximum(x: Tensor, y: Any) -> Tensor:
-    return torch.maximum(x, torch.as_tensor(y, dtype=x.dtype, device=x.device))
+    return torch.maximum(x, y) if isinstance(y, Tensor) else torch.clamp(x, min=y)
 
 
 def sum(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:

@@ -9,7 +9,13 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.checks import check_options, check_size, check_widths, find_framework
+from anyscore.checks import (
+    check_options,
+    check_size,
+    check_tensors,
+    check_widths,
+    find_framework,
+)
 from anyscore.functional import attend, weights
 from anyscore.layers import Parameter, build, find_score, parameters, rename, snapshot
 from anyscore.ops import load
@@ -134,19 +140,25 @@ class Attention(nn.Module):
         """
         values = keys if values is None else values
         find_framework(queries=queries, keys=keys, values=values)
-        score = self._score(queries.shape[-1], keys.shape[-1])
+        if is_named(self.score) and self._made is None:
+            check_tensors(_xp, queries, keys, values)
+            self._meet(queries.shape[-1], keys.shape[-1])
+        score = self._score()
         dropout = self.dropout if self.training else 0.0
         result, task = attend(queries, keys, values, score, mask, valid_lens, dropout)
         if not torch.compiler.is_compiling():
             self._last = None if is_transformed(result.output) else snapshot(_xp, task)
+        elif not torch.compiler.is_exporting():
+            self._last = None
         return cast(Tensor, result.output)
 
     @property
     def attention_weights(self) -> Tensor | None:
         """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
 
-        Computed when asked, with the parameters of that call, and without a graph. Calls under
-        compilation, export and function transforms are not recorded.
+        Computed when asked, with the score's parameters of that call, and without a graph. Calls
+        under compilation, export and function transforms are not recorded. Queries and keys that
+        reach the score as they came are not copied: change them in place, and the weights follow.
         """
         with torch.no_grad():
             return None if self._last is None else cast(Tensor, weights(self._last))
@@ -179,11 +191,9 @@ class Attention(nn.Module):
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
         self._made = made
 
-    def _score(self, d_q: int, d_k: int) -> Any:
+    def _score(self) -> Any:
         """The score with the current parameters."""
         if isinstance(self.score, type):
-            if self._made is None:
-                self._meet(d_q, d_k)
             made = cast(list[Parameter], self._made)
             return build(_xp, self.score, [(p, self._weight(p.name)) for p in made])
         if isinstance(self.score, Score):

@@ -149,14 +149,14 @@ class MultiHeadAttention(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         sizes = [layer.out_features for layer in (self.W_q, self.W_k, self.W_v)]
         for old, kind in _FUSED.items():
-            if prefix + old in state_dict:
-                parts = state_dict.pop(prefix + old).split(sizes)
-                for name, part in zip(("W_q", "W_k", "W_v"), parts, strict=True):
+            fused = state_dict.get(prefix + old)
+            if fused is not None and fused.shape[0] == sum(sizes):
+                del state_dict[prefix + old]
+                for name, part in zip(("W_q", "W_k", "W_v"), fused.split(sizes), strict=True):
                     state_dict[f"{prefix}{name}.{kind}"] = part
-        for kind in ("weight", "bias"):
-            for old in ("_MultiHeadAttention__fc", "out_proj"):
-                if f"{prefix}{old}.{kind}" in state_dict:
-                    state_dict[f"{prefix}W_o.{kind}"] = state_dict.pop(f"{prefix}{old}.{kind}")
+        for old, ours in _OLD_NAMES.items():
+            if prefix + old in state_dict:
+                state_dict[prefix + ours] = state_dict.pop(prefix + old)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -167,3 +167,14 @@ _FUSED = {
     "in_proj_bias": "bias",
 }
 """Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
+
+_OLD_NAMES = {
+    "q_proj_weight": "W_q.weight",
+    "k_proj_weight": "W_k.weight",
+    "v_proj_weight": "W_v.weight",
+    "out_proj.weight": "W_o.weight",
+    "out_proj.bias": "W_o.bias",
+    "_MultiHeadAttention__fc.weight": "W_o.weight",
+    "_MultiHeadAttention__fc.bias": "W_o.bias",
+}
+"""Their other names → ours."""
