@@ -1,0 +1,18 @@
+"""What all tests share: one thread, and the same random numbers on every run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("deterministic", derandomize=True, deadline=None)
+settings.load_profile("deterministic")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    np.random.seed(0)
+    torch.manual_seed(0)

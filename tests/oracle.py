@@ -1,0 +1,258 @@
+"""An oracle: attention by loops over single numbers, from the papers' formulas, in float64.
+
+It shares no code with the package. Scores and masks of the package serve as plain data: a class
+name and its fields. What is not attended is never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from itertools import product
+from operator import mul
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Vector = list[float]
+
+OWN_RANK = {
+    "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
+    "scale": 0, "sigma": 0, "tau": 0,
+}  # fmt: skip
+"""Rank of a parameter of one head; axes before these are leading dimensions."""
+OF_KEY = ("W_k", "w_k")
+"""Parameters whose leading dimensions are those of the key; all others' are the query's."""
+
+
+class Result(NamedTuple):
+    output: np.ndarray
+    weights: np.ndarray
+    lse: np.ndarray
+
+
+def attend(
+    query: Any, key: Any, value: Any, score: Any, mask: Any = None, valid_lens: Any = None
+) -> Result:
+    """Output (*lead, T_q, d_v), weights (*lead, T_q, T_k) and log-sum-exp (*lead, T_q)."""
+    q, k, v = numbers(query), numbers(key), numbers(value)
+    lead, queries, keys = lead_of(q, k, v), q.shape[-2], k.shape[-2]
+    keep = allowed(mask, lead, queries, keys) & allowed(lengths(valid_lens), lead, queries, keys)
+    output = np.full((*lead, queries, v.shape[-1]), np.nan)
+    weights = np.full((*lead, queries, keys), np.nan)
+    lse = np.full((*lead, queries), np.nan)
+    formula = FORMULAS[type(score).__name__]
+    for n in np.ndindex(*lead):
+        of_q, of_k, of_v = (place(x.shape[:-2], n, lead) for x in (q, k, v))
+        ks, vs, fields = k[of_k].tolist(), v[of_v].tolist(), parameters(score, of_q, of_k)
+        for i, row in enumerate(q[of_q].tolist()):
+            attended = [j for j in range(keys) if keep[(*n, i, j)]]
+            s = [formula(row, ks[j], fields) for j in attended]
+            w, lse[(*n, i)] = softmax(s)
+            weights[(*n, i)] = 0.0
+            for j, w_j in zip(attended, w, strict=True):
+                weights[(*n, i, j)] = w_j
+            for c in range(v.shape[-1]):
+                output[(*n, i, c)] = dot(w, [vs[j][c] for j in attended])
+    return Result(output, weights, lse)
+
+
+def softmax(s: Vector) -> tuple[Vector, float]:
+    """Weights and log-sum-exp; of nothing, nothing and −∞."""
+    if not s:
+        return [], -math.inf
+    top = max(s)
+    if any(map(math.isnan, s)) or math.isinf(top):
+        return [math.nan] * len(s), math.nan
+    e = [math.exp(x - top) for x in s]
+    return [x / total(e) for x in e], top + math.log(total(e))
+
+
+# ------------------------------------------------------------------------------ the scores
+
+
+def _scaled_dot(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return dot(q, k) * (1 / math.sqrt(len(q)) if p["scale"] is None else p["scale"])
+
+
+def _bilinear(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return dot(q, times(p["W"], k)) * (1 if p["scale"] is None else p["scale"])
+
+
+def _cosine(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    norms = math.hypot(*q), math.hypot(*k)
+    return dot([x / norms[0] for x in q], [x / norms[1] for x in k]) / p["tau"] if all(norms) else 0
+
+
+def _trilinear(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return dot([*p["w_q"], *p["w_k"], *p["w_p"]], [*q, *k, *map(mul, q, k)])
+
+
+def _gaussian(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return -total((x - y) ** 2 for x, y in zip(q, k, strict=True)) / (2 * p["sigma"] ** 2)
+
+
+def _laplace(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return -total(abs(x - y) for x, y in zip(q, k, strict=True)) / p["sigma"]
+
+
+def _additive(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return dot(p["w_v"], [math.tanh(x) for x in _sum(q, k, p)])
+
+
+def _concat(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    x = times(p["W"], [*q, *k])
+    bias = p["bias"] or [0.0] * len(x)
+    return dot(p["w_v"], [math.tanh(y + z) for y, z in zip(x, bias, strict=True)])
+
+
+def _gatv2(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return dot(p["w_v"], [x if x >= 0 else 0.2 * x for x in _sum(q, k, p)])
+
+
+def _sum(q: Vector, k: Vector, p: dict[str, Any]) -> Vector:
+    """W_q q + W_k k + bias."""
+    x = q if p["W_q"] is None else times(p["W_q"], q)
+    y = k if p["W_k"] is None else times(p["W_k"], k)
+    return [total(z) for z in zip(x, y, p.get("bias") or [0.0] * len(x), strict=True)]
+
+
+FORMULAS: dict[str, Callable[[Vector, Vector, dict[str, Any]], float]] = {
+    "Dot": lambda q, k, p: dot(q, k),
+    "ScaledDot": _scaled_dot,
+    "Bilinear": _bilinear,
+    "Cosine": _cosine,
+    "Trilinear": _trilinear,
+    "Gaussian": _gaussian,
+    "Laplace": _laplace,
+    "Additive": _additive,
+    "Concat": _concat,
+    "GATv2": _gatv2,
+    "SquaredProduct": lambda q, k, p: dot(q, k) ** 2 / 20,  # the plain callable of `cases`
+}
+
+
+# ------------------------------------------------------------------------------- the masks
+
+
+def lengths(valid_lens: Any) -> Any:
+    from anyscore import Lengths
+
+    return None if valid_lens is None else Lengths(valid_lens)
+
+
+def allowed(mask: Any, lead: tuple[int, ...], queries: int, keys: int) -> np.ndarray:
+    """A mask object or boolean array as a boolean array (*lead, T_q, T_k)."""
+    keep = np.ones((*lead, queries, keys), dtype=bool)
+    if mask is None:
+        return keep
+    for *n, i, j in product(*map(range, keep.shape)):
+        keep[(*n, i, j)] = _may_attend(mask, lead, tuple(n), i, j, queries, keys)
+    return keep
+
+
+def _may_attend(
+    mask: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int, j: int, queries: int, keys: int
+) -> bool:
+    kind = type(mask).__name__
+    if kind == "All":
+        return all(_may_attend(one, lead, n, i, j, queries, keys) for one in mask.masks)
+    if kind == "Lengths":
+        return j < _bound(mask.n, lead, n, i)
+    if kind == "Interval":
+        after = mask.start is None or j >= _bound(mask.start, lead, n, i)
+        return after and (mask.stop is None or j < _bound(mask.stop, lead, n, i))
+    if kind in ("Window", "Causal"):
+        position = i + (keys - queries if mask.align == "end" else 0)
+        position += 0 if mask.offset is None else int(_bound(mask.offset, lead, n, i))
+        near = mask.left is None or position - mask.left <= j
+        return near and (mask.right is None or j <= position + mask.right)
+    if kind == "Keys":
+        keep = array(mask.keep)
+        if keep.ndim == 2 and lead:
+            return bool(at(keep, n[:1], 1)[j])
+        return bool(at(keep, n, 1)[j])
+    keep = array(mask.keep if kind == "Keep" else mask)
+    return bool(at(keep[..., None], (*n, i, j), 1)[0])
+
+
+def _bound(x: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int) -> float:
+    """A length, start, stop or offset: shape (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
+    x = array(x)
+    if x.ndim == 1 and lead:
+        return float(at(x[:, None], n[:1], 1)[0])
+    if x.ndim == 2 and len(lead) > 1:
+        return float(at(x[..., None], (n[0], i), 1)[0])
+    return float(at(x[..., None], (*n, i), 1)[0])
+
+
+# ------------------------------------------------------------------------------ small tools
+
+
+def array(x: Any) -> np.ndarray:
+    """A mask's array: bounds of any type, or booleans."""
+    return numbers(x) if hasattr(x, "detach") else np.asarray(x)
+
+
+def numbers(x: Any) -> np.ndarray:
+    """A tensor of any framework and float type, bfloat16 too, as float64."""
+    return (x.detach().cpu().double().numpy() if hasattr(x, "detach") else x).astype(np.float64)
+
+
+def lead_of(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[int, ...]:
+    """The output's leading dimensions: broadcast, except that kv heads may be fewer."""
+    heads = q.shape[-3] if q.ndim >= 4 else None
+    leads = [q.shape[:-2]]
+    for x in (k, v):
+        lead = x.shape[:-2]
+        if heads is not None and x.ndim >= 4 and 1 < lead[-1] < heads:
+            lead = (*lead[:-1], heads)
+        leads.append(lead)
+    return np.broadcast_shapes(*leads)
+
+
+def place(
+    lead: tuple[int, ...], n: tuple[int, ...], full: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """Where a tensor of leading dimensions `lead` is read for the output at n of `full`.
+
+    Axes of size 1 are broadcast; of fewer heads than `full` has, each serves a block of them.
+    """
+    skip = len(n) - len(lead)
+    sizes = lead if full is None else full[skip:]
+    axes = zip(lead, n[skip:], sizes, strict=True)
+    return tuple(0 if own == 1 else m * own // size for own, m, size in axes)
+
+
+def at(x: np.ndarray, n: tuple[int, ...], own: int) -> np.ndarray:
+    return x[place(x.shape[: x.ndim - own], n)]
+
+
+def parameters(score: Any, of_query: tuple[int, ...], of_key: tuple[int, ...]) -> dict[str, Any]:
+    """The fields of a score for the query and the key at these leading indices, as lists."""
+    fields = {}
+    for name in [field.name for field in dataclass_fields(score)] if is_dataclass(score) else ():
+        x = getattr(score, name)
+        if x is not None:
+            lead = of_key if name in OF_KEY else of_query
+            x = at(numbers(np.asarray(x) if np.isscalar(x) else x), lead, OWN_RANK[name]).tolist()
+        fields[name] = x
+    return fields
+
+
+def total(xs: Iterable[float]) -> float:
+    """The sum, exact but for one rounding; NaN of infinities of both signs."""
+    try:
+        return math.fsum(xs)
+    except ValueError:
+        return math.nan
+
+
+def dot(x: Vector, y: Vector) -> float:
+    return total(map(mul, x, y))
+
+
+def times(W: list[Vector], x: Vector) -> Vector:
+    return [dot(row, x) for row in W]

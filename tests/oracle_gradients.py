@@ -1,0 +1,100 @@
+"""Exact gradients: float64 autograd, one query at a time over the keys that it attends.
+
+Keys are gathered first, so what is masked takes no part. The formulas are written once more, for a
+query (d_q,) and its attended keys (n, d_k); `test_oracle` holds them against finite differences of
+the loops in `oracle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import oracle
+
+
+def gradients(
+    query: Any,
+    key: Any,
+    value: Any,
+    score: Any,
+    d_output: np.ndarray,
+    d_lse: np.ndarray,
+    mask: Any = None,
+    valid_lens: Any = None,
+) -> dict[str, np.ndarray]:
+    """Gradients of Σ d_output · output + Σ d_lse · lse, by name: query, key, value, parameters.
+
+    A query that attends nothing has no part in either sum.
+    """
+    tensors = {"query": query, "key": key, "value": value}
+    fields = vars(score) if hasattr(score, "__dataclass_fields__") else {}
+    tensors |= {name: x for name, x in fields.items() if hasattr(x, "dtype")}
+    leaves = {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
+    q, k, v = (leaves[name] for name in ("query", "key", "value"))
+    lead = oracle.lead_of(*(oracle.numbers(x) for x in (query, key, value)))
+    queries, keys = q.shape[-2], k.shape[-2]
+    keep = oracle.allowed(mask, lead, queries, keys)
+    keep &= oracle.allowed(oracle.lengths(valid_lens), lead, queries, keys)
+    formula, loss = FORMULAS[type(score).__name__], torch.zeros((), dtype=torch.float64)
+    for n in np.ndindex(*lead):
+        of_q, of_k, of_v = (oracle.place(tuple(x.shape[:-2]), n, lead) for x in (q, k, v))
+        p = {name: _own(name, leaves.get(name, x), of_q, of_k) for name, x in fields.items()}
+        for i in range(queries):
+            attended = torch.from_numpy(np.flatnonzero(keep[(*n, i)]))
+            if len(attended):
+                s = formula(q[(*of_q, i)], k[of_k][attended], p)
+                output = torch.softmax(s, 0) @ v[of_v][attended]
+                loss = loss + output @ torch.from_numpy(d_output[(*n, i)])
+                loss = loss + torch.logsumexp(s, 0) * d_lse[(*n, i)]
+    if not loss.requires_grad:
+        return {name: np.zeros(x.shape) for name, x in leaves.items()}
+    found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return {name: x.numpy() for name, x in zip(leaves, found, strict=True)}
+
+
+def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any:
+    """A parameter as the query, or the key, at these leading indices has it."""
+    if not isinstance(x, Tensor):
+        return x
+    lead = tuple(x.shape[: x.ndim - oracle.OWN_RANK[name]])
+    return x[oracle.place(lead, of_k if name in oracle.OF_KEY else of_q)]
+
+
+Parameters = dict[str, Any]
+
+
+def _cosine(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
+    zero = torch.zeros((), dtype=q.dtype)
+    pairs = [q @ row / (q.norm() * row.norm()) if q.any() and row.any() else zero for row in k]
+    return torch.stack(pairs) / p["tau"]
+
+
+def _hidden(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
+    x = q if p["W_q"] is None else p["W_q"] @ q
+    y = k if p["W_k"] is None else k @ p["W_k"].T
+    return x + y if p.get("bias") is None else x + y + p["bias"]
+
+
+def _concat(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
+    x = torch.cat([q.expand(len(k), -1), k], dim=1) @ p["W"].T
+    return torch.tanh(x if p["bias"] is None else x + p["bias"]) @ p["w_v"]
+
+
+FORMULAS: dict[str, Callable[[Tensor, Tensor, Parameters], Tensor]] = {
+    "Dot": lambda q, k, p: k @ q,
+    "ScaledDot": lambda q, k, p: k @ q * (len(q) ** -0.5 if p["scale"] is None else p["scale"]),
+    "Bilinear": lambda q, k, p: k @ (p["W"].T @ q) * (1 if p["scale"] is None else p["scale"]),
+    "Cosine": _cosine,
+    "Trilinear": lambda q, k, p: q @ p["w_q"] + k @ p["w_k"] + (q * k) @ p["w_p"],
+    "Gaussian": lambda q, k, p: -((q - k) ** 2).sum(1) / (2 * p["sigma"] ** 2),
+    "Laplace": lambda q, k, p: -(q - k).abs().sum(1) / p["sigma"],
+    "Additive": lambda q, k, p: torch.tanh(_hidden(q, k, p)) @ p["w_v"],
+    "Concat": _concat,
+    "GATv2": lambda q, k, p: torch.nn.functional.leaky_relu(_hidden(q, k, p), 0.2) @ p["w_v"],
+    "SquaredProduct": lambda q, k, p: (k @ q) ** 2 / 20,
+}

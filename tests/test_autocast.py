@@ -1,0 +1,143 @@
+"""Under autocast: the dtypes of SDPA, and sums that are still taken in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from anyscore import Lengths, attention, plan
+from samples import NAMES, leaves, make_score, normal
+
+SCORES = pytest.mark.parametrize("name", NAMES)
+LOW = [torch.bfloat16, torch.float16]
+
+
+def single(name: str, *arrays: np.ndarray) -> tuple[Any, list[torch.Tensor]]:
+    score = make_score(name).map(lambda x: x.astype("float32"))
+    return leaves(score, *(x.astype("float32") for x in arrays))
+
+
+def arrays() -> list[np.ndarray]:
+    return [normal(2, 3, 5), normal(2, 7, 5), normal(2, 7, 5)]
+
+
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("valid_lens", [None, [0, 4]])
+@SCORES
+def test_output_is_as_sdpa_s(name: str, valid_lens: Any, low: torch.dtype) -> None:
+    score, inputs = single(name, *arrays())
+    with torch.autocast("cpu", dtype=low):
+        expected = F.scaled_dot_product_attention(*inputs[:3]).dtype
+        out = attention(
+            *inputs[:3], score=score, valid_lens=valid_lens, return_weights=True, return_lse=True
+        )
+    assert out.output.dtype == expected == low
+    assert out.weights.dtype == low
+    assert out.lse.dtype == torch.float32
+    gradients = torch.autograd.grad(out.output.float().sum(), inputs, materialize_grads=True)
+    assert all(g.dtype == torch.float32 for g in gradients)
+    assert all(torch.isfinite(g).all() for g in gradients)
+
+
+@SCORES
+def test_float64_is_left_alone(name: str) -> None:
+    score, inputs = leaves(make_score(name), *arrays())
+    expected = attention(*inputs[:3], score=score, valid_lens=[3, 4])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention(*inputs[:3], score=score, valid_lens=[3, 4])
+    assert found.dtype == torch.float64
+    assert torch.equal(found, expected)
+
+
+def test_dtypes_that_differ_are_made_alike() -> None:
+    """As SDPA does: a float32 query beside what another layer gave in bfloat16."""
+    q, k, v = map(torch.tensor, arrays())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(q.float(), k.bfloat16(), v.half(), mask=Lengths([3, 4]))
+    assert out.dtype == torch.bfloat16
+
+
+def test_disabled_autocast_changes_nothing() -> None:
+    q, k, v = (torch.tensor(x).float() for x in arrays())
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
+        assert attention(q, k, v).dtype == torch.float32
+
+
+@pytest.mark.parametrize("low", LOW)
+@SCORES
+def test_equals_the_call_on_rounded_inputs(name: str, low: torch.dtype) -> None:
+    """Autocasting rounds what goes in; nothing inside is taken in less than without it."""
+    score, inputs = single(name, *arrays())
+    with torch.autocast("cpu", dtype=low):
+        found = attention(*inputs[:3], score=score, valid_lens=[3, 4], return_lse=True)
+    rounded = [x.detach().to(low) for x in inputs[:3]]
+    expected = attention(
+        *rounded, score=score.map(lambda x: x.detach().to(low)), valid_lens=[3, 4], return_lse=True
+    )
+    assert torch.equal(found.output, expected.output)
+    assert torch.equal(found.lse, expected.lse)
+
+
+@SCORES
+def test_close_to_float32(name: str) -> None:
+    score, inputs = single(name, *arrays())
+    expected = attention(*inputs[:3], score=score)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention(*inputs[:3], score=score)
+    assert (found - expected).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["Dot", "Trilinear", "Gaussian", "Additive"])
+def test_sums_are_in_float32(name: str, masked: bool) -> None:
+    """Inputs that bfloat16 holds exactly: the score is then right to float32's precision.
+
+    A sum over 1,031 keys taken in bfloat16 would err by per cents.
+    """
+    keys = 1031
+    rng = np.random.default_rng(0)
+    q, k = (rng.integers(-3, 4, (1, t, 5)).astype("float32") / 4 for t in (3, keys))
+    v = np.ones((1, keys, 5), "float32")
+    score = make_score(name, h=3).map(lambda x: np.round(x * 4).astype("float32") / 4)
+    given = score.map(torch.tensor)
+    mask = Lengths(keys - 1) if masked else None
+    tensors = [torch.tensor(x) for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(*tensors, score=given, mask=mask, return_lse=True)
+    wide = score.map(lambda x: x.astype("float64"))
+    exact = attention(
+        *(x.astype("float64") for x in (q, k, v)), score=wide, mask=mask, return_lse=True
+    )
+    # The factors (projections, products with w_p) are rounded to bfloat16, as any layer's would be.
+    np.testing.assert_allclose(out.lse.numpy(), exact.lse, atol={"Dot": 2e-6}.get(name, 2e-2))
+    assert (out.output == 1).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["ScaledDot", "Gaussian", "Additive"])
+def test_gradients_are_in_float32_within_too(name: str, masked: bool) -> None:
+    """The same, whether the backward runs inside the context or after it."""
+    mask = normal(3, 7) > -1 if masked else None
+    found = []
+    for inside in (False, True):
+        score, inputs = single(name, *arrays())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = attention(*inputs[:3], score=score, mask=mask).float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        found.append([x.grad for x in inputs])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+def test_plan_sees_what_autocast_makes_of_the_call() -> None:
+    q, k, v = (torch.tensor(x).float() for x in arrays())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plan(q, k, v).route == "sdpa"
+        assert plan(q, k, v, valid_lens=[3, 4]).route == "reference"

@@ -1,0 +1,130 @@
+"""Wrong calls: what was expected, what came, what to do, in the same words in every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import (
+    Additive,
+    Causal,
+    Cosine,
+    Gaussian,
+    Keys,
+    Lengths,
+    Mask,
+    ScaledDot,
+    Score,
+    Window,
+    attention,
+    plan,
+)
+from wrong_calls import NAMING, TABLE, call, right, z
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize(("change", "error", "text"), TABLE, ids=range(len(TABLE)))
+def test_table(change: dict[str, Any], error: type, text: str, framework: str) -> None:
+    functions = [attention] if "dropout_seed" in change else [attention, plan]
+    for function in functions:
+        with pytest.raises(error) as raised:
+            call(framework, change, function)
+        assert type(raised.value) is error
+        assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(("change", "parts"), NAMING, ids=range(len(NAMING)))
+def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
+    texts = []
+    for framework in ("numpy", "torch"):
+        with pytest.raises((TypeError, ValueError)) as raised:
+            call(framework, change)
+        texts.append(f"{type(raised.value).__name__}: {raised.value}")
+    assert texts[0] == texts[1]
+    assert all(part in texts[0] for part in parts), texts[0]
+    assert "\n" not in texts[0]
+
+
+@pytest.mark.parametrize("of", ["float32", "float64"])
+@pytest.mark.parametrize("make", [ScaledDot, Gaussian, Cosine])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_scale_of_another_dtype_is_taken_or_refused(
+    make: Callable[[Any], Score], of: str, framework: str
+) -> None:
+    """A learned scale of float32 beside queries of float64, or the other way round."""
+    other = {"float32": "float64", "float64": "float32"}[of]
+    tensors = {name: x.astype(of) + 1 for name, x in right().items()}
+    expected = call(framework, {**tensors, "score": make(0.5)})
+    score = make(np.array(0.5, other))
+    try:
+        found = call(framework, {**tensors, "score": score})
+    except TypeError as error:
+        assert type(score).__name__ in str(error)  # noqa: PT017
+    else:
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "change"),
+    [
+        ("query is a NumPy tensor but key is a PyTorch tensor", {"key": torch.zeros(2, 7, 5)}),
+        ("query is a NumPy tensor but value is a PyTorch tensor", {"value": torch.zeros(2, 7, 5)}),
+        (
+            "query is a NumPy tensor but Additive.W_k is a PyTorch tensor",
+            {"score": Additive(z(3, 5), torch.zeros(3, 5).double(), z(3))},
+        ),
+        (
+            "query is a NumPy tensor but Gaussian.sigma is a PyTorch tensor",
+            {"score": Gaussian(torch.tensor(1.0))},
+        ),
+    ],
+)
+def test_frameworks_do_not_mix(names: str, change: dict[str, Any]) -> None:
+    with pytest.raises(TypeError) as raised:
+        call("numpy", change)
+    assert str(raised.value) == f"{names}: pass all from one framework."
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [torch.ones(3, 7).bool(), Lengths(torch.ones(2)), Keys(torch.ones(2, 7).bool())],
+)
+def test_masks_of_another_framework(mask: Any) -> None:
+    with pytest.raises(TypeError, match=r"is a \w+ tensor but the query is a \w+ tensor: pass"):
+        call("numpy", {"mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Window(-1, 0), ValueError, "left must be ≥ 0, got -1."),
+        (lambda: Window(0, -3), ValueError, "right must be ≥ 0, got -3."),
+        (lambda: Window(1.5, 0), TypeError, "left must be an integer ≥ 0 or None, got 1.5."),
+        (lambda: Window(0, True), TypeError, "right must be an integer ≥ 0 or None, got True."),
+        (lambda: Causal("left"), ValueError, 'align must be "start" or "end", got \'left\'.'),
+        (lambda: Causal(1), ValueError, 'align must be "start" or "end", got 1.'),
+    ],
+)
+def test_masks_are_checked_when_made(
+    make: Callable[[], Mask], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as raised:
+        make()
+    assert str(raised.value) == text
+
+
+def test_errors_come_before_any_work() -> None:
+    """The score is not called, nothing is drawn from the generator."""
+    called = []
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    for change in ({"mask": z(3, 8, dtype="bool")}, {"valid_lens": [1, 2, 3]}, {"impl": "x"}):
+        with pytest.raises(ValueError, match=r"expected|one of"):
+            call("torch", {"score": called.append, "dropout": 0.5, **change})
+    assert not called
+    assert torch.equal(torch.get_rng_state(), state)

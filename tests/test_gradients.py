@@ -1,0 +1,142 @@
+"""Gradients of the output and of the log-sum-exp: query, key, value and every parameter."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import oracle
+import plain
+from anyscore import Lengths, Score, attention
+from budget import assert_within_budget
+from cases import MASKS, SCORES, SHAPES, Case, applicable, case
+from oracle_gradients import gradients
+
+ROWS = sorted(
+    {(score, "heads", m) for score in SCORES for m in ("none", "four", "lengths", "boolean_full")}
+    | {(score, s, "four") for score in SCORES for s in ("grouped_6_2", "rank_2", "broadcast")}
+    | {(score, shape, "lengths_full") for score in ("dot", "gatv2") for shape in SHAPES}
+    | {(score, "heads", mask) for score in ("trilinear", "concat") for mask in MASKS}
+)  # fmt: skip
+ROWS = [row for row in ROWS if applicable(*row[1:])]
+
+each_row = pytest.mark.parametrize("row", ROWS, ids=["-".join(row) for row in ROWS])
+
+
+@cache
+def projections(row: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Random weights of output and log-sum-exp: the gradients of both in one backward."""
+    c, rng = case(*row), np.random.default_rng(3)
+    lead = (*c.shape.lead, c.shape.queries)
+    return rng.standard_normal((*lead, c.value.shape[-1])), rng.standard_normal(lead)
+
+
+@cache
+def exact(row: tuple[str, str, str]) -> dict[str, np.ndarray]:
+    c = case(*row)
+    score = c.score.build(c.parameters, np.asarray)
+    return gradients(c.query, c.key, c.value, score, *projections(row), **c.masking(np.asarray))
+
+
+def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:
+    """Query, key, value and the parameters by name, and the score that holds the parameters."""
+
+    def leaf(x: np.ndarray) -> Tensor:
+        return torch.tensor(x, dtype=dtype).requires_grad_()
+
+    data = {"query": leaf(c.query), "key": leaf(c.key), "value": leaf(c.value)}
+    score = c.score.build(c.parameters, leaf)
+    return data | (score.tensors() if isinstance(score, Score) else {}), score
+
+
+def backward(
+    inputs: dict[str, Tensor], output: Tensor, lse: Tensor, row: tuple[str, str, str]
+) -> dict[str, Tensor]:
+    grads = [torch.as_tensor(g, dtype=output.dtype) for g in projections(row)]
+    found = torch.autograd.grad([output, lse], list(inputs.values()), grads)
+    return dict(zip(inputs, found, strict=True))
+
+
+@each_row
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_all_gradients(row: tuple[str, str, str], dtype: Any) -> None:
+    c = case(*row)
+    inputs, score = leaves(c, dtype)
+    tensors = [inputs[name] for name in ("query", "key", "value")]
+    masking = c.masking(np.asarray)
+    found = attention(*tensors, score=score, **masking, return_lse=True)
+    actual = backward(inputs, found.output, found.lse, row)
+
+    sizes = (c.shape.lead, c.shape.queries, c.shape.keys)
+    keep = oracle.allowed(masking.get("mask"), *sizes)
+    keep &= oracle.allowed(oracle.lengths(masking.get("valid_lens")), *sizes)
+    output, _, lse = plain.attend(torch, *tensors, score, torch.as_tensor(keep))
+    same = backward(inputs, output, lse, row) if c.shape.keys else actual
+
+    assert actual.keys() == exact(row).keys()
+    for name, x in actual.items():
+        what = f"gradient of {name}"
+        assert_within_budget(x, exact(row)[name], same[name], what, str(dtype)[6:])
+        if name in ("query", "key", "value"):
+            unread = ~exact(row)[name].any(axis=-1)
+            assert not x[torch.as_tensor(unread)].any(), f"{what} where nothing is attended"
+
+
+def small(score: str) -> tuple[list[Tensor], Any]:
+    """Float64 leaves of a tiny problem, and a function of them: output, weights and log-sum-exp."""
+    case_ = SCORES[score]
+    rng = np.random.default_rng(5)
+    cut = {11: 2, 13: 3, 17: 2, 30: 5}  # widths of the table → tiny ones
+
+    def tiny(x: np.ndarray, own: int) -> Tensor:
+        for axis in range(x.ndim - own, x.ndim):
+            x = x.take(range(cut[x.shape[axis]]), axis=axis)
+        return torch.tensor(x, dtype=torch.float64).requires_grad_()
+
+    parameters = case_.make(rng, (2,), (2,))
+    names = [name for name, x in parameters.items() if isinstance(x, np.ndarray)]
+    tensors = [tiny(parameters[name], oracle.OWN_RANK[name]) for name in names]
+    shapes = (2, 2, cut[case_.d_q]), (2, 3, cut[case_.d_k]), (2, 3, 2)
+    data = [torch.tensor(rng.standard_normal(shape)).requires_grad_() for shape in shapes]
+    mask = Lengths([[0, 2], [3, 1]])
+
+    def call(query: Tensor, key: Tensor, value: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        fields = {**parameters, **dict(zip(names, given, strict=True))}
+        built = case_.build(fields, lambda x: x)
+        found = attention(
+            query, key, value, score=built, mask=mask, return_weights=True, return_lse=True
+        )
+        lse = torch.where(found.lse == -torch.inf, 0.0, found.lse)
+        return found.output, found.weights, lse
+
+    return [*data, *tensors], call
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradcheck(score: str) -> None:
+    """First and second derivatives, with a row that attends nothing."""
+    inputs, call = small(score)
+    assert gradcheck(call, inputs)
+    assert gradgradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("masking", [{}, {"valid_lens": [0, 3]}, {"mask": np.eye(5, 7) == 0}])
+def test_query_term_of_trilinear(masking: dict[str, Any]) -> None:
+    """It drops out of the softmax: gradient exactly 0 through the output, not through the lse."""
+    c = case("trilinear", "rank_3", "none")
+    for dtype in (torch.float32, torch.float64):
+        inputs, score = leaves(c, dtype)
+        tensors = [inputs[name][:2] for name in ("query", "key", "value")]
+        found = attention(*tensors, score=score, **masking, return_lse=True)
+        of_output = partial(torch.autograd.grad, inputs=[score.w_q], retain_graph=True)
+        (through_output,) = of_output(found.output.square().sum())
+        assert torch.equal(through_output, torch.zeros_like(score.w_q))
+        finite = torch.where(found.lse == -torch.inf, 0.0, found.lse)
+        (through_lse,) = of_output(finite.sum())
+        assert (through_lse.abs() > 0.1).any()

@@ -1,0 +1,82 @@
+"""Lengths: of any type and any value, key j is attended if j < n."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import Causal, Keys, Lengths, attention
+from samples import allowed, normal, where
+
+B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
+FRAMEWORKS = ["numpy", "torch"]
+
+
+FULL = normal(B, T_Q, T_K) > 0
+KEYS = np.array([[1, 0, 1, 1, 0, 0, 1], [0, 1, 1, 0, 1, 1, 0]], bool)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + [f"float{bits}" for bits in (16, 32, 64)],
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_lengths_of_any_type(dtype: str, framework: str) -> None:
+    """Also where T_k is beyond what the type can hold."""
+    n = np.array([3, 100]).astype(dtype)
+    given = torch.tensor(n) if framework == "torch" else n
+    for keys in (T_K, 307):
+        expected = where(lambda b, i, j: j < (3, 100)[b], (B,), T_Q, keys)
+        assert (allowed(Lengths(given), framework, (B,), T_Q, keys) == expected).all()
+        assert (allowed(Lengths(n), framework, (B,), T_Q, keys) == expected).all()
+
+
+def test_lengths_of_bfloat16() -> None:
+    expected = where(lambda b, i, j: j < (3, 256)[b], (B,), T_Q, 307)
+    n = torch.tensor([3, 256], dtype=torch.bfloat16)
+    assert (allowed(Lengths(n), "torch", (B,), T_Q, 307) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint8", "int8", "float16", "float64"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_lengths_at_the_limits_of_their_type(dtype: str, framework: str) -> None:
+    limits = np.finfo(dtype) if "float" in dtype else np.iinfo(dtype)
+    n = np.array([limits.min, limits.max], dtype)
+    given = torch.tensor(n) if framework == "torch" else n
+    kept = allowed(Lengths(given), framework)
+    assert not kept[0].any()
+    assert kept[1].all()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("n", "attended"),
+    [
+        (0, 0), (-1, 0), (1, 1), (T_K, T_K), (T_K + 1, T_K), (10**12, T_K), (-(10**12), 0),
+        (0.0, 0), (-0.5, 0), (0.5, 1), (3.0, 3), (2.5, 3), (1e30, T_K), (-1e30, 0),
+        (math.inf, T_K), (-math.inf, 0), (math.nan, 0),
+    ],
+)  # fmt: skip
+def test_lengths_clamp(n: float, attended: int, framework: str) -> None:
+    """Key j is attended if j < n; negative and NaN mean none."""
+    given = torch.tensor(n) if framework == "torch" else np.array(n)
+    for x in (n, [n], given, given[None]):
+        kept = allowed(Lengths(x), framework)
+        assert (kept == where(lambda b, i, j: j < attended)).all()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_valid_lens_are_lengths_intersected_with_the_mask(framework: str) -> None:
+    q, k = normal(B, T_Q, D), normal(B, T_K, D)
+    if framework == "torch":
+        q, k = torch.tensor(q), torch.tensor(k)
+    for mask in (FULL, Causal("end"), Keys(KEYS)):
+        one = attention(q, k, k, mask=mask, valid_lens=[4, 6])
+        other = attention(q, k, k, mask=Lengths([4, 6]) & mask)
+        assert (np.asarray(one) == np.asarray(other)).all()
+    one, other = attention(q, k, k, valid_lens=[4, 6]), attention(q, k, k, mask=Lengths([4, 6]))
+    assert (np.asarray(one) == np.asarray(other)).all()

@@ -1,0 +1,262 @@
+"""`anyscore.torch.Attention`: sizes, parameters, training, recorded weights, errors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anyscore import Additive, Causal, Dot, Gaussian, Lengths, ScaledDot, Score, attention
+from anyscore.layers import SCORES
+from anyscore.torch import AdditiveAttention, Attention, DotProductAttention
+
+D, HIDDEN, T_Q, T_K, D_V = 5, 3, 2, 7, 11
+BY_NAME = pytest.mark.parametrize("name", SCORES)
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "dot": {},
+    "scaled_dot": {},
+    "bilinear": {"W": (D, D)},
+    "cosine": {"log_tau": ()},
+    "trilinear": {"w_q": (D,), "w_k": (D,), "w_p": (D,)},
+    "gaussian": {"log_sigma": ()},
+    "laplace": {"log_sigma": ()},
+    "additive": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
+    "concat": {"W": (HIDDEN, 2 * D), "w_v": (1, HIDDEN)},
+    "gatv2": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
+}
+
+
+def make(name: str, **options: Any) -> Attention:
+    options = {"d_q": D, "d_k": D} | options
+    return Attention(name, hidden=HIDDEN if "w_v" in SHAPES[name] else None, **options)
+
+
+def score_of(layer: Attention, name: str) -> Score:
+    """The score object of the parameters that `layer` has."""
+    fields = {}
+    for parameter, x in layer.named_parameters():
+        field = parameter.removesuffix(".weight")
+        if field.startswith("log_"):
+            fields[field.removeprefix("log_")] = x.exp()
+        else:
+            fields[field] = x[0] if field == "w_v" else x
+    return SCORES[name](**fields)
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.randn(2, T_Q, D, dtype=dtype),
+        torch.randn(2, T_K, D, dtype=dtype),
+        torch.randn(2, T_K, D_V, dtype=dtype),
+    )
+
+
+def shapes(layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in layer.named_parameters()}
+
+
+# Sizes and initial values
+
+
+@BY_NAME
+def test_sizes_given_and_sizes_met_are_the_same(name: str) -> None:
+    expected = {f"{field}.weight": shape for field, shape in SHAPES[name].items()}
+    given, met = make(name), make(name, d_q=None, d_k=None)
+    assert shapes(given) == expected
+    assert met(*inputs()).shape == (2, T_Q, D_V)
+    assert shapes(met) == expected
+    again = met(*inputs())
+    assert again.shape == (2, T_Q, D_V)
+
+
+@BY_NAME
+def test_a_layer_computes_its_score(name: str) -> None:
+    layer, (q, k, v) = make(name), inputs()
+    score = score_of(layer, name)
+    mask = Causal(align="end") & Lengths(torch.tensor([3, 7]))
+    expected = attention(q, k, v, score=score, mask=mask, return_weights=True)
+    torch.testing.assert_close(layer(q, k, v, mask=mask), expected.output)
+    torch.testing.assert_close(layer.attention_weights, expected.weights)
+
+
+@BY_NAME
+def test_initial_values(name: str) -> None:
+    """Uniform within the bound of the stated variance, and filling it; or the stated constant."""
+    d_q, d_k, h = (48, 72, 64) if SHAPES[name].keys() & {"W", "W_q"} else (48, 48, 64)
+    hidden = h if "w_v" in SHAPES[name] else None
+    layer = Attention(name, hidden=hidden, d_q=d_q, d_k=d_k)
+    z = torch.linspace(-8, 8, 4001)
+    density = torch.softmax(-z.square() / 2, dim=0)
+    function = nn.functional.leaky_relu(z, 0.2) if name == "gatv2" else z.tanh()
+    variances = {
+        "w_q": 1 / (3 * d_q),
+        "w_k": 1 / (3 * d_q),
+        "w_p": 1 / (3 * d_q),
+        "W": 1 / (d_q * d_k) if name == "bilinear" else 1 / (d_q + d_k),
+        "W_q": 1 / (2 * d_q),
+        "W_k": 1 / (2 * d_k),
+        "w_v": 1 / (h * (function.square() @ density).item()),
+    }
+    constants = {"gaussian": 96**0.25, "laplace": 48**0.5, "cosine": 48**-0.5}
+    for parameter, values in layer.named_parameters():
+        field = parameter.removesuffix(".weight")
+        if field.startswith("log_"):
+            assert values.exp().item() == pytest.approx(constants[name])
+        else:
+            bound = math.sqrt(3 * variances[field])
+            assert 0.9 * bound < values.abs().max() <= 1.001 * bound
+            assert values.var().item() == pytest.approx(variances[field], rel=0.4)
+
+
+def test_bias_of_the_additive_scores() -> None:
+    for name in ("additive", "concat"):
+        layer, (q, k, v) = make(name, bias=True), inputs()
+        assert shapes(layer)["bias.weight"] == (HIDDEN,)
+        assert (layer.bias.weight == 0).all()
+        before = layer(q, k, v)
+        nn.init.constant_(layer.bias.weight, 2.0)
+        assert not torch.allclose(layer(q, k, v), before, atol=1e-4)
+    assert "bias.weight" in shapes(AdditiveAttention(HIDDEN, query_size=D, key_size=D, bias=True))
+
+
+@BY_NAME
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, None), (6, 2), (2, 1)])
+def test_heads_have_their_own_parameters(name: str, heads: int, kv_heads: int | None) -> None:
+    if name == "concat" and kv_heads:
+        return
+    layer = make(name, heads=heads, kv_heads=kv_heads)
+    owned = {"W_k": kv_heads or heads, "w_k": kv_heads or heads}
+    for field, shape in SHAPES[name].items():
+        shape = shape[1:] if field == "w_v" else shape
+        assert shapes(layer)[f"{field}.weight"] == (owned.get(field, heads), *shape)
+    kv = kv_heads or heads
+    q, k = torch.randn(2, heads, T_Q, D), torch.randn(2, kv, T_K, D)
+    output = layer(q, k)
+    for h in range(heads):
+        one = make(name)
+        own = {
+            field: p[h * kv // heads if field[:3] in ("W_k", "w_k") else h]
+            for field, p in layer.state_dict().items()
+        }
+        one.load_state_dict({f: x[None] if f == "w_v.weight" else x for f, x in own.items()})
+        torch.testing.assert_close(output[:, h], one(q[:, h], k[:, h * kv // heads]))
+
+
+def test_projected_layers_have_no_projections() -> None:
+    for name in ("additive", "gatv2"):
+        layer = Attention(name, d_q=D, d_k=D, projected=True)
+        assert shapes(layer) == {"w_v.weight": (1, D)}
+        full = Attention(name, hidden=D, d_q=D, d_k=D)
+        eye = torch.eye(D)
+        state = layer.state_dict() | {"W_q.weight": eye, "W_k.weight": eye}
+        full.load_state_dict(state)
+        q, k, v = inputs()
+        torch.testing.assert_close(layer(q, k, v), full(q, k, v))
+
+
+def test_device_and_dtype() -> None:
+    layer = make("additive", dtype=torch.float64)
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    assert layer(*inputs(torch.float64)).dtype == torch.float64
+    lazy = make("gaussian", d_q=None, d_k=None, dtype=torch.bfloat16)
+    assert lazy(*inputs(torch.bfloat16)).dtype == torch.bfloat16
+    assert make("bilinear", device="meta").W.weight.is_meta
+    with torch.device("meta"):
+        assert make("bilinear").W.weight.is_meta
+
+
+# Training
+
+
+@BY_NAME
+def test_gradients_reach_all_parameters(name: str) -> None:
+    layer, (q, k, v) = make(name), inputs()
+    layer(q.requires_grad_(), k, v, torch.tensor([3, 7])).square().sum().backward()
+    for parameter, values in layer.named_parameters():
+        if name == "trilinear" and parameter == "w_q.weight":
+            assert (values.grad == 0).all()  # the query's own term cancels in the softmax
+        else:
+            assert (values.grad != 0).all(), parameter
+
+
+def test_reset_parameters() -> None:
+    layer = make("additive", bias=True)
+    before = {name: p.clone() for name, p in layer.named_parameters()}
+    nn.init.ones_(layer.bias.weight)
+    layer.reset_parameters()
+    assert (layer.bias.weight == 0).all()
+    assert not torch.equal(layer.W_q.weight, before["W_q.weight"])
+    sigma = make("gaussian")
+    nn.init.zeros_(sigma.log_sigma.weight)
+    sigma.reset_parameters()
+    assert sigma.log_sigma.weight.exp().item() == pytest.approx((2 * D) ** 0.25)
+    make("additive", d_q=None, d_k=None).reset_parameters()
+
+
+def test_dropout_is_for_training() -> None:
+    layer = DotProductAttention(dropout=0.5)
+    q, k, v = torch.randn(2, 13, D), torch.randn(2, 17, D), torch.ones(2, 17, 1)
+    trained = layer(q, k, v)
+    weights = layer.attention_weights
+    assert trained.std() > 0.05  # the kept weights no longer sum to 1
+    assert not torch.equal(layer(q, k, v), trained)
+    torch.manual_seed(7)
+    first = layer(q, k, v)
+    torch.manual_seed(7)
+    assert torch.equal(layer(q, k, v), first)
+    layer.eval()
+    torch.testing.assert_close(layer(q, k, v), torch.ones(2, 13, 1))
+    torch.testing.assert_close(layer.attention_weights, weights)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 13))
+
+
+def test_score_objects_train() -> None:
+    score = Additive(*(nn.Parameter(torch.randn(*n)) for n in ((3, D), (3, D), (3,))))
+    layer, (q, k, v) = Attention(score), inputs()
+    assert shapes(layer) == {"W_q.weight": (3, D), "W_k.weight": (3, D), "w_v.weight": (3,)}
+    torch.testing.assert_close(layer(q, k, v), attention(q, k, v, score=score))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer(q, k, v).square().sum().backward()
+    before = layer(q, k, v).detach()
+    optimizer.step()
+    assert not torch.allclose(layer(q, k, v), before, atol=1e-3)
+
+
+def test_plain_tensors_of_score_objects_are_buffers() -> None:
+    layer = Attention(Gaussian(torch.tensor(2.0)))
+    assert (shapes(layer), list(layer.state_dict())) == ({}, ["sigma.weight"])
+    layer.to(torch.float64)
+    assert layer.sigma.weight.dtype == torch.float64
+    q, k, v = inputs(torch.float64)
+    torch.testing.assert_close(layer(q, k, v), attention(q, k, v, score=Gaussian(2.0)))
+    assert Attention(Gaussian(2.0))(q, k, v).equal(attention(q, k, v, score=Gaussian(2.0)))
+
+
+def test_callables_and_modules_are_scores() -> None:
+    q, k, v = inputs()
+    torch.testing.assert_close(
+        Attention(lambda q, k: q @ k.mT)(q, k, v), attention(q, k, v, score=Dot())
+    )
+
+    class Biaffine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(D, D)
+
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return self.layer(q) @ k.mT
+
+    layer = Attention(Biaffine(), dropout=0.1)
+    assert list(layer.state_dict()) == ["score.layer.weight", "score.layer.bias"]
+    layer(q, k, v).square().sum().backward()
+    assert (layer.score.layer.weight.grad != 0).all()
+    assert layer.attention_weights.shape == (2, T_Q, T_K)
+
+
+def test_a_score_class_is_as_good_as_its_name() -> None:
+    q, k, v = inputs()
+    torch.testing.assert_close(Attention(ScaledDot)(q, k, v), attention(q, k, v))
+    assert Attention(Additive, hidden=HIDDEN)(q, k, v).shape == (2, T_Q, D_V)

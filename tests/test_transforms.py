@@ -1,0 +1,199 @@
+"""PyTorch's transforms of a call: right, or an error; never silently wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, jacrev, jvp, vmap
+from torch.utils.checkpoint import checkpoint
+
+from anyscore import Additive, Causal, Keys, Lengths, attention
+from samples import NAMES, make_score, normal
+
+# What PyTorch 2.13 itself warns about while it decomposes, traces or exports.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning"),
+]
+
+SCORES = pytest.mark.parametrize("name", NAMES)
+MASKS = {
+    "none": lambda: None,
+    "lengths": lambda: Lengths(torch.tensor([4, 0])),
+    "boolean": lambda: torch.tensor(normal(2, 3, 7) > -0.5),
+    "causal": lambda: Causal("end") & Lengths(torch.tensor([4, 6])),
+}
+MASK = pytest.mark.parametrize("mask", MASKS)
+
+
+def tensors(*lead: int, seed: int = 0) -> list[Tensor]:
+    shapes = ((*lead, 3, 5), (*lead, 7, 5), (*lead, 7, 2))
+    return [torch.tensor(normal(*shape, seed=seed)) for shape in shapes]
+
+
+def torch_score(name: str, seed: int = 0) -> Any:
+    return make_score(name, seed).map(torch.tensor)
+
+
+def loss_of(name: str, mask: str) -> Callable[..., Tensor]:
+    score, made = torch_score(name), MASKS[mask]()
+    return lambda q, k, v: attention(q, k, v, score=score, mask=made).square().sum()
+
+
+def autograd(f: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, ...]:
+    leaves = [x.detach().clone().requires_grad_() for x in xs]
+    return torch.autograd.grad(f(*leaves), leaves)
+
+
+def same(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(tuple(found), tuple(expected), rtol=1e-10, atol=1e-12)
+
+
+# torch.func
+
+
+@MASK
+@SCORES
+def test_grad(name: str, mask: str) -> None:
+    f, xs = loss_of(name, mask), tensors(2)
+    same(grad(f, argnums=(0, 1, 2))(*xs), autograd(f, *xs))
+
+
+@MASK
+@SCORES
+def test_grad_of_grad(name: str, mask: str) -> None:
+    f, xs = loss_of(name, mask), tensors(2)
+
+    def outer(*ys: Tensor) -> Tensor:
+        return sum(g.square().sum() for g in grad(f, argnums=(0, 1, 2))(*ys))
+
+    def plain(*ys: Tensor) -> Tensor:
+        return sum(g.square().sum() for g in torch.autograd.grad(f(*ys), ys, create_graph=True))
+
+    same(grad(outer, argnums=(0, 1, 2))(*xs), autograd(plain, *xs))
+
+
+@MASK
+@SCORES
+def test_vmap_over_the_batch_is_a_loop(name: str, mask: str) -> None:
+    xs = [torch.stack(pair) for pair in zip(tensors(2), tensors(2, seed=1), strict=True)]
+    f, score, made = loss_of(name, mask), torch_score(name), MASKS[mask]()
+
+    def g(*ys: Tensor) -> Tensor:
+        return attention(*ys, score=score, mask=made)
+
+    loop = torch.stack([g(*(x[i] for x in xs)) for i in range(2)])
+    same([vmap(g)(*xs)], [loop])
+    only_keys = torch.stack([g(xs[0][0], xs[1][i], xs[2][0]) for i in range(2)])
+    same([vmap(g, in_dims=(None, 0, None))(xs[0][0], xs[1], xs[2][0])], [only_keys])
+    # Gradients of each sample, as for differential privacy
+    each = vmap(grad(f, argnums=(0, 1, 2)))(*xs)
+    for i in range(2):
+        same([g[i] for g in each], autograd(f, *(x[i] for x in xs)))
+
+
+def test_vmap_over_parameters_is_a_loop() -> None:
+    """An ensemble, and the gradient of each member."""
+    xs, mask = tensors(2), MASKS["boolean"]()
+    members = [torch_score("Additive", seed) for seed in range(3)]
+    stacked = [torch.stack(p) for p in zip(*(m.tensors().values() for m in members), strict=True)]
+
+    def f(W_q: Tensor, W_k: Tensor, w_v: Tensor, bias: Tensor) -> Tensor:
+        out = attention(*xs, score=Additive(W_q, W_k, w_v, bias), mask=mask)
+        return out.square().sum()
+
+    found = vmap(grad(f, argnums=(0, 1, 2, 3)))(*stacked)
+    for i, member in enumerate(members):
+        same([g[i] for g in found], autograd(f, *member.tensors().values()))
+    same([vmap(f)(*stacked)], [torch.stack([f(*m.tensors().values()) for m in members])])
+
+
+@pytest.mark.parametrize("make", [Lengths, Keys, lambda x: x, lambda x: Causal("end") & x])
+@pytest.mark.parametrize("name", ["ScaledDot", "Gaussian"])
+def test_vmap_over_masks_is_a_loop(name: str, make: Callable[[Tensor], Any]) -> None:
+    xs, score = tensors(2), torch_score(name)
+    masks = torch.tensor(normal(4, 2, 3, 7) > -0.5)
+    if make is Lengths:
+        masks = torch.tensor([[0, 7], [3, 4], [1, 2], [5, 9]])
+    if make is Keys:
+        masks = masks[:, :, 0]
+
+    def f(q: Tensor, m: Tensor) -> Tensor:
+        return attention(q, *xs[1:], score=score, mask=make(m)).square().sum()
+
+    found = vmap(grad(f), in_dims=(None, 0))(xs[0], masks)
+    for i, m in enumerate(masks):
+        same([found[i]], autograd(lambda q, m=m: f(q, m), xs[0]))
+
+
+@MASK
+@pytest.mark.parametrize("name", ["ScaledDot", "Trilinear", "Laplace", "GATv2"])
+def test_jacrev(name: str, mask: str) -> None:
+    xs, score, made = tensors(2), torch_score(name), MASKS[mask]()
+
+    def f(k: Tensor) -> Tensor:
+        return attention(xs[0], k, xs[2], score=score, mask=made)
+
+    expected = torch.autograd.functional.jacobian(f, xs[1])
+    same([jacrev(f)(xs[1])], [expected])
+
+
+@MASK
+@SCORES
+def test_forward_mode_is_right_or_raises(name: str, mask: str) -> None:
+    xs = tensors(2)
+    tangents = tensors(2, seed=1)
+    for f in (loss_of(name, mask), lambda *ys: attention(*ys, score=torch_score(name)).sum()):
+        expected = sum((g * t).sum() for g, t in zip(autograd(f, *xs), tangents, strict=True))
+        try:
+            _, found = jvp(f, tuple(xs), tuple(tangents))
+        except NotImplementedError:
+            assert mask in ("boolean", "causal")
+        else:
+            torch.testing.assert_close(found, expected)
+
+
+@MASK
+def test_hessian_is_right_or_raises(mask: str) -> None:
+    f, (q, k, v) = loss_of("Additive", mask), tensors(2)
+    expected = torch.autograd.functional.hessian(lambda q: f(q, k, v), q)
+    same([jacrev(jacrev(lambda q: f(q, k, v)))(q)], [expected])
+    try:
+        found = hessian(lambda q: f(q, k, v))(q)
+    except NotImplementedError:
+        assert mask in ("boolean", "causal")
+    else:
+        same([found], [expected])
+
+
+def test_vmap_with_dropout() -> None:
+    """A seed for all, a seed for each, or one drawn: what PyTorch's own dropout does."""
+    q, k, v = tensors()
+    many = torch.stack([q] * 4)
+
+    def f(q: Tensor, seed: Any = None) -> Tensor:
+        return attention(q, k, v, dropout=0.5, dropout_seed=seed)
+
+    same(vmap(lambda q: f(q, 3))(many), [f(q, 3)] * 4)
+    same(vmap(f)(many, torch.arange(4)), [f(q, i) for i in range(4)])
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(f)(many)
+    torch.manual_seed(0)
+    first, *others = vmap(f, randomness="different")(many)
+    assert not any(torch.allclose(first, other) for other in others)
+    first, *others = vmap(f, randomness="same")(many)
+    same(others, [first] * 3)
+
+
+# Activation checkpointing
+
+
+@MASK
+@SCORES
+def test_activation_checkpointing(name: str, mask: str) -> None:
+    f, xs = loss_of(name, mask), tensors(2)
+    same(autograd(lambda *ys: checkpoint(f, *ys, use_reentrant=False), *xs), autograd(f, *xs))
