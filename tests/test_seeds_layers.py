@@ -61,7 +61,8 @@ def test_additive_layers_load_by_any_name(last: str, lengths: Tensor | None) -> 
 def test_the_container_of_trained_scores_loads(score: torch.nn.Module) -> None:
     theirs = Container(score)
     concat = isinstance(score, ConcatScore)
-    ours = Attention("concat" if concat else "bilinear", hidden=5 if concat else None, bias=concat)
+    # The document's bilinear score is the unscaled one.
+    ours = Attention("concat", hidden=5, bias=True) if concat else Attention("bilinear", scale=1)
     ours.load_state_dict(theirs.state_dict())
     s, h = torch.randn(2, 3, 5), torch.randn(2, 7, 5)
     torch.testing.assert_close(ours(s, h), theirs(s, h))

@@ -9,7 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyscore import Additive, Causal, Dot, Gaussian, Lengths, ScaledDot, Score, attention
+from anyscore import (
+    Additive,
+    Causal,
+    Cosine,
+    Dot,
+    Gaussian,
+    Laplace,
+    Lengths,
+    ScaledDot,
+    Score,
+    attention,
+)
 from anyscore.layers import SCORES
 from anyscore.torch import AdditiveAttention, Attention, DotProductAttention
 
@@ -43,6 +54,9 @@ def score_of(layer: Attention, name: str) -> Score:
             fields[field.removeprefix("log_")] = x.exp()
         else:
             fields[field] = x[0] if field == "w_v" else x
+    if name == "bilinear":
+        d_q, d_k = fields["W"].shape
+        fields["scale"] = math.sqrt((1 / d_q + 1 / d_k) / 2)
     return SCORES[name](**fields)
 
 
@@ -82,6 +96,27 @@ def test_a_layer_computes_its_score(name: str) -> None:
     torch.testing.assert_close(layer.attention_weights, expected.weights)
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers", "score"),
+    [
+        ("gaussian", {"sigma": 2.0}, Gaussian(2.0)),
+        ("laplace", {"sigma": 0.5}, Laplace(0.5)),
+        ("cosine", {"tau": 0.1}, Cosine(0.1)),
+        ("scaled_dot", {"scale": 3}, ScaledDot(3)),
+    ],
+)
+def test_a_scale_may_be_given_instead_of_learned(
+    name: str, numbers: dict[str, float], score: Score
+) -> None:
+    layer, (q, k, v) = Attention(name, **numbers), inputs()
+    torch.testing.assert_close(layer(q, k, v), attention(q, k, v, score=score))
+    assert not list(layer.parameters())
+    with pytest.raises(TypeError, match="Additive has no scale 'sigma'; it has none"):
+        Attention("additive", hidden=3, sigma=1.0)
+    with pytest.raises(TypeError, match="Gaussian has no scale 'tau'; it has sigma"):
+        Attention("gaussian", tau=1.0)
+
+
 @BY_NAME
 def test_initial_values(name: str) -> None:
     """Uniform within the bound of the stated variance, and filling it; or the stated constant."""
@@ -95,7 +130,7 @@ def test_initial_values(name: str) -> None:
         "w_q": 1 / (3 * d_q),
         "w_k": 1 / (3 * d_q),
         "w_p": 1 / (3 * d_q),
-        "W": 1 / (d_q * d_k) if name == "bilinear" else 1 / (d_q + d_k),
+        "W": (2 if name == "bilinear" else 1) / (d_q + d_k),
         "W_q": 1 / (2 * d_q),
         "W_k": 1 / (2 * d_k),
         "w_v": 1 / (h * (function.square() @ density).item()),

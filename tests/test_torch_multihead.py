@@ -246,7 +246,7 @@ def test_sizes_that_do_not_divide(sizes: tuple[int, int], options: dict[str, int
 
 
 def test_inputs_need_a_batch() -> None:
-    with pytest.raises(ValueError, match=r"expected \(batch, tokens, width\), got shape \(3, 12\)"):
+    with pytest.raises(ValueError, match=r"queries has shape \(3, 12\), expected \(batch, tok"):
         MultiHeadAttention(WIDTH, HEADS)(torch.randn(3, WIDTH))
     x = torch.randn(T_K, 5)
     layer = SelfAttention(5, 3)

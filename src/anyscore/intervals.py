@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.ops import Array, Ops, framework
+from anyscore.ops import PLAIN, Array, Ops, framework
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Call:
                 "pass both from one framework."
             )
         try:
-            if theirs is None and not isinstance(x, bool | int | float | list | tuple):
+            if theirs is None and not isinstance(x, PLAIN):
                 raise TypeError
             return self.xp.array(x, like=self.like)
         except (TypeError, ValueError, RuntimeError):
@@ -129,4 +129,4 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     if len(shape) > len(full):
         return False
     tail = full[len(full) - len(shape) :]
-    return all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+    return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,45 +83,63 @@ def find_score(name: str) -> type[Score]:
     raise ValueError(f"unknown score {name!r}: did you mean {near!r}? Known: {', '.join(SCORES)}.")
 
 
-def parameters(
+def specify(
     score: type[Score],
     d_q: int,
     d_k: int,
-    hidden: int | None,
     *,
+    hidden: int | None = None,
     bias: bool = False,
     heads: int | None = None,
     kv_heads: int | None = None,
     projected: bool = False,
-) -> list[Parameter]:
-    """The parameters that a layer creates for a score, in order."""
+    numbers: Mapping[str, float] | None = None,
+) -> tuple[list[Parameter], dict[str, float | None]]:
+    """The parameters that a layer creates for a score, in order, and its fields that have none.
+
+    numbers: fields that are given, not learned.
+    """
     if hidden is None:
         if not projected and any("h" in shape for shape in score.shapes.values()):
             raise ValueError(f"{score.__name__} needs hidden=, the width of its hidden layer.")
         hidden = d_q
-    inits = score.parameters(d_q, d_k, hidden)
-    if bias:
-        if "bias" not in score.__match_args__:
-            raise ValueError(f"{score.__name__} has no bias: leave out bias=True.")
-        inits["bias"] = Init((hidden,))
+    filled: dict[str, Init | float | None] = {**score.parameters(d_q, d_k, hidden)}
+    if bias and "bias" not in score.shapes:
+        raise ValueError(f"{score.__name__} has no bias: leave out bias=True.")
+    if "bias" in score.shapes:
+        filled["bias"] = Init((hidden,)) if bias else None
     if projected:
-        inits = {field: init for field, init in inits.items() if field not in PROJECTIONS}
+        filled |= {name: None for name in PROJECTIONS if name in score.shapes}
+    for name, number in (numbers or {}).items():
+        if score.shapes.get(name) != ():
+            scales = [field for field, shape in score.shapes.items() if shape == ()]
+            raise TypeError(
+                f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
+            )
+        filled[name] = number
     if heads != kv_heads and score is Concat:
         raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
-    made = []
-    for field, init in inits.items():
+    made, fixed = [], {}
+    for field, init in filled.items():
+        if not isinstance(init, Init):
+            fixed[field] = init
+            continue
         own = kv_heads if field in OF_KEYS else heads
         row = field == "w_v" and own is None
         if own is not None or row:
             init = replace(init, shape=(own or 1, *init.shape))
         made.append(Parameter(field, init, row))
-    return made
+    return made, fixed
 
 
-def build(xp: Ops, score: type[Score], values: Iterable[tuple[Parameter, Array]]) -> Score:
-    """The score from the parameters of a layer."""
-    names: tuple[str, ...] = score.__match_args__
-    made: dict[str, Any] = {name: None for name in names if name in (*PROJECTIONS, "bias")}
+def build(
+    xp: Ops,
+    score: type[Score],
+    fixed: Mapping[str, float | None],
+    values: Iterable[tuple[Parameter, Array]],
+) -> Score:
+    """The score from the parameters of a layer and the fields that have none."""
+    made: dict[str, Any] = dict(fixed)
     for parameter, x in values:
         made[parameter.field] = x[0] if parameter.row else xp.exp(x) if parameter.logarithm else x
     return score(**made)

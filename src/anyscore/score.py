@@ -55,8 +55,8 @@ class Score:
         raise NotImplementedError
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        """What a layer creates, by field."""
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """What a layer fills each field with: a parameter that it creates, or a number."""
         return {}
 
     def tensors(self) -> dict[str, Array]:

@@ -19,8 +19,7 @@ from anyscore.factors import Factors
 from anyscore.ops import Array, Ops, accumulation
 from anyscore.score import Init, Score, Shapes, uniform
 
-_TANH, _LEAKY_RELU = 0.394, 0.52
-"""The mean square of the function of a standard normal variable."""
+_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
 _ADDITIVE: Shapes = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "w_v": ("h",)}
 
 
@@ -57,8 +56,8 @@ class ScaledDot(Score):
 class Bilinear(Score):
     """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
 
-    Initialisation: W of variance 1/(d_q d_k). (Glorot would make the variance of the score d.)
-    Source: Luong et al. 2015, eq. 8 ("general").
+    Initialisation: Glorot & Bengio 2010, eq. 16, and in layers scale = 1/√d, without which the
+    variance of the score were d. Source: Luong et al. 2015, eq. 8 ("general").
     """
 
     W: Array
@@ -68,8 +67,9 @@ class Bilinear(Score):
     shapes: ClassVar[Shapes] = {"W": ("d_q", "d_k"), "scale": ()}
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
-        return {"W": uniform(d_q, d_k, variance=1 / (d_q * d_k))}
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        d = 2 * d_q * d_k / (d_q + d_k)
+        return {"W": uniform(d_q, d_k, variance=2 / (d_q + d_k)), "scale": 1 / math.sqrt(d)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         product = Factors(xp.matmul(query, self.W), key, factors.PRODUCT)
@@ -92,7 +92,7 @@ class Cosine(Score):
     equal_widths: ClassVar[bool] = True
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return {"tau": Init((), value=1 / math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -116,7 +116,7 @@ class Trilinear(Score):
     equal_widths: ClassVar[bool] = True
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return {name: uniform(d_k, variance=1 / (3 * d_k)) for name in ("w_q", "w_k", "w_p")}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -143,7 +143,7 @@ class Gaussian(Score):
     equal_widths: ClassVar[bool] = True
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return {"sigma": Init((), value=(2 * d_k) ** 0.25)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -166,7 +166,7 @@ class Laplace(Score):
     equal_widths: ClassVar[bool] = True
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return {"sigma": Init((), value=math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -195,7 +195,7 @@ class Additive(Score):
     }
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return _hidden_layer(d_q, d_k, hidden, _TANH)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -224,7 +224,7 @@ class Concat(Score):
     }
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         w_v = uniform(hidden, variance=1 / (hidden * _TANH))
         return {"W": uniform(hidden, d_q + d_k, variance=1 / (d_q + d_k)), "w_v": w_v}
 
@@ -253,7 +253,7 @@ class GATv2(Score):
     }
 
     @classmethod
-    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init]:
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -261,7 +261,7 @@ class GATv2(Score):
         return Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
 
 
-def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init]:
+def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:
     return {
         "W_q": uniform(hidden, d_q, variance=0.5 / d_q),
         "W_k": uniform(hidden, d_k, variance=0.5 / d_k),

@@ -45,22 +45,8 @@ def prepare(
     """Check the score, lower mask and score. What nobody may attend is zeroed on the way."""
     check_score(xp, score, query, key, sizes)
     dtype = xp.dtype(query)
-    attendable, keep, mixed = None, None, False
-    both = combine(mask, valid_lens)
-    if both is None and sizes.keys == 0:  # every query attends nothing
-        both = Lengths(0)
-    if both is not None:
-        call = Call(xp, query, sizes.lead, sizes.queries, sizes.keys)
-        attendable = both.lower(call)
-        keep = attendable.boolean(xp, sizes.keys)
-    if keep is not None:
-        mixed = xp.shape(keep)[-2] != 1
-        attends = xp.any(keep, axis=-1)
-        query, _ = _zero_unused(xp, query, attends, 1)
-        attended = xp.any(keep, axis=-2)
-        key, reduced_key = _zero_unused(xp, key, attended, sizes.groups)
-        value, reduced_value = _zero_unused(xp, value, attended, sizes.groups)
-        mixed = mixed or reduced_key or reduced_value
+    attendable, keep = lower(xp, sizes, query, mask, valid_lens)
+    query, key, value, mixed = zero_unused(xp, keep, query, key, value, sizes.groups)
     if isinstance(score, Score):
         lowered: Factors | Array = score.lower(xp, query, key)
     else:
@@ -75,6 +61,35 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
         return one
     lengths = Lengths(valid_lens)
     return lengths if one is None else one & lengths
+
+
+def lower(
+    xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
+) -> tuple[Attendable | None, Array | None]:
+    """The mask of a call, lowered, and as a boolean; None where everything is attended."""
+    both = combine(mask, valid_lens)
+    if both is None and sizes.keys == 0:  # every query attends nothing
+        both = Lengths(0)
+    if both is None:
+        return None, None
+    attendable = both.lower(Call(xp, query, sizes.lead, sizes.queries, sizes.keys))
+    return attendable, attendable.boolean(xp, sizes.keys)
+
+
+def zero_unused(
+    xp: Ops, keep: Array | None, query: Array, key: Array, value: Array, groups: int
+) -> tuple[Array, Array, Array, bool]:
+    """query, key and value with the rows zeroed that attend nothing, or that nobody may attend.
+
+    Also whether some key may still be attended by one query and not by another (`mixed`).
+    """
+    if keep is None:
+        return query, key, value, False
+    attends, attended = xp.any(keep, axis=-1), xp.any(keep, axis=-2)
+    query, _ = _zero_unused(xp, query, attends, 1)
+    key, reduced_key = _zero_unused(xp, key, attended, groups)
+    value, reduced_value = _zero_unused(xp, value, attended, groups)
+    return query, key, value, xp.shape(keep)[-2] != 1 or reduced_key or reduced_value
 
 
 def _zero_unused(xp: Ops, x: Array, used: Array, groups: int) -> tuple[Array, bool]:

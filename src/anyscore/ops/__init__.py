@@ -65,6 +65,10 @@ class Ops(Protocol):
         """`kept.sum`, with derivatives that keep its promise."""
 
 
+PLAIN = bool, int, float, list, tuple
+"""What is not a tensor but stands for one where an array is expected."""
+
+
 def accumulation(dtype: str) -> str:
     """The dtype that sums over this one are taken in: float64 stays, all else is float32."""
     return dtype if dtype == "float64" else "float32"
@@ -75,7 +79,7 @@ def framework(x: object) -> str | None:
     # torch.compile cannot see the class of a Parameter, nor the bases of a list.
     if hasattr(x, "__torch_function__"):
         return "torch"
-    if x is None or isinstance(x, bool | int | float | list | tuple):
+    if x is None or isinstance(x, PLAIN):
         return None
     roots = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
     return next((root for root in roots if root in FRAMEWORKS), None)

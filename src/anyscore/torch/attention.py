@@ -17,7 +17,7 @@ from anyscore.checks import (
     find_framework,
 )
 from anyscore.functional import attend, weights
-from anyscore.layers import Parameter, build, find_score, parameters, rename, snapshot
+from anyscore.layers import Parameter, build, find_score, rename, snapshot, specify
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
@@ -61,6 +61,7 @@ class Attention(nn.Module):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
+        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
 
     Raises:
         ValueError: an unknown score, or sizes that it lacks.
@@ -85,20 +86,25 @@ class Attention(nn.Module):
         projected: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **numbers: float,
     ) -> None:
         super().__init__()
         check_options(dropout, None, "auto")
         check_size(hidden=hidden, d_q=d_q, d_k=d_k, heads=heads, kv_heads=kv_heads)
+        if heads and kv_heads and heads % kv_heads:
+            raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
         self.dropout = dropout
         self._last: Task | None = None
         self._fields: list[str] = []
         self.score: Any = find_score(score) if isinstance(score, str) else score
         if is_named(score):
-            self._hidden, self._sizes = hidden, (d_q, d_k)
-            self._options: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads or heads}
-            self._options |= {"bias": bias, "projected": projected}
+            self._sizes = d_q, d_k
+            self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
+            self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
+            self._options["numbers"] = numbers
             self._made: list[Parameter] | None = None
-            for parameter in self._specify(1, 1):
+            parameters, self._fixed = specify(cast(type[Score], self.score), 1, 1, **self._options)
+            for parameter in parameters:
                 self._add(parameter.name, Weight.lazy(device, dtype))
             if d_q is not None and d_k is not None:
                 self._meet(d_q, d_k)
@@ -111,7 +117,7 @@ class Attention(nn.Module):
             "kv_heads": kv_heads,
         }
         given |= {"bias": bias or None, "projected": projected or None}
-        given |= {"device": device, "dtype": dtype}
+        given |= {"device": device, "dtype": dtype, **numbers}
         names = [name for name, x in given.items() if x is not None]
         if names:
             raise ValueError(
@@ -169,15 +175,12 @@ class Attention(nn.Module):
             cast(Weight, self.get_submodule(field)).reset()
 
     def extra_repr(self) -> str:
-        name = self.score.__name__ if isinstance(self.score, type) else repr(self.score)
-        return f"{name}, dropout={self.dropout}"
+        kind = self.score if isinstance(self.score, type) else type(self.score)
+        return f"{kind.__name__}, dropout={self.dropout}"
 
     def _add(self, name: str, weight: Weight) -> None:
         self._fields.append(name)
         self.add_module(name, weight)
-
-    def _specify(self, d_q: int, d_k: int) -> list[Parameter]:
-        return parameters(self.score, d_q, d_k, self._hidden, **self._options)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _meet(self, d_q: int, d_k: int) -> None:
@@ -186,16 +189,17 @@ class Attention(nn.Module):
             if told not in (None, came):
                 raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
         check_widths(self.score, d_q, d_k)
-        made = self._specify(d_q, d_k)
-        for parameter in made:
+        parameters, self._fixed = specify(self.score, d_q, d_k, **self._options)
+        for parameter in parameters:
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
-        self._made = made
+        self._made = parameters
 
     def _score(self) -> Any:
         """The score with the current parameters."""
         if isinstance(self.score, type):
             made = cast(list[Parameter], self._made)
-            return build(_xp, self.score, [(p, self._weight(p.name)) for p in made])
+            values = [(parameter, self._weight(parameter.name)) for parameter in made]
+            return build(_xp, self.score, self._fixed, values)
         if isinstance(self.score, Score):
             return replace(self.score, **{field: self._weight(field) for field in self._fields})
         return self.score

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
-from anyscore.checks import check_size
+from anyscore.checks import check_size, check_tensors
+from anyscore.ops import load
+from anyscore.task import lower, zero_unused
 from anyscore.torch.attention import AnyScore, Attention, is_named
+
+_xp = load("torch")
 
 
 class SelfAttention(nn.Module):
@@ -31,16 +37,19 @@ class SelfAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
         d_v = embedding_size if d_v is None else d_v
         self.sizes = [d_k, d_k, d_v]
-        self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias)
-        sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
+        self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias, **made)
+        sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True, **made}
         own = sizes if is_named(score) else {}
         self.attention = Attention(score, dropout=dropout, **own)
-        self.W_o = nn.Linear(d_v, embedding_size, bias=bias) if project_output else None
+        self.W_o = nn.Linear(d_v, embedding_size, bias=bias, **made) if project_output else None
 
     def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
         """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
@@ -87,8 +96,11 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         check_size(embedding_size=embedding_size, n_heads=n_heads, kv_heads=kv_heads)
         check_size(d_q=d_q, d_k=d_k, d_v=d_v)
         kv_heads = n_heads if kv_heads is None else kv_heads
@@ -99,11 +111,13 @@ class MultiHeadAttention(nn.Module):
             )
         head = embedding_size // n_heads
         self.n_heads, self.kv_heads = n_heads, kv_heads
-        self.W_q = nn.Linear(d_q or embedding_size, n_heads * head, bias=bias)
-        self.W_k = nn.Linear(d_k or embedding_size, kv_heads * head, bias=bias)
-        self.W_v = nn.Linear(d_v or embedding_size, kv_heads * head, bias=bias)
-        self.W_o = nn.Linear(embedding_size, embedding_size, bias=bias) if project_output else None
-        sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True}
+        self.W_q = nn.Linear(d_q or embedding_size, n_heads * head, bias=bias, **made)
+        self.W_k = nn.Linear(d_k or embedding_size, kv_heads * head, bias=bias, **made)
+        self.W_v = nn.Linear(d_v or embedding_size, kv_heads * head, bias=bias, **made)
+        self.W_o = (
+            nn.Linear(embedding_size, embedding_size, bias=bias, **made) if project_output else None
+        )
+        sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True, **made}
         sizes |= {"heads": n_heads, "kv_heads": kv_heads}
         own = sizes if is_named(score) else {}
         self.attention = Attention(score, dropout=dropout, **own)
@@ -124,6 +138,7 @@ class MultiHeadAttention(nn.Module):
         """
         keys = queries if keys is None else keys
         values = keys if values is None else values
+        queries, keys, values = self._read(queries, keys, values, valid_lens, mask)
         output = self.attention(
             self._heads(self.W_q(queries), self.n_heads),
             self._heads(self.W_k(keys), self.kv_heads),
@@ -139,11 +154,26 @@ class MultiHeadAttention(nn.Module):
         """Weights (batch, heads, T_q, T_k), as of `Attention`."""
         return self.attention.attention_weights
 
+    def _read(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any, mask: Any
+    ) -> tuple[Tensor, ...]:
+        """The three with the rows zeroed that no head reads, so that projections do not either."""
+        tensors = {"queries": queries, "keys": keys, "values": values}
+        for name, x in tensors.items():
+            if x.dim() < 3:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)}, expected (batch, tokens, width)."
+                )
+        queries, keys, values = (x.unsqueeze(-3) for x in tensors.values())
+        sizes = check_tensors(_xp, queries, keys, values)
+        sizes = replace(sizes, lead=(*sizes.lead[:-1], self.n_heads))
+        _, keep = lower(_xp, sizes, queries, mask, valid_lens)
+        *read, _ = zero_unused(_xp, keep, queries, keys, values, 1)
+        return tuple(x.squeeze(-3) for x in read)
+
     @staticmethod
     def _heads(x: Tensor, heads: int) -> Tensor:
         """(batch, T, heads · d) → (batch, heads, T, d)."""
-        if x.dim() < 3:
-            raise ValueError(f"expected (batch, tokens, width), got shape {tuple(x.shape)}.")
         return x.reshape(*x.shape[:-1], heads, -1).transpose(-3, -2)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -153,7 +183,7 @@ class MultiHeadAttention(nn.Module):
             if fused is not None and fused.shape[0] == sum(sizes):
                 del state_dict[prefix + old]
                 for name, part in zip(("W_q", "W_k", "W_v"), fused.split(sizes), strict=True):
-                    state_dict[f"{prefix}{name}.{kind}"] = part
+                    state_dict[f"{prefix}{name}.{kind}"] = part.clone()
         for old, ours in _OLD_NAMES.items():
             if prefix + old in state_dict:
                 state_dict[prefix + ours] = state_dict.pop(prefix + old)
