@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check compare clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare
 
-test: lint types check  ## all that continuous integration runs
+test: lint types check compare  ## all that continuous integration runs
 
 lint: .venv/dev
 	$(BIN)/pre-commit run --all-files
@@ -18,7 +18,12 @@ types: .venv/dev
 	$(BIN)/mypy
 
 check: .venv/dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 8
+
+compare: .venv/dev  ## one tiny real comparison
+	rm -rf .venv/tiny
+	$(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
+	test -s .venv/tiny/report.html
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
