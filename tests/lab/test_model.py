@@ -68,7 +68,7 @@ def test_steps_one_at_a_time_are_the_steps_of_training(score: str) -> None:
     source, lengths = pad(SOURCES)
     target = torch.tensor([[START, 5, 3, 8]]).expand(len(SOURCES), -1)
     expected = model(source, lengths, target)
-    keys, state = model.encode(source, lengths)
+    keys, state = model.encode(source, lengths), None
     for t in range(target.shape[1]):
         logits, state = model.decode(target[:, t : t + 1], state, keys, lengths)
         torch.testing.assert_close(logits[:, 0], expected[:, t], rtol=1e-5, atol=1e-6)
@@ -76,9 +76,21 @@ def test_steps_one_at_a_time_are_the_steps_of_training(score: str) -> None:
 
 def test_the_encoder_reads_both_ways() -> None:
     model = build("dot")
-    one, _ = model.encode(torch.tensor([[5, 6, 7]]), torch.tensor([3]))
-    other, _ = model.encode(torch.tensor([[5, 6, 8]]), torch.tensor([3]))
+    one = model.encode(torch.tensor([[5, 6, 7]]), torch.tensor([3]))
+    other = model.encode(torch.tensor([[5, 6, 8]]), torch.tensor([3]))
     assert not torch.allclose(one[:, 0], other[:, 0])
+
+
+def test_the_source_is_known_through_the_attention_alone() -> None:
+    class Nothing(torch.nn.Module):
+        def forward(self, queries: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(queries)
+
+    model = build("dot")
+    model.attention = Nothing()  # type: ignore[assignment]
+    source, lengths = pad(SOURCES)
+    logits = model(source, lengths, torch.tensor([[START, 5, 3]]).expand(len(SOURCES), -1))
+    torch.testing.assert_close(logits, logits[:1].expand_as(logits))
 
 
 def test_greedy_weights_are_over_the_source_alone() -> None:

@@ -1,0 +1,255 @@
+"""The command line: `anyscore compare` and `anyscore info`."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anyscore import __version__
+from anyscore.lab.errors import InputError
+from anyscore.lab.files import RunFailure, new_folder
+from anyscore.layers import SCORES
+
+DEFAULT_SCORES = ("scaled_dot", "bilinear", "additive", "gaussian", "gatv2")
+
+_STEPS = {True: 450, False: 1000}  # the default budget: of the dates, of a file
+
+_COMPARE_HELP = (
+    "Train one small model with each attention score; say which is worth it.\n\n"
+    "[bold]Try it[/]: dates in many languages to 2024-03-30. No file needed, a few minutes.\n\n"
+    "    anyscore compare\n\n"
+    "[bold]Your own pairs[/], with every score, for 20 epochs:\n\n"
+    "    anyscore compare pairs.tsv --scores all --epochs 20\n\n"
+    "[bold]A large table with named columns[/], a part of it first:\n\n"
+    "    anyscore compare big.csv.gz --source en --target fr --limit 5000\n\n"
+    "Each score has the same first parameters, order of the data and budget. The run folder gets "
+    "report.html (open it in a browser), metrics.json and every trained model. Ctrl-C stops "
+    "early and reports what is finished."
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Which attention scoring function suits your data?\n\n"
+    "[bold]anyscore compare[/] trains one small model with each of them and says.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"anyscore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without "→" is no reason to fail
+            stream.reconfigure(errors="replace")
+
+
+@app.command(help=_COMPARE_HELP)
+def compare(
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A UTF-8 table of sequence pairs, source and target: .tsv or .csv, also .gz. "
+            "Without it: dates in many languages, made on the spot.",
+            show_default=False,
+        ),
+    ] = None,
+    scores: Annotated[
+        str, typer.Option(help="Names with commas between them, or [bold]all[/].")
+    ] = ",".join(DEFAULT_SCORES),
+    seed: Annotated[
+        int, typer.Option(help="Of the split, the first parameters and the order of the data.")
+    ] = 0,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="How often every pair is seen.", show_default="as the number of pairs asks"
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Pairs in a training step.")] = 64,
+    hidden: Annotated[int, typer.Option(help="Width of the model.")] = 128,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")
+    ] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the run; must be new or empty.", show_default="runs/TASK-DATE-TIME"
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Column of the sources: a number or a name.", show_default="1"),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Column of the targets: a number or a name.", show_default="2"),
+    ] = None,
+    unit: Annotated[
+        str,
+        typer.Option(help="What a token is: character or word; auto looks at the texts."),
+    ] = "auto",
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Use so many different sources only.", show_default="all of them"),
+    ] = None,
+) -> None:
+    """Everything the command line says about a comparison, checked and passed on."""
+    with _one_line_errors():
+        names = _scores(scores)
+        numbers = {"--epochs": epochs, "--batch-size": batch_size, "--hidden": hidden}
+        for option, value in numbers.items():
+            if value is not None and value < 1:
+                raise InputError(f"{option}: expected 1 or more, got {value}")
+        if not 0 <= seed < 2**31:
+            raise InputError(f"--seed: expected 0 to {2**31 - 1}, got {seed}")
+        if unit not in ("auto", "character", "word"):
+            raise InputError(f"--unit: expected auto, character or word, got {unit!r}")
+        # Threads that wait should sleep: on a machine that is busy with other work, threads that
+        # spin made a training step forty times slower. It must be said before PyTorch comes in.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # Here, because they import PyTorch: help and complaints should not wait for it.
+        from anyscore.lab.compare import compare as run
+        from anyscore.lab.data import load_task
+        from anyscore.lab.devices import find_device
+        from anyscore.lab.display import TerminalWatcher, show_outcome
+        from anyscore.lab.training import Settings, default_epochs
+
+        found = find_device(device)
+        task = load_task(
+            pairs,
+            source=source,
+            target=target,
+            unit=cast(Literal["auto", "character", "word"], unit),
+            seed=seed,
+            limit=limit,
+        )
+        settings = Settings(
+            scores=names,
+            seed=seed,
+            epochs=epochs or default_epochs(task, batch_size, _STEPS[pairs is None]),
+            batch_size=batch_size,
+            hidden=hidden,
+            device=found,
+        )
+        folder = new_folder(out or Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}")
+        console = Console()
+        watcher = TerminalWatcher(console, folder)
+        try:
+            metrics = run(task, settings, folder, watcher=watcher, command=_command())
+        except InputError:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
+        finally:
+            watcher.stop()
+        show_outcome(console, metrics, folder)
+        if metrics["interrupted"]:
+            raise typer.Exit(130)
+        if any("failure" in record for record in metrics["scores"]):
+            raise typer.Exit(1)
+
+
+@app.command()
+def info() -> None:
+    """Show versions, devices, and how each score would be computed here, and why."""
+    from anyscore.lab.info import devices, frameworks, plans
+
+    console = Console()
+    table = Table(title=f"anyscore {__version__}, Python {sys.version.split()[0]}", title_style="")
+    for heading in ("framework", "installed", "anyscore computes with it"):
+        table.add_column(heading)
+    for framework in frameworks():
+        supported = "yes" if framework.supported else "not in this release"
+        table.add_row(framework.name, framework.version or "no", supported)
+    console.print(table)
+    table = Table("device", "what it is")
+    for name, description in devices():
+        table.add_row(name, description)
+    console.print(table)
+    found = plans()
+    table = Table("score", "formula", *found)
+    for name, score in SCORES.items():
+        table.add_row(name, escape(score.formula), *(found[place][name].route for place in found))
+    console.print(table)
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for place, by_score in found.items():
+        for name, plan in by_score.items():
+            reasons.setdefault((place, plan.route, plan.reason), []).append(name)
+    for (place, route, reason), names in reasons.items():
+        said = "all scores" if len(names) == len(SCORES) else ", ".join(names)
+        console.print(f"{place}, {route} ({said}): {reason}", markup=False, highlight=False)
+
+
+def _scores(text: str) -> tuple[str, ...]:
+    """The names in `--scores`, in the order given."""
+    if text.strip() == "all":
+        return tuple(SCORES)
+    names = [name for name in (part.strip() for part in text.split(",")) if name]
+    if not names:
+        raise InputError(f"--scores: expected names, got none; there are {', '.join(SCORES)}")
+    for name in names:
+        if name not in SCORES:
+            near = get_close_matches(name.lower(), SCORES, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise InputError(
+                f"--scores: there is no score {name!r}; {meant}there are {', '.join(SCORES)}"
+            )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"--scores: {', '.join(twice)} given twice; give each score once")
+    return tuple(names)
+
+
+def _command() -> str:
+    """What was typed, as it can be typed again."""
+    return shlex.join(["anyscore", *sys.argv[1:]])
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Bad input and failures as one line on stderr and an exit status; no traceback."""
+    try:
+        yield
+    except InputError as error:
+        _complain(str(error))
+        raise typer.Exit(2) from None
+    except RunFailure as error:
+        _complain(str(error))
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        _complain("stopped; nothing more was written")
+        raise typer.Exit(130) from None
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True).print(
+        f"anyscore: {text}", style="bold red", markup=False, highlight=False, soft_wrap=True
+    )

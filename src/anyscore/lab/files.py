@@ -1,0 +1,67 @@
+"""Folders and files of a run: whole or not there, and one clear line when that is impossible."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from anyscore.lab.errors import InputError
+
+
+class RunFailure(Exception):
+    """Something outside the user's input went wrong; the text is the one line they are shown.
+
+    The command line exits with status 1.
+    """
+
+
+def new_folder(path: Path) -> Path:
+    """`path` as an empty folder that can be written to, made if it is not there.
+
+    Raises:
+        InputError: when it holds something, is a file or cannot be written to.
+    """
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path}: expected a folder for the run, found a file; give another")
+        if path.is_dir() and any(path.iterdir()):
+            raise InputError(
+                f"{path}: the output folder exists and is not empty; give another with --out, or "
+                "remove it first"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".probe"
+        probe.write_bytes(b"can this folder be written to?")
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"{path}: cannot be written to ({reason}); give another folder with --out"
+        ) from None
+    return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file beside its place, then move it there: a reader never finds half of it.
+
+    Raises:
+        RunFailure: when the disk is full or the file cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunFailure(
+                f"{path}: the disk is full; free some space, or give --out on another disk"
+            ) from None
+        raise RunFailure(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
