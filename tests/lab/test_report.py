@@ -13,7 +13,7 @@ import pytest
 from sample_metrics import sample_metrics
 
 from anyscore.lab import report
-from anyscore.lab.errors import InputError
+from anyscore.lab.files import RunFailure
 from anyscore.lab.report import write_report
 from anyscore.lab.tokens import GLUE
 
@@ -188,13 +188,13 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match=r"cannot write the report .*: No space left on device;"):
+    with pytest.raises(RunFailure, match="the disk is full; free some space"):
         write_report(sample_metrics(), path)
     assert path.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file or directory") as caught:
+    with pytest.raises(RunFailure, match="No such file or directory") as caught:
         write_report(sample_metrics(), tmp_path / "none" / "report.html")
     assert "\n" not in str(caught.value)

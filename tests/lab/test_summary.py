@@ -24,6 +24,12 @@ def made(*exact: float, **changes: list[Any]) -> dict[str, Any]:
     return metrics
 
 
+def failed(metrics: dict[str, Any], name: str) -> dict[str, Any]:
+    (record,) = (score for score in metrics["scores"] if score["name"] == name)
+    record.update(test=None, failure="the loss became nan")
+    return metrics
+
+
 def epochs(*valid: float) -> list[dict[str, Any]]:
     return [
         {"epoch": n, "train_loss": 1.0, "valid_loss": 2.0 - v, "valid_exact_match": v, "seconds": 1}
@@ -81,15 +87,24 @@ def chrf(value: float) -> dict[str, Any]:
         pytest.param(
             made(0.95, 0.95, 0.95, epochs=[epochs(0.5, 0.91), epochs(0.92, 0.93), epochs(0.2)]),
             [
-                "90 % of the validation items right: b first, after 1 epoch; "
-                "a last, after 2 epochs; c never."
+                "90 % of the validation items right: b first, after 0.62 s of training "
+                "(1.0 epochs); a last, after 1.2 s of training (2.0 epochs), 2 times as much; "
+                "c never."
             ],
             id="pace",
         ),
         pytest.param(
             made(0.5, 0.5, epochs=[epochs(0.5, 0.61), epochs(0.2, 0.57)]),
-            ["56 % of the validation items right: every score after 2 epochs."],
+            [
+                "56 % of the validation items right: a first, after 0.97 s of training "
+                "(1.5 epochs); b last, after 1.2 s of training (2.0 epochs), 1.3 times as much."
+            ],
             id="pace below 90 %",
+        ),
+        pytest.param(
+            made(0.95, 0.95, epochs=[epochs(0.5, 0.95), epochs(0.5, 0.95)], step_ms=[None, None]),
+            ["90 % of the validation items right: every score after about 1.9 epochs."],
+            id="pace without times",
         ),
         pytest.param(
             made(0, 0, test=[chrf(30.0), chrf(40.0)]),
@@ -120,6 +135,11 @@ def chrf(value: float) -> dict[str, Any]:
             made(0, 0, test=[None, None]),
             ["without a and b.", "No score has been tested yet, so nothing can be recommended."],
             id="none finished",
+        ),
+        pytest.param(
+            failed(made(0.9, 0.8, 0.7), "c"),
+            ["a did best", "Training failed with c."],
+            id="one failed",
         ),
         pytest.param(
             made(0.9999, 0.5),

@@ -25,7 +25,7 @@ from anyscore.layers import SCORES
 
 DEFAULT_SCORES = ("scaled_dot", "bilinear", "additive", "gaussian", "gatv2")
 
-_STEPS = {True: 450, False: 1000}  # the default budget: of the dates, of a file
+_STEPS = {True: 525, False: 1000}  # the default budget: of the dates, of a file
 
 _COMPARE_HELP = (
     "Train one small model with each attention score; say which is worth it.\n\n"

@@ -12,9 +12,8 @@ from anyscore.lab.checkpoint import build_model, save_run
 from anyscore.lab.cost import peak_memory, step_times
 from anyscore.lab.data import Task
 from anyscore.lab.encoding import Encoded, Item, encode
-from anyscore.lab.errors import InputError
 from anyscore.lab.examples import choose_examples
-from anyscore.lab.files import RunFailure, write_whole
+from anyscore.lab.files import write_whole
 from anyscore.lab.info import describe_machine
 from anyscore.lab.measure import parameters
 from anyscore.lab.model import Translator
@@ -108,10 +107,7 @@ def compare(
         metrics["interrupted"] = True
         watcher.interrupted()
     _save(metrics, folder)
-    try:
-        write_report(metrics, folder / REPORT_FILE)
-    except InputError as error:
-        raise RunFailure(str(error)) from None
+    write_report(metrics, folder / REPORT_FILE)
     return metrics
 
 

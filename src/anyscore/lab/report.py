@@ -6,13 +6,10 @@ network; its content security policy forbids any request.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import re
 import shlex
-import tempfile
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.files import write_whole
 from anyscore.lab.summary import judged_by, margin, ranked, summarise
 from anyscore.lab.tokens import SPECIALS, detokenise, normalise
 
@@ -46,9 +43,9 @@ def write_report(metrics: dict[str, Any], path: Path) -> None:
     An existing file is replaced whole or, if anything goes wrong, left as it was.
 
     Raises:
-        InputError: the file cannot be written.
+        RunFailure: the file cannot be written.
     """
-    _replace(path, _render(metrics).encode("utf-8", errors="replace"))
+    write_whole(path, _render(metrics).encode("utf-8", errors="replace"))
 
 
 def _render(metrics: dict[str, Any]) -> str:
@@ -250,26 +247,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside ``path``, then move over it: nobody ever sees half a file."""
-    beside = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        beside = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        beside.chmod(0o666 & ~umask)  # as any file, not as a private temporary one
-        os.replace(beside, path)
-    except OSError as error:
-        if beside is not None:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"cannot write the report {path}: {reason}; "
-            "choose a folder that can be written to and has 10 MB of space"
-        ) from error

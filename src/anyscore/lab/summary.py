@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from anyscore.lab.pace import Pace, pace
+
 Measure = Literal["exact_match", "chrf"]
 
 # Below this share of right answers, exact match says little: a hard task, such as translation.
@@ -28,8 +30,9 @@ def summarise(metrics: dict[str, Any]) -> list[str]:
     scores = ranked(metrics)
     tested = {s["name"] for s in scores}
     asked = [*metrics["settings"]["scores"], *(s["name"] for s in metrics["scores"])]
-    untested = [name for name in dict.fromkeys(asked) if name not in tested]
-    notes = []
+    failed = [s["name"] for s in metrics["scores"] if "failure" in s]
+    untested = [name for name in dict.fromkeys(asked) if name not in {*tested, *failed}]
+    notes = [f"Training failed with {_listed(failed)}."] if failed else []
     if metrics["interrupted"] or untested:
         missing = f", without {_listed(untested)}" if untested else ""
         notes.append(f"The run was interrupted: this covers what had finished{missing}.")
@@ -47,10 +50,10 @@ def summarise(metrics: dict[str, Any]) -> list[str]:
         first = f"{scores[0]['name']} reached {_quality(scores[0], measure)}."
         if not untested:
             notes.append("With one score there is nothing to compare: give --scores more.")
-        return [first, *_pace(scores, measure), *notes]
+        return [first, *_pace(metrics, scores, measure), *notes]
     equals = [s for s in scores[1:] if not differ(scores[0], s, metrics)]
     best, *others = _best(scores, equals, metrics)
-    costs = [*_pace(scores, measure), *_cost(scores)]
+    costs = [*_pace(metrics, scores, measure), *_cost(scores)]
     return [best, *notes, *others, *costs, _recommendation(scores, equals)]
 
 
@@ -130,8 +133,8 @@ def _best(
     return sentences
 
 
-def _pace(scores: Sequence[dict[str, Any]], measure: Measure) -> list[str]:
-    """Who learned fastest: the epochs needed to a validation quality that the best reach."""
+def _pace(metrics: dict[str, Any], scores: Sequence[dict[str, Any]], measure: Measure) -> list[str]:
+    """Who needed the least training to a validation quality that the best reach."""
     curves = {s["name"]: s["epochs"] for s in scores if s["epochs"]}
     if not curves:
         return []
@@ -142,32 +145,38 @@ def _pace(scores: Sequence[dict[str, Any]], measure: Measure) -> list[str]:
         return (
             [f"The lowest validation loss, {loss}, is that of {name}."] if len(curves) > 1 else []
         )
-    peak = max(e["valid_exact_match"] for epochs in curves.values() for e in epochs)
-    goal = 0.9 if peak >= 0.9 else math.floor(round(100 * peak - 5, 6)) / 100
-    if goal <= 0:
+    paces = pace(metrics)
+    reached = {name: found for name, found in paces.items() if found.epochs is not None}
+    never = [name for name, found in paces.items() if found.epochs is None]
+    if not reached:
         return []
-    needed: dict[int, list[str]] = {}
-    never = []
-    for name, epochs in curves.items():
-        first = next((e["epoch"] for e in epochs if e["valid_exact_match"] >= goal), None)
-        if first is None:
-            never.append(name)
-        else:
-            needed.setdefault(first, []).append(name)
-    order = sorted(needed)
-    if len(curves) == 1:
-        parts = [f"after {_epochs(order[0])}"]
-    elif len(order) == 1:
-        who = _listed(needed[order[0]]) if never else "every score"
-        parts = [f"{who} after {_epochs(order[0])}"]
+    order = sorted(reached, key=lambda name: _budget(reached[name]))
+    first, last = order[0], order[-1]
+    ratio = _budget(reached[last]) / _budget(reached[first])
+    if len(paces) == 1:
+        parts = [f"after {_training(reached[first])}"]
+    elif ratio < _SAME_TIME:
+        who = _listed(order) if never else "every score"
+        parts = [f"{who} after about {_training(reached[first])}"]
     else:
         parts = [
-            f"{_listed(needed[order[0]])} first, after {_epochs(order[0])}",
-            f"{_listed(needed[order[-1]])} last, after {_epochs(order[-1])}",
+            f"{first} first, after {_training(reached[first])}",
+            f"{last} last, after {_training(reached[last])}, {ratio:.2g} times as much",
         ]
     if never:
         parts.append(f"{_listed(never)} never")
-    return [f"{_percent(goal, 0)} of the validation items right: {'; '.join(parts)}."]
+    share = _percent(reached[first].share, 0)
+    return [f"{share} of the validation items right: {'; '.join(parts)}."]
+
+
+def _budget(found: Pace) -> float:
+    """What a pace is compared by: the time, or where that is not known the epochs."""
+    return found.seconds or found.epochs or math.inf
+
+
+def _training(found: Pace) -> str:
+    epochs = f"{found.epochs:.1f} epochs"
+    return epochs if found.seconds is None else f"{found.seconds:.2g} s of training ({epochs})"
 
 
 def _cost(scores: Sequence[dict[str, Any]]) -> list[str]:
@@ -256,10 +265,6 @@ def _percent(share: float, digits: int = 1) -> str:
     if share < 1 and round(share * 100, digits) == 100:
         return "just under 100 %"
     return f"{share * 100:.{digits}f} %"
-
-
-def _epochs(count: int) -> str:
-    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _listed(names: Sequence[str]) -> str:
