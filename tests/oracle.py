@@ -167,8 +167,8 @@ def _may_attend(
     if kind in ("Window", "Causal"):
         position = i + (keys - queries if mask.align == "end" else 0)
         position += 0 if mask.offset is None else int(_bound(mask.offset, lead, n, i))
-        near = mask.left is None or position - mask.left <= j
-        return near and (mask.right is None or j <= position + mask.right)
+        left, right = (None, 0) if kind == "Causal" else (mask.left, mask.right)
+        return (left is None or position - left <= j) and (right is None or j <= position + right)
     if kind == "Keys":
         keep = array(mask.keep)
         if keep.ndim == 2 and lead:

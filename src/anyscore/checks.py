@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from anyscore.intervals import broadcasts
-from anyscore.ops import FRAMEWORKS, Array, Ops, framework, load
+from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
 from anyscore.score import Score
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 OF_KEYS = "W_k", "w_k"
 """Parameters that meet the keys, not the queries."""
 IMPLS = ("auto", "reference", "fused")
@@ -55,7 +55,7 @@ def find_framework(**tensors: Any) -> str:
 def check_size(**sizes: Any) -> None:
     """Sizes that a layer is made with: integers ≥ 1, or None."""
     for name, size in sizes.items():
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+        if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
             raise TypeError(f"{name} must be an integer ≥ 1, got {size!r}.")
         if size is not None and size < 1:
             raise ValueError(f"{name} must be ≥ 1, got {size}.")
@@ -97,6 +97,13 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     name, dtype = type(score).__name__, xp.dtype(query)
     d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
     check_widths(type(score), d_q, d_k)
+    for field in score.shapes:
+        x = getattr(score, field)
+        if isinstance(x, Real):
+            if field in ("sigma", "tau") and not float(x) > 0:
+                raise ValueError(f"{name}.{field} must be > 0, got {x}.")
+        elif x is not None and framework(x) is None:
+            raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
     tensors = score.tensors()
     find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
@@ -123,11 +130,12 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"{' with ' + known if known else ''}."
             )
         lead = shape[: len(shape) - len(expected)]
-        meets = sizes.kv_lead if field in OF_KEYS else sizes.lead
+        of_keys = field in OF_KEYS or "d_q + d_k" in expected
+        meets = sizes.kv_lead if of_keys else sizes.lead
         if not broadcasts(lead, meets):
             raise ValueError(
                 f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not broadcast "
-                f"to {meets}, those of the {'keys' if field in OF_KEYS else 'queries'}."
+                f"to {meets}, those of the {'keys' if of_keys else 'queries'}."
             )
 
 
@@ -154,9 +162,9 @@ def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
 
 def check_options(dropout: Any, dropout_seed: Any, impl: Any) -> None:
     """The options that are not tensors."""
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float):
+    if isinstance(dropout, bool) or not isinstance(dropout, Real):
         raise TypeError(f"dropout must be a number in [0, 1), got {dropout!r}.")
-    if not 0 <= dropout < 1:
+    if not 0 <= float(dropout) < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout}.")
     if not isinstance(dropout_seed, int | None) or isinstance(dropout_seed, bool):
         _check_seed(dropout_seed)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from anyscore import dropout as philox
 from anyscore import ops, reference, seams
-from anyscore.checks import check_options, check_tensors, find_framework
+from anyscore.checks import Sizes, check_options, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.routes import Plan, Seam, choose
@@ -89,16 +89,26 @@ def plan(
     mask: Any = None,
     valid_lens: Any = None,
     dropout: float = 0.0,
+    dropout_seed: Any = None,
+    return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
 ) -> Plan:
-    """What `attention` would choose for the same arguments, and why."""
-    check_options(dropout, None, impl)
+    """What `attention` would choose for the same arguments, and why.
+
+    The call is checked and lowered for that, projections included, but not run.
+
+    >>> import numpy as np
+    >>> x = np.ones((1, 2, 3))
+    >>> plan(x, x, x)
+    Plan(route='reference', reason='no fused implementation for this framework')
+    """
+    check_options(dropout, dropout_seed, impl)
     xp, seam = find(query, key, value)
-    context, dtype = seam.precision(query)
-    with context:
+    own, dtype = seam.precision(query)
+    with own() if isinstance(score, Score) else nullcontext():
         task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
-        return choose(seam, task, dropout, return_lse, impl)[0]
+    return choose(seam, task, dropout, return_lse, impl)[0]
 
 
 def attend(
@@ -117,9 +127,10 @@ def attend(
     """`attention` for layers: the output, and the task, from which `weights` can be had later."""
     check_options(dropout, dropout_seed, impl)
     xp, seam = find(query, key, value)
-    context, dtype = seam.precision(query)
-    with context:
+    own, dtype = seam.precision(query)
+    with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
         task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
+    with own():
         _, route = choose(seam, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
             dropout_seed = seam.draw_seed(task.value)
@@ -153,11 +164,14 @@ def lower(
     if dtype is not None:
 
         def autocast(x: Array) -> Array:
-            return x if xp.dtype(x) == "float64" else xp.astype(x, dtype)
+            rounded = xp.dtype(x) in ("float32", "float16", "bfloat16")
+            return xp.astype(x, dtype) if rounded else x
 
         query, key, value = autocast(query), autocast(key), autocast(value)
         if isinstance(score, Score):
-            score = score.map(autocast)
+            wide = [name for name, shape in score.shapes.items() if shape == ()]  # scales
+            tensors = {name: x for name, x in score.tensors().items() if name not in wide}
+            score = replace(score, **{name: autocast(x) for name, x in tensors.items()})
     sizes = check_tensors(xp, query, key, value)
     return prepare(xp, sizes, query, key, value, score, mask, valid_lens)
 
@@ -172,11 +186,11 @@ def run_reference(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Arra
     score, keep = _split(xp, task)
     value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     output, attended, lse = reference.attend(xp, score, value, keep, task.mixed, kept, p)
-    full = (*sizes.lead, sizes.queries)
+    tail = (sizes.queries, sizes.keys)
     return (
-        xp.astype(_whole(xp, output, (*full, xp.shape(value)[-1])), task.dtype),
-        xp.astype(_whole(xp, attended, (*full, sizes.keys)), task.dtype),
-        _whole(xp, lse, full),
+        xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),
+        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
+        _whole(xp, lse, sizes, tail[:1]),
     )
 
 
@@ -184,13 +198,14 @@ def weights(task: Task) -> Array:
     """The weights (..., T_q, T_k) of a task by the definition."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
     xp, seam = find(some, some, some)
-    context, _ = seam.precision(some)
-    with context:
+    own, _ = seam.precision(some)
+    with own():
         score, keep = _split(xp, task)
         if isinstance(score, Factors):
             score = reference.scores(xp, score, keep if task.mixed else None)
-        full = (*task.sizes.lead, task.sizes.queries, task.sizes.keys)
-        return xp.astype(_whole(xp, reference.softmax(xp, score, keep)[0], full), task.dtype)
+        attended, _ = reference.softmax(xp, score, keep)
+        tail = (task.sizes.queries, task.sizes.keys)
+        return xp.astype(_whole(xp, attended, task.sizes, tail), task.dtype)
 
 
 def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
@@ -215,8 +230,11 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     ), keep
 
 
-def _whole(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
-    """`x` with the two axes of grouped heads made one again, broadcast to `shape`."""
-    if math.prod(xp.shape(x)) == math.prod(shape):
-        return xp.reshape(x, shape)
-    return xp.broadcast_to(x, shape)
+def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
+    """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
+    lead = sizes.lead
+    if sizes.groups > 1:
+        lead = (*lead[:-1], lead[-1] // sizes.groups, sizes.groups)
+    if xp.shape(x) != (*lead, *tail):
+        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
+    return xp.reshape(x, (*sizes.lead, *tail))

@@ -114,14 +114,17 @@ class Call:
 
     def bound(self, x: Any, name: str, nan: int) -> Array:
         """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
+        if isinstance(x, int) and not isinstance(x, bool):  # however large
+            x = min(max(x, 0), self.keys)
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
         if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
             x = xp.astype(x, "float32" if "float" in dtype else "int64")
         if dtype == "uint64":  # what does not fit was above T_k
             x = xp.where(x < 0, self.keys, x)
-        x = xp.where(x < self.keys, x, xp.where(x >= self.keys, self.keys, nan))
-        return xp.astype(xp.ceil(xp.where(x > 0, x, 0)), "int64")
+        x = xp.where(x == x, x, nan)
+        x = xp.minimum(xp.maximum(x, 0), self.keys)
+        return xp.astype(xp.ceil(x), "int64")
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -12,6 +12,7 @@ Wherever an array is expected, a number, a list or a NumPy array will do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from anyscore.intervals import Attendable, Call, broadcasts
@@ -154,7 +155,7 @@ class Window(Mask):
 
     def __post_init__(self) -> None:
         for name, width in (("left", self.left), ("right", self.right)):
-            if width is not None and (isinstance(width, bool) or not isinstance(width, int)):
+            if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
                 raise TypeError(f"{name} must be an integer ≥ 0 or None, got {width!r}.")
             if width is not None and width < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
@@ -162,31 +163,28 @@ class Window(Mask):
             raise ValueError(f'align must be "start" or "end", got {self.align!r}.')
 
     def lower(self, call: Call) -> Attendable:
-        if self.align is None and self.offset is None and call.queries != call.keys:
-            raise ValueError(
-                f"{type(self).__name__} with {call.queries} queries and {call.keys} keys must say "
-                'how they line up: align="start", align="end" (the last query sees the last key), '
-                "or offset= (the key position of the first query)."
-            )
-        xp = call.xp
-        position = xp.reshape(
-            xp.arange(call.queries, like=call.like), (1,) * len(call.lead) + (call.queries,)
-        )
-        if self.align == "end":
-            position = position + (call.keys - call.queries)
-        if self.offset is not None:
-            offset = call.per_query(self.offset, "offset", floats=False)
-            position = position + xp.astype(offset, "int64")
-        start = None if self.left is None else _clamp(xp, position - self.left, call.keys)
-        stop = None if self.right is None else _clamp(xp, position + (self.right + 1), call.keys)
-        return Attendable(start, stop)
+        return _lower_window(self, self.left, self.right, self.align, self.offset, call)
 
 
-class Causal(Window):
+@dataclass(frozen=True, eq=False)
+class Causal(Mask):
     """No key after the query's own position: Window(None, 0, align, offset)."""
 
-    def __init__(self, align: str | None = None, offset: Any = None) -> None:
-        super().__init__(None, 0, align, offset)
+    align: str | None = None
+    offset: Any = None
+
+    def __post_init__(self) -> None:
+        Window(None, 0, self.align, self.offset)
+
+    def lower(self, call: Call) -> Attendable:
+        return _lower_window(self, None, 0, self.align, self.offset, call)
+
+
+def parts(mask: Any) -> list[Mask]:
+    """The masks that `&` made one of."""
+    if isinstance(mask, All):
+        return [part for one in mask.masks for part in parts(one)]
+    return [] if mask is None else [as_mask(mask)]
 
 
 def as_mask(x: Any) -> Mask:
@@ -198,3 +196,26 @@ def as_mask(x: Any) -> Mask:
 
 def _clamp(xp: Ops, x: Array, keys: int) -> Array:
     return xp.maximum(xp.minimum(x, keys), 0)
+
+
+def _lower_window(
+    mask: Mask, left: int | None, right: int | None, align: str | None, offset: Any, call: Call
+) -> Attendable:
+    if align is None and offset is None and call.queries != call.keys:
+        raise ValueError(
+            f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
+            'how they line up: align="start", align="end" (the last query sees the last key), '
+            "or offset= (the key position of the first query)."
+        )
+    xp = call.xp
+    position = xp.reshape(
+        xp.arange(call.queries, like=call.like), (1,) * len(call.lead) + (call.queries,)
+    )
+    if align == "end":
+        position = position + (call.keys - call.queries)
+    if offset is not None:
+        offset = call.per_query(offset, "offset", floats=False)
+        position = position + xp.astype(offset, "int64")
+    start = None if left is None else _clamp(xp, position - left, call.keys)
+    stop = None if right is None else _clamp(xp, position + (right + 1), call.keys)
+    return Attendable(start, stop)

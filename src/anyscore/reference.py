@@ -15,7 +15,7 @@ from collections.abc import Callable
 from anyscore.factors import PRODUCT, Factors
 from anyscore.intervals import Call
 from anyscore.masks import Mask
-from anyscore.ops import Array, Ops, accumulation
+from anyscore.ops import DTYPES, Array, Ops, accumulation
 
 
 def attend(
@@ -70,7 +70,14 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
     """Softmax over the last axis of x (..., T_q, T_k), of the attended entries alone.
 
     Computed in float32 or better and given in the dtype of x; a row without entries gives 0.
+
+    Raises TypeError and ValueError: x is not such a tensor, or the mask does not fit it.
     """
+    if xp.dtype(x) not in DTYPES or len(xp.shape(x)) < 2:
+        raise (TypeError if xp.dtype(x) not in DTYPES else ValueError)(
+            f"X is {xp.dtype(x)} of shape {xp.shape(x)}, expected scores (..., queries, keys) in "
+            f"one of {', '.join(DTYPES)}."
+        )
     *lead, queries, keys = xp.shape(x)
     keep = mask and mask.lower(Call(xp, x, tuple(lead), queries, keys)).boolean(xp, keys)
     weights, _ = softmax(xp, accumulated(xp, x), keep)

@@ -38,8 +38,10 @@ class Seam(Protocol):
     def routes(self) -> tuple[Route, ...]:
         """Its fused implementations, the preferred one first."""
 
-    def precision(self, query: Array) -> tuple[AbstractContextManager[Any], str | None]:
-        """A context to compute in, and the dtype that autocasting asks for, if any."""
+    def precision(
+        self, query: Array
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+        """What makes a context to compute in, and the dtype that autocasting asks for, if any."""
 
     def draw_seed(self, query: Array) -> Array:
         """A dropout seed from the framework's generator, an integer tensor ()."""

@@ -15,7 +15,7 @@ from numbers import Real
 from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.factors import Factors
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 
 S = TypeVar("S", bound="Score")
 Shapes: TypeAlias = dict[str, tuple[str, ...]]
@@ -51,7 +51,10 @@ class Score:
     equal_widths: ClassVar[bool] = False
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k)."""
+        """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k).
+
+        Rows that the mask leaves unread come as zeros, so it must be differentiable there.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -62,7 +65,11 @@ class Score:
     def tensors(self) -> dict[str, Array]:
         """The parameters that are tensors, by field name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: x for name, x in values.items() if not isinstance(x, Real | None)}
+        return {
+            name: x
+            for name, x in values.items()
+            if not isinstance(x, Real) and framework(x) is not None
+        }
 
     def map(self: S, function: Callable[[Array], Array]) -> S:
         """This score with a function applied to each parameter that is a tensor."""

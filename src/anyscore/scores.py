@@ -25,7 +25,7 @@ _ADDITIVE: Shapes = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "w_v": ("h",)}
 
 @dataclass(frozen=True, eq=False)
 class Dot(Score):
-    """s = qᵀk. The variance of the score is d. Source: Luong et al. 2015, eq. 8 ("dot")."""
+    """s = qᵀk. The variance of the score is d. Source: Luong et al. 2015, section 3.1 ("dot")."""
 
     formula: ClassVar[str] = "q·k"
     equal_widths: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Bilinear(Score):
     """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
 
     Initialisation: Glorot & Bengio 2010, eq. 16, and in layers scale = 1/√d, without which the
-    variance of the score were d. Source: Luong et al. 2015, eq. 8 ("general").
+    variance of the score were d. Source: Luong et al. 2015, 3.1 ("general").
     """
 
     W: Array
@@ -209,7 +209,7 @@ class Concat(Score):
     """s = w_vᵀ tanh(W [q; k] + bias), W (h, d_q + d_k), w_v (h,), bias (h,) or None.
 
     The additive score with W = [W_q, W_k], query first, and initialised alike.
-    Source: Luong et al. 2015, eq. 8 ("concat").
+    Source: Luong et al. 2015, section 3.1 ("concat").
     """
 
     W: Array

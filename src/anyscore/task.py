@@ -46,7 +46,9 @@ def prepare(
     check_score(xp, score, query, key, sizes)
     dtype = xp.dtype(query)
     attendable, keep = lower(xp, sizes, query, mask, valid_lens)
-    query, key, value, mixed = zero_unused(xp, keep, query, key, value, sizes.groups)
+    query, key, value, mixed = zero_unused(
+        xp, keep, query, key, value, sizes.groups, finite=isinstance(score, Score)
+    )
     if isinstance(score, Score):
         lowered: Factors | Array = score.lower(xp, query, key)
     else:
@@ -77,22 +79,29 @@ def lower(
 
 
 def zero_unused(
-    xp: Ops, keep: Array | None, query: Array, key: Array, value: Array, groups: int
+    xp: Ops,
+    keep: Array | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    groups: int,
+    finite: bool = True,
 ) -> tuple[Array, Array, Array, bool]:
     """query, key and value with the rows zeroed that attend nothing, or that nobody may attend.
 
+    finite: finite entries too. A callable keeps those: it may not be differentiable at 0.
     Also whether some key may still be attended by one query and not by another (`mixed`).
     """
     if keep is None:
         return query, key, value, False
     attends, attended = xp.any(keep, axis=-1), xp.any(keep, axis=-2)
-    query, _ = _zero_unused(xp, query, attends, 1)
-    key, reduced_key = _zero_unused(xp, key, attended, groups)
-    value, reduced_value = _zero_unused(xp, value, attended, groups)
+    query, _ = _zero_unused(xp, query, attends, 1, finite)
+    key, reduced_key = _zero_unused(xp, key, attended, groups, finite)
+    value, reduced_value = _zero_unused(xp, value, attended, groups, True)
     return query, key, value, xp.shape(keep)[-2] != 1 or reduced_key or reduced_value
 
 
-def _zero_unused(xp: Ops, x: Array, used: Array, groups: int) -> tuple[Array, bool]:
+def _zero_unused(xp: Ops, x: Array, used: Array, groups: int, finite: bool) -> tuple[Array, bool]:
     """x (..., T, d) with the rows zeroed that are not `used` (..., {1, T}), any head or batch.
 
     Also whether one row of x serves several rows of `used`.
@@ -108,7 +117,8 @@ def _zero_unused(xp: Ops, x: Array, used: Array, groups: int) -> tuple[Array, bo
     for axis in range(len(lead)):
         if lead[axis] == 1 and xp.shape(used)[axis] > 1:
             used, reduced = xp.any(used, axis=axis, keepdims=True), True
-    return xp.where(used[..., None], x, 0.0), reduced
+    used = used[..., None] if finite else xp.where(used[..., None], True, xp.isfinite(x))
+    return xp.where(used, x, 0.0), reduced
 
 
 def _call(

@@ -65,6 +65,8 @@ class Ops(Protocol):
         """`kept.sum`, with derivatives that keep its promise."""
 
 
+DTYPES = "float32", "float64", "bfloat16", "float16"
+"""What queries, keys and values may be."""
 PLAIN = bool, int, float, list, tuple
 """What is not a tensor but stands for one where an array is expected."""
 

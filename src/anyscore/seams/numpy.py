@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,8 +16,8 @@ def routes() -> tuple[Route, ...]:
     return ()
 
 
-def precision(query: Array) -> tuple[AbstractContextManager[Any], str | None]:
-    return np.errstate(all="ignore"), None
+def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+    return lambda: np.errstate(all="ignore"), None
 
 
 def draw_seed(query: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -14,12 +15,12 @@ from anyscore.routes import Route
 from anyscore.task import Task
 
 
-def precision(query: Tensor) -> tuple[AbstractContextManager[Any], str | None]:
+def precision(query: Tensor) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
     device = query.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return nullcontext(), None
+        return nullcontext, None
     dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    return torch.autocast(device, enabled=False), dtype
+    return lambda: torch.autocast(device, enabled=False), dtype
 
 
 def draw_seed(query: Tensor) -> Tensor:
@@ -29,6 +30,11 @@ def draw_seed(query: Tensor) -> Tensor:
 def is_transformed(x: Tensor) -> bool:
     """Whether a function transform (grad, vmap) is at work: its tensors must not outlive it."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def _is_followed(x: Tensor) -> bool:
+    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
+    return is_transformed(x) or dual.tangent is not None
 
 
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
@@ -46,9 +52,11 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "its second derivatives raise"
+    if not torch.compiler.is_compiling() and any(map(_is_followed, tensors)):
+        return "function transforms and forward mode do not reach into it"
     if f.a.shape[-1] != task.value.shape[-1]:
         return "d_v ≠ d_k leaves its fused path"
-    if not all(x.numel() for x in (f.a, f.b)):
+    if 0 in (*task.sizes.lead, *f.a.shape, *f.b.shape):
         return "there is nothing to compute"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -22,10 +23,12 @@ from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.seams.torch import is_transformed
-from anyscore.task import Task, combine
+from anyscore.task import Task, combine, lower
 from anyscore.torch.weight import Weight
 
 _xp = load("torch")
+_MAKING = threading.Lock()
+"""Held while a first call makes parameters: others wait for them."""
 
 AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Tensor, Tensor], Tensor]
 """A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
@@ -45,6 +48,8 @@ def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Te
     tensor([[[1.0000, 0.0000, 0.0000, 0.0000],
              [0.2500, 0.2500, 0.2500, 0.2500]]])
     """
+    if find_framework(X=X) != "torch":
+        raise TypeError(f"X is a {type(X).__name__}, expected a PyTorch tensor.")
     return cast(Tensor, _masked_softmax(_xp, X, combine(mask, valid_lens)))
 
 
@@ -107,7 +112,7 @@ class Attention(nn.Module):
             for parameter in parameters:
                 self._add(parameter.name, Weight.lazy(device, dtype))
             if d_q is not None and d_k is not None:
-                self._meet(d_q, d_k)
+                self._make(d_q, d_k)
             return
         given: dict[str, Any] = {
             "hidden": hidden,
@@ -147,8 +152,7 @@ class Attention(nn.Module):
         values = keys if values is None else values
         find_framework(queries=queries, keys=keys, values=values)
         if is_named(self.score) and self._made is None:
-            check_tensors(_xp, queries, keys, values)
-            self._meet(queries.shape[-1], keys.shape[-1])
+            self._meet(queries, keys, values, mask, valid_lens)
         score = self._score()
         dropout = self.dropout if self.training else 0.0
         result, task = attend(queries, keys, values, score, mask, valid_lens, dropout)
@@ -163,8 +167,10 @@ class Attention(nn.Module):
         """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
 
         Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        under compilation, export and function transforms are not recorded. Queries and keys that
-        reach the score as they came are not copied: change them in place, and the weights follow.
+        under compilation, export and function transforms are not recorded. Queries, keys and
+        masks that reach the score as they came are not copied: change them in place, and the
+        weights follow. They are kept until the next call, and pickled with the layer (state dicts
+        are free of them).
         """
         with torch.no_grad():
             return None if self._last is None else cast(Tensor, weights(self._last))
@@ -183,16 +189,26 @@ class Attention(nn.Module):
         self.add_module(name, weight)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _meet(self, d_q: int, d_k: int) -> None:
+    def _meet(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
+    ) -> None:
+        """Make the parameters at the first call, once nothing else is wrong with it."""
+        sizes = check_tensors(_xp, queries, keys, values)
+        lower(_xp, sizes, queries, mask, valid_lens)
+        with _MAKING, torch.inference_mode(False):
+            if self._made is None:
+                self._make(queries.shape[-1], keys.shape[-1])
+
+    def _make(self, d_q: int, d_k: int) -> None:
         """Give the parameters of a named score their shapes and initial values."""
         for name, told, came in zip(("d_q", "d_k"), self._sizes, (d_q, d_k), strict=True):
             if told not in (None, came):
                 raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
         check_widths(self.score, d_q, d_k)
-        parameters, self._fixed = specify(self.score, d_q, d_k, **self._options)
-        for parameter in parameters:
+        made, self._fixed = specify(self.score, d_q, d_k, **self._options)
+        for parameter in made:
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
-        self._made = parameters
+        self._made = made
 
     def _score(self) -> Any:
         """The score with the current parameters."""

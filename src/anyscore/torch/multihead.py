@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.checks import check_size, check_tensors
+from anyscore.masks import Keep, parts
 from anyscore.ops import load
 from anyscore.task import lower, zero_unused
 from anyscore.torch.attention import AnyScore, Attention, is_named
@@ -23,7 +24,7 @@ class SelfAttention(nn.Module):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score: as for `Attention`; it meets projected queries and keys.
+        score, numbers: as for `Attention`; the score meets projected queries and keys.
         project_output: add a linear layer from d_v to d.
     """
 
@@ -39,6 +40,7 @@ class SelfAttention(nn.Module):
         project_output: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **numbers: float,
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -48,6 +50,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias, **made)
         sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True, **made}
         own = sizes if is_named(score) else {}
+        own = own | numbers
         self.attention = Attention(score, dropout=dropout, **own)
         self.W_o = nn.Linear(d_v, embedding_size, bias=bias, **made) if project_output else None
 
@@ -76,8 +79,8 @@ class MultiHeadAttention(nn.Module):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score: as for `Attention`; each head has its own parameters, and meets projected queries
-            and keys.
+        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
+            meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
@@ -98,6 +101,7 @@ class MultiHeadAttention(nn.Module):
         project_output: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **numbers: float,
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -120,6 +124,7 @@ class MultiHeadAttention(nn.Module):
         sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True, **made}
         sizes |= {"heads": n_heads, "kv_heads": kv_heads}
         own = sizes if is_named(score) else {}
+        own = own | numbers
         self.attention = Attention(score, dropout=dropout, **own)
 
     def forward(
@@ -163,6 +168,12 @@ class MultiHeadAttention(nn.Module):
             if x.dim() < 3:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected (batch, tokens, width)."
+                )
+        for part in parts(mask):
+            if isinstance(part, Keep) and len(getattr(part.keep, "shape", ())) == 3:
+                raise ValueError(
+                    f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
+                    "with heads third from the end: for a mask without heads pass mask[:, None]."
                 )
         queries, keys, values = (x.unsqueeze(-3) for x in tensors.values())
         sizes = check_tensors(_xp, queries, keys, values)
