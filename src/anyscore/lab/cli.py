@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import shlex
@@ -21,9 +22,13 @@ from rich.table import Table
 from anyscore import __version__
 from anyscore.lab.errors import InputError
 from anyscore.lab.files import RunFailure, new_folder
+from anyscore.lab.wording import visible
 from anyscore.layers import SCORES
 
 DEFAULT_SCORES = ("scaled_dot", "bilinear", "additive", "gaussian", "gatv2")
+
+_PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
+_ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|"}
 
 _STEPS = {True: 525, False: 1000}  # the default budget: of the dates, of a file
 
@@ -57,6 +62,17 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """Other characters for those that a terminal does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_ALIKE.get(character, "?") for character in missing), error.end
+
+
+codecs.register_error(_PLAINER, _plainer)
+
+
 @app.callback()
 def _main(
     version: Annotated[
@@ -68,7 +84,7 @@ def _main(
 ) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without "→" is no reason to fail
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=_PLAINER)
 
 
 @app.command(help=_COMPARE_HELP)
@@ -164,12 +180,10 @@ def compare(
         watcher = TerminalWatcher(console, folder)
         try:
             metrics = run(task, settings, folder, watcher=watcher, command=_command())
-        except InputError:
-            with suppress(OSError):
-                folder.rmdir()
-            raise
         finally:
             watcher.stop()
+            with suppress(OSError):  # it stays unless it is empty
+                folder.rmdir()
         show_outcome(console, metrics, folder)
         if metrics["interrupted"]:
             raise typer.Exit(130)
@@ -180,32 +194,37 @@ def compare(
 @app.command()
 def info() -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
-    from anyscore.lab.info import devices, frameworks, plans
+    with _one_line_errors():
+        from anyscore.lab.info import devices, frameworks, plans
 
-    console = Console()
-    table = Table(title=f"anyscore {__version__}, Python {sys.version.split()[0]}", title_style="")
-    for heading in ("framework", "installed", "anyscore computes with it"):
-        table.add_column(heading)
-    for framework in frameworks():
-        supported = "yes" if framework.supported else "not in this release"
-        table.add_row(framework.name, framework.version or "no", supported)
-    console.print(table)
-    table = Table("device", "what it is")
-    for name, description in devices():
-        table.add_row(name, description)
-    console.print(table)
-    found = plans()
-    table = Table("score", "formula", *found)
-    for name, score in SCORES.items():
-        table.add_row(name, escape(score.formula), *(found[place][name].route for place in found))
-    console.print(table)
-    reasons: dict[tuple[str, str, str], list[str]] = {}
-    for place, by_score in found.items():
-        for name, plan in by_score.items():
-            reasons.setdefault((place, plan.route, plan.reason), []).append(name)
-    for (place, route, reason), names in reasons.items():
-        said = "all scores" if len(names) == len(SCORES) else ", ".join(names)
-        console.print(f"{place}, {route} ({said}): {reason}", markup=False, highlight=False)
+        console = Console()
+        table = Table(
+            title=f"anyscore {__version__}, Python {sys.version.split()[0]}", title_style=""
+        )
+        for heading in ("framework", "installed", "anyscore computes with it"):
+            table.add_column(heading)
+        for framework in frameworks():
+            supported = "yes" if framework.supported else "not in this release"
+            table.add_row(framework.name, framework.version or "no", supported)
+        console.print(table)
+        table = Table("device", "what it is")
+        for name, description in devices():
+            table.add_row(name, description)
+        console.print(table)
+        found = plans()
+        table = Table("score", "formula", *found)
+        for name, score in SCORES.items():
+            table.add_row(
+                name, escape(score.formula), *(found[place][name].route for place in found)
+            )
+        console.print(table)
+        reasons: dict[tuple[str, str, str], list[str]] = {}
+        for place, by_score in found.items():
+            for name, plan in by_score.items():
+                reasons.setdefault((place, plan.route, plan.reason), []).append(name)
+        for (place, route, reason), names in reasons.items():
+            said = "all scores" if len(names) == len(SCORES) else ", ".join(names)
+            console.print(f"{place}, {route} ({said}): {reason}", markup=False, highlight=False)
 
 
 def _scores(text: str) -> tuple[str, ...]:
@@ -247,9 +266,13 @@ def _one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         _complain("stopped; nothing more was written")
         raise typer.Exit(130) from None
+    except OSError as error:
+        _complain(f"the output cannot be written ({error.strerror or error})")
+        raise typer.Exit(1) from None
 
 
 def _complain(text: str) -> None:
+    line = " ".join(visible(text).splitlines())
     Console(stderr=True).print(
-        f"anyscore: {text}", style="bold red", markup=False, highlight=False, soft_wrap=True
+        f"anyscore: {line}", style="bold red", markup=False, highlight=False, soft_wrap=True
     )

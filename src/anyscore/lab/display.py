@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -19,7 +19,9 @@ from rich.table import Table
 
 from anyscore.lab.compare import REPORT_FILE, Watcher
 from anyscore.lab.encoding import MAX_TOKENS
-from anyscore.lab.summary import ranked, summarise
+from anyscore.lab.pace import Pace
+from anyscore.lab.summary import paces_shown, ranked, summarise
+from anyscore.lab.wording import percent, visible
 
 
 class TerminalWatcher(Watcher):
@@ -100,47 +102,81 @@ class TerminalWatcher(Watcher):
         self._line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
 
     def _line(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(
+            visible(text), style=style, markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def show_outcome(console: Console, metrics: dict[str, Any], folder: Path) -> None:
     """The table, best score first, the summary and where the report is."""
     if metrics["scores"]:
-        console.print(_table(metrics))
+        console.print(_table(metrics, console))
         console.print()
     words = Table.grid(padding=(0, 1))
     for sentence in summarise(metrics):
         words.add_row("•", escape(sentence))
     console.print(words, highlight=False)
-    report = folder / REPORT_FILE
+    report = visible(str(folder / REPORT_FILE))
     console.print(f"\nReport: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(metrics: dict[str, Any]) -> Table:
-    table = Table(caption="ms: of a training step. MiB: most held in one. own: the attention's.")
-    table.add_column("score", no_wrap=True)
-    for heading in ("exact", "chrF", "BLEU", "ms", "MiB", "parameters", "own"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    tested = ranked(metrics)
-    for place, record in enumerate([*tested, *_untested(metrics)]):
-        test = record["test"]
-        quality = ["failed" if "failure" in record else "not finished", "", ""]
-        if test is not None:
-            quality = [f"{test['exact_match']:.1%}", f"{test['chrf']:.1f}", f"{test['bleu']:.1f}"]
-        table.add_row(
-            record["name"],
-            *quality,
-            _number(record["step_ms"]),
-            _number(record["peak_memory_mib"]),
-            f"{record['parameters']:,}",
-            f"{record['score_parameters']:,}",
-            style="bold" if place == 0 and test is not None else "",
-        )
+def _table(metrics: dict[str, Any], console: Console) -> Table:
+    """As many columns as the terminal has room for; the report has them all."""
+    columns = _columns(metrics)
+    unbounded = console.options.update(max_width=1000)
+    for given_up in (None, "params", "BLEU", "own", "MiB", "chrF", "ms"):
+        columns.pop(given_up or "", None)
+        table = Table(caption=_caption(columns))
+        for heading in columns:
+            side: JustifyMethod = "left" if heading == "score" else "right"
+            table.add_column(heading, justify=side, no_wrap=True)
+        for cells in zip(*columns.values(), strict=True):
+            best = table.row_count == 0 and bool(ranked(metrics))
+            table.add_row(*cells, style="bold" if best else "")
+        if table.__rich_measure__(console, unbounded).maximum <= console.width:
+            break
     return table
 
 
-def _untested(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    return [record for record in metrics["scores"] if record["test"] is None]
+def _caption(columns: dict[str, list[str]]) -> str:
+    meanings = {
+        "ms": "of a training step",
+        "MiB": "most held in one",
+        "params": "of the model",
+        "own": "of the attention",
+    }
+    return "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in columns)
+
+
+def _columns(metrics: dict[str, Any]) -> dict[str, list[str]]:
+    """The cells below each heading, best score first."""
+    paces = paces_shown(metrics)
+    records = [*ranked(metrics), *(r for r in metrics["scores"] if r["test"] is None)]
+    columns: dict[str, list[str]] = {"score": [record["name"] for record in records]}
+    columns["exact"] = [
+        f"{record['test']['exact_match']:.1%}"
+        if record["test"] is not None
+        else ("failed" if "failure" in record else "stopped")
+        for record in records
+    ]
+    for heading, key in (("chrF", "chrf"), ("BLEU", "bleu")):
+        columns[heading] = [_number(record["test"] and record["test"][key]) for record in records]
+    if paces:
+        share = next(iter(paces.values())).share
+        columns[f"to {percent(share, 0)}"] = [_pace(paces.get(r["name"])) for r in records]
+    columns["ms"] = [_number(record["step_ms"]) for record in records]
+    columns["MiB"] = [_number(record["peak_memory_mib"]) for record in records]
+    for heading, key in (("params", "parameters"), ("own", "score_parameters")):
+        columns[heading] = [f"{r[key]:,}" if r["parameters"] else "" for r in records]
+    return columns
+
+
+def _pace(found: Pace | None) -> str:
+    if found is None:
+        return ""
+    if found.epochs is None:
+        return "never"
+    return f"{found.epochs:.1f} ep." if found.seconds is None else f"{found.seconds:.1f} s"
 
 
 def _number(value: float | None) -> str:

@@ -6,6 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+# Times closer than this are called equal: a busy machine moves them as much.
+SAME_TIME = 1.05
+# Where even the best gets fewer right than this, the moment of reaching a share is mostly chance.
+_FEWEST = 0.2
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -21,20 +26,20 @@ class Pace:
 
 
 def pace(metrics: dict[str, Any]) -> dict[str, Pace]:
-    """The pace of each score that was trained, to a share that the best of them reach.
+    """The pace of each score that was tested, to a share that the best of them reach.
 
-    The share is 90 %, or, where no score gets there, five points less than the highest; nothing is
-    said where that is 0.
+    The share is 90 %, or, where no score gets there, five points less than the highest. Nothing is
+    said where the highest is below 20 %.
     """
     curves = {
         score["name"]: [epoch["valid_exact_match"] for epoch in score["epochs"]]
         for score in metrics["scores"]
-        if score["epochs"]
+        if score["epochs"] and score["test"] is not None
     }
     peak = max((share for curve in curves.values() for share in curve), default=0.0)
-    goal = 0.9 if peak >= 0.9 else math.floor(round(100 * peak - 5, 6)) / 100
-    if goal <= 0:
+    if peak < _FEWEST:
         return {}
+    goal = 0.9 if peak >= 0.9 else math.floor(round(100 * peak - 5, 6)) / 100
     steps = math.ceil(metrics["task"]["train"] / metrics["settings"]["batch_size"])
     milliseconds = {score["name"]: score["step_ms"] for score in metrics["scores"]}
     found = {}
@@ -44,6 +49,11 @@ def pace(metrics: dict[str, Any]) -> dict[str, Pace]:
         seconds = epochs * steps * milliseconds[name] / 1000 if epochs and known else None
         found[name] = Pace(goal, epochs, seconds)
     return found
+
+
+def budget(found: Pace) -> float:
+    """What a pace is compared by: the time, or where that is not known the epochs."""
+    return found.seconds or found.epochs or math.inf
 
 
 def _crossing(curve: list[float], goal: float) -> float | None:

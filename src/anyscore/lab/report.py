@@ -19,7 +19,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from anyscore.lab.files import write_whole
-from anyscore.lab.summary import judged_by, margin, ranked, summarise
+from anyscore.lab.pace import Pace, budget
+from anyscore.lab.summary import judged_by, margin, paces_shown, ranked, summarise
 from anyscore.lab.tokens import SPECIALS, detokenise, normalise
 
 # Marks that cannot be seen, by the short names their code charts use.
@@ -67,11 +68,13 @@ def _render(metrics: dict[str, Any]) -> str:
     names = [score["name"] for score in metrics["scores"]]
     environment.filters["named"] = lambda sentence: _named(sentence, names)
     scores = _in_order(metrics)
+    paces = paces_shown(metrics)
     return environment.get_template("report.html.j2").render(
         metrics=metrics,
         scores=scores,
         colours={score["name"]: i for i, score in enumerate(metrics["scores"])},
-        best=_best(scores),
+        best=_best(scores, paces),
+        paces=paces,
         measure=judged_by(metrics),
         summary=summarise(metrics),
         items=_items(metrics),
@@ -88,7 +91,7 @@ def _in_order(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     return [*ranked(metrics), *(s for s in metrics["scores"] if s["test"] is None)]
 
 
-def _best(scores: list[dict[str, Any]]) -> dict[str, float]:
+def _best(scores: list[dict[str, Any]], paces: dict[str, Pace]) -> dict[str, float]:
     """The best value of each column of the table that has one."""
     best = {}
     for column in ("exact_match", "chrf", "bleu"):
@@ -99,6 +102,8 @@ def _best(scores: list[dict[str, Any]]) -> dict[str, float]:
         values = [s[column] for s in scores if s[column] is not None and s["test"] is not None]
         if len(values) > 1:
             best[column] = min(values)
+    if len(paces) > 1:
+        best["pace"] = min(budget(found) for found in paces.values())
     return best
 
 

@@ -7,19 +7,17 @@ choice of test items alone would make of it (95 %); everything else is "within n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from anyscore.lab.pace import Pace, pace
-
-Measure = Literal["exact_match", "chrf"]
+from anyscore.lab.advice import recommendation, step_time
+from anyscore.lab.pace import SAME_TIME, Pace, budget, pace
+from anyscore.lab.wording import Measure, gap, listed, percent, points, quality
 
 # Below this share of right answers, exact match says little: a hard task, such as translation.
 _FEW_RIGHT = 0.05
 # chrF is one number for the whole test set; for single items it spreads by about so many points.
 _CHRF_SPREAD = 20.0
-# Step times closer than this are called equal: a busy machine moves them as much.
-_SAME_TIME = 1.05
 
 
 def summarise(metrics: dict[str, Any]) -> list[str]:
@@ -32,29 +30,44 @@ def summarise(metrics: dict[str, Any]) -> list[str]:
     asked = [*metrics["settings"]["scores"], *(s["name"] for s in metrics["scores"])]
     failed = [s["name"] for s in metrics["scores"] if "failure" in s]
     untested = [name for name in dict.fromkeys(asked) if name not in {*tested, *failed}]
-    notes = [f"Training failed with {_listed(failed)}."] if failed else []
+    notes = _failures(metrics)
     if metrics["interrupted"] or untested:
-        missing = f", without {_listed(untested)}" if untested else ""
+        missing = f", without {listed(untested)}" if untested else ""
         notes.append(f"The run was interrupted: this covers what had finished{missing}.")
     if not scores:
-        return [*notes, "No score has been tested yet, so nothing can be recommended."]
+        return [*notes, "No score has been tested, so nothing can be recommended."]
     measure = judged_by(metrics)
     if measure == "chrf":
         right = max(s["test"]["exact_match"] for s in scores)
-        found = f"at most {_percent(right)} match" if right else "none matches"
+        found = f"at most {percent(right)} match" if right else "none matches"
         notes.append(
             f"Of the test outputs {found} a reference exactly, "
-            "so chrF (0 to 100) is what tells the scores apart."
+            "so quality is judged by chrF (0 to 100)."
         )
+    paces = paces_shown(metrics)
     if len(scores) == 1:
-        first = f"{scores[0]['name']} reached {_quality(scores[0], measure)}."
+        first = f"{scores[0]['name']} reached {quality(scores[0], measure)}."
         if not untested:
             notes.append("With one score there is nothing to compare: give --scores more.")
-        return [first, *_pace(metrics, scores, measure), *notes]
+        return [first, *_pace(scores, paces), *notes]
     equals = [s for s in scores[1:] if not differ(scores[0], s, metrics)]
     best, *others = _best(scores, equals, metrics)
-    costs = [*_pace(metrics, scores, measure), *_cost(scores)]
-    return [best, *notes, *others, *costs, _recommendation(scores, equals)]
+    costs = [*_pace(scores, paces), *_cost(scores)]
+    return [best, *notes, *others, *costs, recommendation(scores, equals, paces)]
+
+
+def _failures(metrics: dict[str, Any]) -> list[str]:
+    """Why training failed, and with which scores."""
+    reasons: dict[str, list[str]] = {}
+    for score in metrics["scores"]:
+        if "failure" in score:
+            reasons.setdefault(score["failure"], []).append(score["name"])
+    return [f"Training failed with {listed(names)}: {why}." for why, names in reasons.items()]
+
+
+def paces_shown(metrics: dict[str, Any]) -> dict[str, Pace]:
+    """`pace`, where the scores are judged by exact match."""
+    return pace(metrics) if judged_by(metrics) == "exact_match" else {}
 
 
 def ranked(metrics: dict[str, Any]) -> list[dict[str, Any]]:
@@ -104,19 +117,20 @@ def _best(
     best, second, last = scores[0], scores[1], scores[-1]
     level = [s for s in scores if s["test"][measure] == best["test"][measure]]
     if len(level) > 1:
-        said = f"{_listed([s['name'] for s in level])} tie at {_quality(best, measure)}"
+        said = f"{listed([s['name'] for s in level])} tie at {quality(best, measure)}"
         rest = [s for s in equals if s not in level]
         second = next((s for s in scores if s not in level), best)
     else:
-        ahead = _gap(best, second, measure)
+        ahead = gap(best, second, measure)
         said = (
             f"{best['name']} did best on the {items:,} test items with "
-            f"{_quality(best, measure)}, {ahead} ahead of {second['name']}"
+            f"{quality(best, measure)}, {ahead} ahead of {second['name']}"
         )
         rest = list(equals)
     if rest:
-        noise = _points(margin(best, second, metrics), measure)
-        names = _listed([s["name"] for s in rest])
+        noise = points(max(margin(best, s, metrics) for s in rest), measure)
+        every = len(rest) == len(scores) - 1 > 1
+        names = "all the others" if every else listed([s["name"] for s in rest])
         said += (
             f"; but {names} {'is' if len(rest) == 1 else 'are'} within noise of that "
             f"(with {items:,} items, differences under about {noise} can be chance)"
@@ -127,36 +141,30 @@ def _best(
     if last is not second and last not in level:
         beyond = differ(best, last, metrics)
         sentences.append(
-            f"{last['name']} came last with {_quality(last, measure)}, "
-            f"{_gap(best, last, measure)} behind{'' if beyond else ', still within noise'}."
+            f"{last['name']} came last with {quality(last, measure)}, "
+            f"{gap(best, last, measure)} behind{'' if beyond else ', still within noise'}."
         )
     return sentences
 
 
-def _pace(metrics: dict[str, Any], scores: Sequence[dict[str, Any]], measure: Measure) -> list[str]:
+def _pace(scores: Sequence[dict[str, Any]], paces: Mapping[str, Pace]) -> list[str]:
     """Who needed the least training to a validation quality that the best reach."""
-    curves = {s["name"]: s["epochs"] for s in scores if s["epochs"]}
-    if not curves:
-        return []
-    if measure == "chrf":
-        lowest = {name: min(e["valid_loss"] for e in epochs) for name, epochs in curves.items()}
-        name = min(lowest, key=lambda n: lowest[n])
-        loss = f"{lowest[name]:.3f} nats per token"
-        return (
-            [f"The lowest validation loss, {loss}, is that of {name}."] if len(curves) > 1 else []
-        )
-    paces = pace(metrics)
+    if not paces:
+        losses = {s["name"]: [e["valid_loss"] for e in s["epochs"]] for s in scores if s["epochs"]}
+        if len(losses) < 2:
+            return []
+        name = min(losses, key=lambda n: min(losses[n]))
+        loss = f"{min(losses[name]):.3f} nats per token"
+        return [f"The lowest validation loss, {loss}, is that of {name}."]
     reached = {name: found for name, found in paces.items() if found.epochs is not None}
     never = [name for name, found in paces.items() if found.epochs is None]
-    if not reached:
-        return []
-    order = sorted(reached, key=lambda name: _budget(reached[name]))
+    order = sorted(reached, key=lambda name: budget(reached[name]))
     first, last = order[0], order[-1]
-    ratio = _budget(reached[last]) / _budget(reached[first])
+    ratio = budget(reached[last]) / budget(reached[first])
     if len(paces) == 1:
         parts = [f"after {_training(reached[first])}"]
-    elif ratio < _SAME_TIME:
-        who = _listed(order) if never else "every score"
+    elif ratio < SAME_TIME:
+        who = listed(order) if never else "every score"
         parts = [f"{who} after about {_training(reached[first])}"]
     else:
         parts = [
@@ -164,14 +172,9 @@ def _pace(metrics: dict[str, Any], scores: Sequence[dict[str, Any]], measure: Me
             f"{last} last, after {_training(reached[last])}, {ratio:.2g} times as much",
         ]
     if never:
-        parts.append(f"{_listed(never)} never")
-    share = _percent(reached[first].share, 0)
+        parts.append(f"{listed(never)} never")
+    share = percent(reached[first].share, 0)
     return [f"{share} of the validation items right: {'; '.join(parts)}."]
-
-
-def _budget(found: Pace) -> float:
-    """What a pace is compared by: the time, or where that is not known the epochs."""
-    return found.seconds or found.epochs or math.inf
 
 
 def _training(found: Pace) -> str:
@@ -184,15 +187,16 @@ def _cost(scores: Sequence[dict[str, Any]]) -> list[str]:
     sentences = []
     timed = [s for s in scores if s["step_ms"]]
     if len(timed) > 1:
-        fastest, slowest = min(timed, key=_step), max(timed, key=_step)
-        level = [s["name"] for s in timed if _step(s) <= _SAME_TIME * _step(fastest)]
+        fastest, slowest = min(timed, key=step_time), max(timed, key=step_time)
+        level = [s["name"] for s in timed if step_time(s) <= SAME_TIME * step_time(fastest)]
         if len(level) == len(timed):
-            said = f"A training step takes all of them about {_step(fastest):.3g} ms"
+            said = f"A training step takes all of them about {step_time(fastest):.3g} ms"
         else:
+            ratio = step_time(slowest) / step_time(fastest)
             said = (
-                f"A training step is cheapest with {_listed(level)} "
-                f"(about {_step(fastest):.3g} ms) and dearest with {slowest['name']} "
-                f"({_step(slowest):.3g} ms, {_step(slowest) / _step(fastest):.2g} times as long)"
+                f"A training step is cheapest with {listed(level)} "
+                f"(about {step_time(fastest):.3g} ms) and dearest with {slowest['name']} "
+                f"({step_time(slowest):.3g} ms, {ratio:.2g} times as long)"
             )
         sentences.append(f"{said}.")
     counts = sorted({s["score_parameters"] for s in scores})
@@ -203,69 +207,8 @@ def _cost(scores: Sequence[dict[str, Any]]) -> list[str]:
         )
         count = f"{counts[0]:,}" if counts[0] else "no"
         sentences.append(
-            f"{_listed(least)} {'has' if len(least) == 1 else 'have'} {count} parameters in the "
-            f"attention, {_listed(most)} {'has' if len(most) == 1 else 'have'} the most "
+            f"{listed(least)} {'has' if len(least) == 1 else 'have'} {count} parameters in the "
+            f"attention, {listed(most)} {'has' if len(most) == 1 else 'have'} the most "
             f"({counts[-1]:,})."
         )
     return sentences
-
-
-def _recommendation(scores: Sequence[dict[str, Any]], equals: Sequence[dict[str, Any]]) -> str:
-    """The cheapest of those that are not worse than the best."""
-    best = scores[0]
-    candidates = [best, *equals]
-    cheapest = min(_step(s) for s in candidates)
-    choice = min(
-        (s for s in candidates if _step(s) <= _SAME_TIME * cheapest),
-        key=lambda s: (s["score_parameters"], scores.index(s)),
-    )
-    caveat = "This is one seed; before much depends on it, repeat with another --seed."
-    if len(candidates) == len(scores):
-        return (
-            f"Recommendation: these data do not tell the scores apart, so take {choice['name']}, "
-            f"the cheapest. {caveat}"
-        )
-    if choice is best:
-        reason = (
-            "better than every other by more than noise"
-            if not equals
-            else "nothing as good is cheaper"
-        )
-        fastest = min(scores, key=_step)
-        if _SAME_TIME * _step(fastest) < _step(best) < math.inf:
-            ratio = _step(best) / _step(fastest)
-            reason += f", though a step takes {ratio:.2g} times as long as with {fastest['name']}"
-    else:
-        reason = f"within noise of {best['name']}, and the cheapest of those"
-    return f"Recommendation: take {choice['name']}; {reason}. {caveat}"
-
-
-def _step(score: dict[str, Any]) -> float:
-    return float(score["step_ms"] or math.inf)
-
-
-def _quality(score: dict[str, Any], measure: Measure) -> str:
-    test = score["test"]
-    if measure == "chrf":
-        return f"chrF {test['chrf']:.1f}"
-    return f"{_percent(test['exact_match'])} exact match (chrF {test['chrf']:.1f})"
-
-
-def _gap(better: dict[str, Any], worse: dict[str, Any], measure: Measure) -> str:
-    return _points(better["test"][measure] - worse["test"][measure], measure)
-
-
-def _points(difference: float, measure: Measure) -> str:
-    points = difference * 100 if measure == "exact_match" else difference
-    return "less than 0.1 points" if points < 0.05 else f"{points:.1f} points"
-
-
-def _percent(share: float, digits: int = 1) -> str:
-    # Never round up to a perfect result.
-    if share < 1 and round(share * 100, digits) == 100:
-        return "just under 100 %"
-    return f"{share * 100:.{digits}f} %"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
