@@ -6,6 +6,8 @@ import sys
 def main() -> None:
     try:
         from anyscore.lab.cli import app
+
+        app()
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("anyscore"):
             raise
@@ -13,7 +15,6 @@ def main() -> None:
             f"anyscore: the command line needs the package {missing.name!r}, which is not "
             "installed. Install the laboratory with:  pip install 'anyscore[lab]'"
         )
-    app()
 
 
 if __name__ == "__main__":
