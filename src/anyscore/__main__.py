@@ -8,6 +8,8 @@ def main() -> None:
         from anyscore.lab.cli import app
 
         app()
+    except KeyboardInterrupt:  # during the imports; the commands have their own answer
+        sys.exit(130)
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("anyscore"):
             raise

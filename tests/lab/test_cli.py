@@ -6,42 +6,18 @@ import errno
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import SMALL, call, plain
+from typer.testing import Result
 
 import anyscore
-from anyscore.lab import cli
 from anyscore.lab.info import plans
 from anyscore.layers import SCORES
-
-SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu")
-ROWS = [f"{who} {does} {what}" for who in ("she", "he", "it") for does in ("sees", "has")
-        for what in ("it", "one", "two", "a dog", "a cat")]  # fmt: skip
-
-
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"{row}\t{row.upper()}\tnote\n" for row in ROWS), encoding="utf-8")
-    return path
-
-
-def call(*arguments: object, width: int = 80) -> Result:
-    return CliRunner().invoke(
-        cli.app, [str(a) for a in arguments], env={"COLUMNS": str(width), "TERM": "dumb"}
-    )
-
-
-def plain(text: str) -> str:
-    """Without colours and line breaks."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
 def test_compare_ends_with_a_table_words_and_the_report(pairs: Path, tmp_path: Path) -> None:
@@ -57,18 +33,6 @@ def test_compare_ends_with_a_table_words_and_the_report(pairs: Path, tmp_path: P
     assert "parameters" in result.output
     assert "Recommendation" in result.output
     assert f"Report: {out / 'report.html'}" in plain(result.output)
-
-
-def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
-    pairs: Path, tmp_path: Path
-) -> None:
-    result = call("compare", pairs, "--scores", "all", "--out", tmp_path / "run", *SMALL)
-    assert result.exit_code == 0, result.output
-    assert not re.search(r"[\x00-\x09\x0b-\x1f]", result.output)
-    start = result.output.index("┏")
-    table = result.output[start : result.output.index("Report:")]
-    assert max(map(len, table.splitlines())) <= 80
-    assert all(score in table for score in SCORES)
 
 
 def test_columns_unit_seed_and_limit_reach_the_run(pairs: Path, tmp_path: Path) -> None:
@@ -145,6 +109,8 @@ BAD_FILES: list[tuple[bytes | None, str]] = [
     (b"one\n" * 20, "line 1: expected at least 2 columns"),
     (b"a\tb\nc\t\n", "line 2: the target (column 2) is empty"),
     (b"a\tb\n\xff\xfec\td\n", "line 2: expected UTF-8, found the byte 0xff"),
+    (b"\x1b[31ma\n", "found 1: \ufffd[31ma"),
+    (b"a\0\tb\n", "line 1: expected text, found a NUL character at position 2"),
     (b"a\tb\nc\td\n", "too few pairs to split"),
     (b"".join(b"%d%s\tb\n" % (i, b"x" * 200) for i in range(40)), "more than 100 characters"),
 ]
@@ -203,57 +169,6 @@ def test_a_score_that_fails_makes_the_exit_status_1(
     assert (out / "report.html").exists()
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    # The shell that runs the tests may have told its children to ignore Ctrl-C.
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from anyscore.__main__ import main; main()"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
-    )
-
-
-def test_ctrl_c_keeps_what_is_finished_and_reports_it(pairs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    options = ("--epochs", "3000", "--hidden", "16", "--device", "cpu")
-    process = start("compare", pairs, "--scores", "dot", "--out", out, *options)
-    assert process.stdout is not None
-    said = ""
-    while "epoch    2/3000" not in said:
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        said += line
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors == ""
-    assert "Stopped. Writing what is finished" in rest
-    assert f"Report: {out / 'report.html'}" in plain(rest)
-    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["interrupted"] is True
-    assert len(metrics["scores"][0]["epochs"]) >= 2
-    assert (out / "report.html").stat().st_size > 1000
-
-
-def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
-    fifo = tmp_path / "pairs.tsv"
-    os.mkfifo(fifo)
-    process = start("compare", fifo, "--device", "cpu", "--out", tmp_path / "run")
-    with open(fifo, "w") as stream:  # returns once the command reads
-        stream.write("a\tb\n")
-        stream.flush()
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "anyscore: stopped; nothing more was written\n"
-
-
 def test_help_teaches() -> None:
     result = call("--help")
     assert result.exit_code == 0
@@ -294,18 +209,6 @@ def test_info_says_what_runs_where_and_why() -> None:
             assert plan.route in said
             assert plain(plan.reason) in said
     assert max(map(len, result.output.splitlines())) <= 80
-
-
-def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "anyscore", "info"],
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "scaled_dot" in result.stdout
-    assert result.stderr == ""
 
 
 def test_help_does_not_wait_for_pytorch() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from anyscore.lab.compare import Watcher, compare
 from anyscore.lab.data import Example, Task
 from anyscore.lab.encoding import Encoded, encode
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, new_folder, write_whole
+from anyscore.lab.files import RunFailure
 from anyscore.lab.tokens import EOS
 from anyscore.lab.training import Settings, answers
 
@@ -288,45 +287,14 @@ def test_what_is_finished_is_on_disk_before_the_next_score(tmp_path: Path) -> No
     assert metrics["interrupted"] is True
 
 
-def raising(number: int) -> Callable[..., None]:
-    def fail(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_is_one_clear_line_and_no_half_file(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"anyscore.lab.files.os.{call}", raising(errno.ENOSPC))
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"anyscore.lab.files.os.{call}", full)
     with pytest.raises(RunFailure, match=r"scaled_dot\.safetensors: the disk is full; free some"):
         compare(tiny_task(), replace(SETTINGS, epochs=1), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "metrics.json"
-    write_whole(file, b"old")
-    monkeypatch.setattr("anyscore.lab.files.os.fsync", raising(errno.EIO))
-    with pytest.raises(RunFailure, match=r"metrics\.json: cannot be written \(Input/output"):
-        write_whole(file, b"new")
-    assert file.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_new_folder_is_empty_and_can_be_written_to(tmp_path: Path) -> None:
-    folder = new_folder(tmp_path / "a" / "b")
-    assert new_folder(folder) == folder
-    assert list(folder.iterdir()) == []
-    (folder / "x").touch()
-    with pytest.raises(InputError, match="exists and is not empty; give another with --out"):
-        new_folder(folder)
-    with pytest.raises(InputError, match="expected a folder for the run, found a file"):
-        new_folder(folder / "x")
-    with pytest.raises(InputError, match=r"cannot be written to \(Not a directory\)"):
-        new_folder(folder / "x" / "y")
-    with pytest.raises(InputError, match="cannot be written to"):
-        new_folder(Path("/proc/anyscore"))

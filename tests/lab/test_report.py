@@ -52,7 +52,7 @@ def test_table_is_sorted_by_quality(tmp_path: Path) -> None:
     html = body(written(sample_metrics(), tmp_path))
     names = re.findall(r'<span class="name">(\w+)', html)
     assert names == ["additive", "gatv2", "bilinear", "gaussian", "scaled_dot"]
-    assert rows(html)[0] == ["96.2", "98.3", "94.6", "39.8", "118.4", "364,303", "32,896"]
+    assert rows(html)[0] == ["96.2", "98.3", "94.6", "7.4", "39.8", "118.4", "364,303", "32,896"]
     assert "<strong>96.2</strong>" in html
     assert "<strong>95.2</strong>" not in html
     assert "W<sub>k</sub> k" in html
@@ -60,7 +60,28 @@ def test_table_is_sorted_by_quality(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_a_dash(tmp_path: Path) -> None:
-    assert {row[4] for row in rows(body(written(sample_metrics("sentences"), tmp_path)))} == {"—"}
+    assert {row[-3] for row in rows(body(written(sample_metrics("sentences"), tmp_path)))} == {"—"}
+
+
+def test_training_needed_is_a_column(tmp_path: Path) -> None:
+    metrics = sample_metrics()
+    html = body(written(metrics, tmp_path))
+    assert "Training<small>s to 90 %</small>" in html
+    assert "<strong>5.9</strong>" in html
+    assert [row[3] for row in rows(html)] == ["7.4", "7.6", "5.9", "never", "never"]
+    for score in metrics["scores"]:
+        score["step_ms"] = None
+    html = body(written(metrics, tmp_path))
+    assert "Training<small>epochs to 90 %</small>" in html
+    assert "Training<small>" not in body(written(sample_metrics("sentences"), tmp_path))
+
+
+def test_a_failed_score_says_why(tmp_path: Path) -> None:
+    metrics = sample_metrics()
+    metrics["scores"][0] |= {"test": None, "failure": "the loss became nan"}
+    html = body(written(metrics, tmp_path))
+    assert "scaled_dot <em>failed</em>" in html
+    assert "Training failed with <b>scaled_dot</b>: the loss became nan." in html
 
 
 def test_summary_stands_in_the_page(tmp_path: Path) -> None:
@@ -78,7 +99,7 @@ def test_interrupted_run(tmp_path: Path) -> None:
     metrics["scores"][1] |= metrics["scores"][2] | {"name": "bilinear", "parameters": 0}
     html = body(written(metrics, tmp_path))
     assert "Interrupted." in html
-    assert ["—"] * 4 in [row[3:4] * 2 + row[5:] for row in rows(html)]  # never begun
+    assert ["—"] * 4 in [row[3:5] + row[6:] for row in rows(html)]  # never begun
     assert "<strong>331,407</strong>" in html
     assert "additive <em>not finished</em>" in html
     assert rows(html)[-1][:4] == ["—"] * 4

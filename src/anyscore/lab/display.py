@@ -23,6 +23,8 @@ from anyscore.lab.pace import Pace
 from anyscore.lab.summary import paces_shown, ranked, summarise
 from anyscore.lab.wording import percent, visible
 
+_WIDE = 60  # columns from which the bar has room for the steps and the time gone by
+
 
 class TerminalWatcher(Watcher):
     """A progress bar with the time left over all scores, and a line for each epoch.
@@ -34,11 +36,11 @@ class TerminalWatcher(Watcher):
         self.console = console
         self.folder = folder
         self.epochs = 0
+        wide = console.width >= _WIDE
         self.progress = Progress(
             TextColumn("{task.description:11}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            *((MofNCompleteColumn(), TimeElapsedColumn()) if wide else ()),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
@@ -124,8 +126,8 @@ def _table(metrics: dict[str, Any], console: Console) -> Table:
     """As many columns as the terminal has room for; the report has them all."""
     columns = _columns(metrics)
     unbounded = console.options.update(max_width=1000)
-    for given_up in (None, "params", "BLEU", "own", "MiB", "chrF", "ms"):
-        columns.pop(given_up or "", None)
+    for given_up in ("", "params", "BLEU", "own", "MiB", "chrF", "ms"):
+        columns.pop(given_up, None)
         table = Table(caption=_caption(columns))
         for heading in columns:
             side: JustifyMethod = "left" if heading == "score" else "right"
@@ -140,8 +142,8 @@ def _table(metrics: dict[str, Any], console: Console) -> Table:
 
 def _caption(columns: dict[str, list[str]]) -> str:
     meanings = {
-        "ms": "of a training step",
-        "MiB": "most held in one",
+        "ms": "per training step",
+        "MiB": "peak",
         "params": "of the model",
         "own": "of the attention",
     }

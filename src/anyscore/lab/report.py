@@ -216,7 +216,7 @@ def _command(metrics: dict[str, Any]) -> str:
 
 def _named(sentence: str, names: list[str]) -> Markup:
     """The sentence with the names of scores and options set off, numbers kept with their units."""
-    sentence = re.sub(r"(?<=\d) (?=%|ms|points|epoch)", "\u00a0", sentence)
+    sentence = re.sub(r"(?<=\d) (?=%|ms|points|epoch|times|s\b)", "\u00a0", sentence)
     longest_first = sorted(names, key=len, reverse=True)
     parts = re.split(rf"(?<!\w)(--\w+|{'|'.join(map(re.escape, longest_first))})(?!\w)", sentence)
     for i, part in enumerate(parts):

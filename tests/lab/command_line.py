@@ -1,0 +1,40 @@
+"""The command line called as in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from typer.testing import CliRunner, Result
+
+from anyscore.lab import cli
+
+SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu")
+
+
+def call(*arguments: object, width: int = 80) -> Result:
+    return CliRunner().invoke(
+        cli.app, [str(a) for a in arguments], env={"COLUMNS": str(width), "TERM": "dumb"}
+    )
+
+
+def plain(text: str) -> str:
+    """Without colours and line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    # The shell that runs the tests may have told its children to ignore Ctrl-C.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from anyscore.__main__ import main; main()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
+    )

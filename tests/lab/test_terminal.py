@@ -1,0 +1,139 @@
+"""The command line on terminals, pipes and full disks, and when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import SMALL, call, plain, start
+from rich.console import Console
+from sample_metrics import sample_metrics
+
+from anyscore.lab.display import TerminalWatcher, show_outcome
+from anyscore.layers import SCORES
+
+
+def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
+    pairs: Path, tmp_path: Path
+) -> None:
+    result = call("compare", pairs, "--scores", "all", "--out", tmp_path / "run", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", result.output)
+    start = result.output.index("┏")
+    table = result.output[start : result.output.index("Report:")]
+    assert max(map(len, table.splitlines())) <= 80
+    assert all(score in table for score in SCORES)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("command", ["info", "compare"])
+def test_output_that_cannot_be_written_is_one_clear_line(
+    command: str, pairs: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = [pairs, "--out", run, *SMALL] if command == "compare" else []
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "anyscore", command, *map(str, arguments)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 1
+    assert re.fullmatch(r"anyscore: the output cannot be written \(.*\)\n", result.stderr)
+    assert not run.exists()
+
+
+def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Path) -> None:
+    process = start("compare", pairs, "--out", tmp_path / "run", "--epochs", "3000", *SMALL[2:])
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_the_table_gives_up_columns_rather_than_cut_them(width: int) -> None:
+    metrics = sample_metrics()
+    console = Console(width=width, file=io.StringIO())
+    show_outcome(console, metrics, Path("run"))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    table = said[: said.index("•")]
+    assert max(map(len, said.splitlines())) <= width
+    assert "…" not in table
+    for text in ("scaled_dot", "96.2%", "to 90 %", "7.4 s", "never"):
+        assert text in table
+    assert ("own" in table) == (width == 80)
+
+
+@pytest.mark.parametrize(
+    ("width", "left"), [(80, "0/5 0:00:00 left -:--:--"), (40, "left -:--:--")]
+)
+def test_the_bar_fits(width: int, left: str) -> None:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, _environ={})
+    watcher = TerminalWatcher(console, Path("run"))
+    watcher.progress.update(watcher.bar, total=5, description="scaled_dot")
+    console.print(watcher.progress.get_renderable())
+    said = plain(console.file.getvalue())  # type: ignore[attr-defined]
+    assert len(said) <= width
+    assert said.startswith("scaled_dot")
+    assert said.endswith(left)
+
+
+def test_ctrl_c_keeps_what_is_finished_and_reports_it(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = ("--epochs", "3000", "--hidden", "16", "--device", "cpu")
+    process = start("compare", pairs, "--scores", "dot", "--out", out, *options)
+    assert process.stdout is not None
+    said = ""
+    while "epoch    2/3000" not in said:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        said += line
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == ""
+    assert "Stopped. Writing what is finished" in rest
+    assert f"Report: {out / 'report.html'}" in plain(rest)
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["interrupted"] is True
+    assert len(metrics["scores"][0]["epochs"]) >= 2
+    assert (out / "report.html").stat().st_size > 1000
+
+
+def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
+    fifo = tmp_path / "pairs.tsv"
+    os.mkfifo(fifo)
+    process = start("compare", fifo, "--device", "cpu", "--out", tmp_path / "run")
+    with open(fifo, "w") as stream:  # returns once the command reads
+        stream.write("a\tb\n")
+        stream.flush()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "anyscore: stopped; nothing more was written\n"
+
+
+def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "anyscore", "info"],  # with "·", "−" and "√" in the formulas
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "q.k / ?d" in result.stdout
+    assert result.stderr == ""
