@@ -30,7 +30,10 @@ DEFAULT_SCORES = ("scaled_dot", "bilinear", "additive", "gaussian", "gatv2")
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
 _ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|"}
 
-_STEPS = {True: 525, False: 1000}  # the default budget: of the dates, of a file
+# The default width and training steps, of the dates and of a file. The dates are easy: a wide model
+# answers them with any score, a narrow one shows what a score is worth.
+_HIDDEN = {True: 32, False: 128}
+_STEPS = {True: 1900, False: 1000}
 
 _COMPARE_HELP = (
     "Train one small model with each attention score; say which is worth it.\n\n"
@@ -110,10 +113,16 @@ def compare(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Pairs in a training step.")] = 64,
-    hidden: Annotated[int, typer.Option(help="Width of the model.")] = 128,
+    hidden: Annotated[
+        int | None,
+        typer.Option(help="Width of the model.", show_default="32 for the dates, 128 for a file"),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")
     ] = "auto",
+    threads: Annotated[
+        int, typer.Option(help="Of the CPU. One is fastest for models as small as these.")
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -141,6 +150,7 @@ def compare(
     with _one_line_errors():
         names = _scores(scores)
         numbers = {"--epochs": epochs, "--batch-size": batch_size, "--hidden": hidden}
+        numbers["--threads"] = threads
         for option, value in numbers.items():
             if value is not None and value < 1:
                 raise InputError(f"{option}: expected 1 or more, got {value}")
@@ -152,6 +162,8 @@ def compare(
         # spin made a training step forty times slower. It must be said before PyTorch comes in.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Here, because they import PyTorch: help and complaints should not wait for it.
+        import torch
+
         from anyscore.lab.compare import compare as run
         from anyscore.lab.data import load_task
         from anyscore.lab.devices import find_device
@@ -159,6 +171,7 @@ def compare(
         from anyscore.lab.training import Settings, default_epochs
 
         found = find_device(device)
+        torch.set_num_threads(threads)
         task = load_task(
             pairs,
             source=source,
@@ -172,7 +185,7 @@ def compare(
             seed=seed,
             epochs=epochs or default_epochs(task, batch_size, _STEPS[pairs is None]),
             batch_size=batch_size,
-            hidden=hidden,
+            hidden=hidden or _HIDDEN[pairs is None],
             device=found,
         )
         folder = new_folder(out or Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}")

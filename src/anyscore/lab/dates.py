@@ -35,7 +35,7 @@ from anyscore.lab.errors import InputError
 from anyscore.lab.tokens import normalise
 
 LANGUAGES = 60
-PAIRS = 6000
+PAIRS = 12000
 YEARS = (1900, 2099)  # first and last
 FORMATS = ("full", "long", "medium")
 

@@ -41,7 +41,7 @@ class Settings:
     epochs: int = 6
     batch_size: int = 64
     hidden: int = 128
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     dropout: float = 0.1
     device: str = "cpu"
 
