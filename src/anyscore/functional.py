@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -104,10 +104,7 @@ def plan(
     Plan(route='reference', reason='no fused implementation for this framework')
     """
     check_options(dropout, dropout_seed, impl)
-    xp, seam = find(query, key, value)
-    own, dtype = seam.precision(query)
-    with own() if isinstance(score, Score) else nullcontext():
-        task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
+    _, seam, _, task = lower(query, key, value, score, mask, valid_lens)
     return choose(seam, task, dropout, return_lse, impl)[0]
 
 
@@ -126,10 +123,7 @@ def attend(
 ) -> tuple[AttentionOutput, Task]:
     """`attention` for layers: the output, and the task, from which `weights` can be had later."""
     check_options(dropout, dropout_seed, impl)
-    xp, seam = find(query, key, value)
-    own, dtype = seam.precision(query)
-    with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
-        task = lower(xp, dtype, query, key, value, score, mask, valid_lens)
+    xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
     with own():
         _, route = choose(seam, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
@@ -151,29 +145,32 @@ def find(query: Array, key: Array, value: Array) -> tuple[Ops, Seam]:
 
 
 def lower(
-    xp: Ops,
-    dtype: str | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    score: Any,
-    mask: Any,
-    valid_lens: Any,
-) -> Task:
-    """Check a call and lower it; dtype: what autocasting asks for, as it does of any product."""
-    if dtype is not None:
+    query: Array, key: Array, value: Array, score: Any, mask: Any, valid_lens: Any
+) -> tuple[Ops, Seam, Callable[[], AbstractContextManager[Any]], Task]:
+    """A call, checked and lowered; with its operations, its seam and its context to compute in."""
+    xp, seam = find(query, key, value)
+    own, dtype = seam.precision(query)
+    with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
+        if dtype is not None:
+            query, key, value, score = _autocast(xp, dtype, query, key, value, score)
+        sizes = check_tensors(xp, query, key, value)
+        return xp, seam, own, prepare(xp, sizes, query, key, value, score, mask, valid_lens)
 
-        def autocast(x: Array) -> Array:
-            rounded = xp.dtype(x) in ("float32", "float16", "bfloat16")
-            return xp.astype(x, dtype) if rounded else x
 
-        query, key, value = autocast(query), autocast(key), autocast(value)
-        if isinstance(score, Score):
-            wide = [name for name, shape in score.shapes.items() if shape == ()]  # scales
-            tensors = {name: x for name, x in score.tensors().items() if name not in wide}
-            score = replace(score, **{name: autocast(x) for name, x in tensors.items()})
-    sizes = check_tensors(xp, query, key, value)
-    return prepare(xp, sizes, query, key, value, score, mask, valid_lens)
+def _autocast(
+    xp: Ops, dtype: str, query: Array, key: Array, value: Array, score: Any
+) -> tuple[Any, ...]:
+    """What autocasting to `dtype` makes of the inputs of a product; scales are not rounded."""
+
+    def cast(x: Array) -> Array:
+        rounded = xp.dtype(x) in ("float32", "float16", "bfloat16")
+        return xp.astype(x, dtype) if rounded else x
+
+    if isinstance(score, Score):
+        wide = [name for name, shape in score.shapes.items() if shape == ()]
+        tensors = {name: x for name, x in score.tensors().items() if name not in wide}
+        score = replace(score, **{name: cast(x) for name, x in tensors.items()})
+    return cast(query), cast(key), cast(value), score
 
 
 def run_reference(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:

@@ -49,8 +49,7 @@ class SelfAttention(nn.Module):
         self.sizes = [d_k, d_k, d_v]
         self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias, **made)
         sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True, **made}
-        own = sizes if is_named(score) else {}
-        own = own | numbers
+        own = {**(sizes if is_named(score) else {}), **numbers}
         self.attention = Attention(score, dropout=dropout, **own)
         self.W_o = nn.Linear(d_v, embedding_size, bias=bias, **made) if project_output else None
 
@@ -123,8 +122,7 @@ class MultiHeadAttention(nn.Module):
         )
         sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True, **made}
         sizes |= {"heads": n_heads, "kv_heads": kv_heads}
-        own = sizes if is_named(score) else {}
-        own = own | numbers
+        own = {**(sizes if is_named(score) else {}), **numbers}
         self.attention = Attention(score, dropout=dropout, **own)
 
     def forward(
