@@ -12,45 +12,10 @@ from torch.func import grad, hessian, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import Additive, Causal, Keys, Lengths, attention
-from samples import NAMES, make_score, normal
+from samples import normal
+from transformed import MASK, MASKS, SCORES, WARNINGS, autograd, loss_of, same, tensors, torch_score
 
-# What PyTorch 2.13 itself warns about while it decomposes, traces or exports.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning"),
-]
-
-SCORES = pytest.mark.parametrize("name", NAMES)
-MASKS = {
-    "none": lambda: None,
-    "lengths": lambda: Lengths(torch.tensor([4, 0])),
-    "boolean": lambda: torch.tensor(normal(2, 3, 7) > -0.5),
-    "causal": lambda: Causal("end") & Lengths(torch.tensor([4, 6])),
-}
-MASK = pytest.mark.parametrize("mask", MASKS)
-
-
-def tensors(*lead: int, seed: int = 0) -> list[Tensor]:
-    shapes = ((*lead, 3, 5), (*lead, 7, 5), (*lead, 7, 2))
-    return [torch.tensor(normal(*shape, seed=seed)) for shape in shapes]
-
-
-def torch_score(name: str, seed: int = 0) -> Any:
-    return make_score(name, seed).map(torch.tensor)
-
-
-def loss_of(name: str, mask: str) -> Callable[..., Tensor]:
-    score, made = torch_score(name), MASKS[mask]()
-    return lambda q, k, v: attention(q, k, v, score=score, mask=made).square().sum()
-
-
-def autograd(f: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, ...]:
-    leaves = [x.detach().clone().requires_grad_() for x in xs]
-    return torch.autograd.grad(f(*leaves), leaves)
-
-
-def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(tuple(found), tuple(expected), rtol=1e-10, atol=1e-12)
+pytestmark = WARNINGS
 
 
 # torch.func
