@@ -1,0 +1,148 @@
+// All gradients, from the log-sum-exp: scores are computed again, tile by tile.
+//
+//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse),  D_i = dO_i · O_i
+#pragma once
+
+#include "forward.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// A task works on one group of problems and one chunk of keys: it owns d_b, d_key_bias and d_value
+// there, and has its own part of d_a and d_weight, which are summed afterwards in a fixed order.
+template <class T> struct Partial {
+    Size chunks, queries, padded;
+    T *d_a, *d_weight, *delta;  // delta: D
+
+    T* of_a(Size n, Size chunk) const { return d_a + (n * chunks + chunk) * queries * padded; }
+    T* of_weight(Size n, Size chunk) const { return d_weight + (n * chunks + chunk) * padded; }
+};
+
+template <class Scorer, class T> class BackwardChunk {
+    static constexpr int L = LANES<T>;
+
+public:
+    BackwardChunk(Arena& arena, const Call& call)
+        : tile(arena, call), padded(tile.padded), v_padded(round_up(call.value_width, L)),
+          v_rows(arena.take<T>(TILE * v_padded)), v_columns(arena.take<T>(v_padded * TILE)),
+          d_output(arena.take<T>(TILE * v_padded)), d_b(arena.take<T>(TILE * padded)),
+          d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)), d_bias(arena.take<T>(TILE)),
+          factors(arena.take<T>(TILE)) {}
+
+    void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial,
+             Size n, Size chunk) {
+        Size tiles = (call.keys + TILE - 1) / TILE;
+        T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
+        std::memset(d_a, 0, std::size_t(call.queries * padded) * sizeof(T));
+        std::memset(d_weight, 0, std::size_t(padded) * sizeof(T));
+        tile.begin(call, sets, n);
+        Size ready = -1;  // the block of queries that the scorer holds
+        for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
+            Size j0 = t * TILE;
+            int keys = int(call.keys - j0 < TILE ? call.keys - j0 : TILE);
+            bool started = false;
+            for (Size first = 0; first < call.queries; first += TILE) {
+                int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+                Spans spans(call, n, first, count);
+                if (spans.high <= j0 || spans.low >= j0 + keys) continue;
+                if (!started) begin_tile(call, sets, n, j0, keys);
+                started = true;
+                if (ready != first) {
+                    tile.queries(call, n, first, count);
+                    tile.scorer.queries(tile.query, count);
+                    tile.scorer.query_rows(tile.query, count);
+                    ready = first;
+                }
+                tile.compute(call, sets, spans, n, first, count, j0, keys);
+                block(call, back, partial, spans, n, first, count, j0, keys, d_a, d_weight);
+            }
+            if (started) finish_tile(call, back, n, j0, keys);
+        }
+    }
+
+private:
+    void begin_tile(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size j0, int keys) {
+        tile.keys(call, sets, n, j0, keys);
+        bool odd[TILE];
+        read_tile(call.b, n, j0, keys, call.width, padded, Scorer::limit(), tile.key, odd);
+        tile.scorer.key_rows(tile.key, keys);
+        for (int j = 0; j < keys; j++) {
+            read_row(call.value, n, j0 + j, call.value_width, v_rows + j * v_padded);
+            for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;
+        }
+        std::memset(v_rows + keys * v_padded, 0, std::size_t((TILE - keys) * v_padded) * sizeof(T));
+        for (Size d = 0; d < v_padded; d += L)
+            for (int j = 0; j < TILE; j += L) {
+                Vector<T> square[L];
+                for (int l = 0; l < L; l++) square[l] = load(v_rows + (j + l) * v_padded + d);
+                transpose<T>(square);
+                for (int l = 0; l < L; l++) store(v_columns + (d + l) * TILE + j, square[l]);
+            }
+        std::memset(d_b, 0, std::size_t(keys * padded) * sizeof(T));
+        std::memset(d_value, 0, std::size_t(keys * v_padded) * sizeof(T));
+        for (int j = 0; j < TILE; j++) d_bias[j] = 0;
+    }
+
+    void block(const Call& call, const Backward& back, const Partial<T>& partial, const Spans& spans, Size n,
+               Size first, int count, Size j0, int keys, T* d_a, T* d_weight) {
+        int end = int(round_up(keys, L));
+        Size at = n * call.queries + first;
+        bool any_odd_output = false, odd_output[TILE];
+        T finite = from_bits<T>(Bits<T>::INFINITE - 1);
+        any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded, finite, d_output, odd_output);
+        for (int i = 0; i < count; i++) std::memset(ds + i * TILE, 0, std::size_t(end) * sizeof(T));
+        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
+        bool has_odd = tile.any_odd_query || tile.any_odd_key;
+        for (int i = 0; i < count; i++) {
+            T *p = tile.s + i * TILE, *d = ds + i * TILE;
+            Part part(call, spans, n, first, i, j0, keys);
+            weights_of(part, p, ((const T*)back.lse)[at + i], keys);
+            T shift = -partial.delta[at + i];
+            if (back.d_lse && part.from < part.to) shift += ((const T*)back.d_lse)[at + i];
+            if (call.dropout.rate > 0) {
+                dropout_factors(call.dropout, n, first + i, j0, factors);
+                for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] * factors[j] + shift);
+                for (int j = 0; j < keys; j++) p[j] *= factors[j];
+            } else {
+                for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
+            }
+            if (!part.is_whole(keys)) part.mask(d, keys, T(0));
+            for (int j = 0; j < keys; j++) d_bias[j] += d[j];
+            if (has_odd)
+                for (int j = part.from; j < part.to; j++)
+                    if ((tile.odd_query[i] || tile.odd_key[j]) && part.has(j)) {
+                        tile.odd_rows.gradient(call, n, first + i, j0 + j, d[j], Scorer::FACTOR,
+                                               d_a + (first + i) * padded, d_b + j * padded, d_weight);
+                        d[j] = 0;
+                    }
+        }
+        gemm(d_value, v_padded, tile.s, 1, TILE, d_output, v_padded, keys, v_padded, count);
+        if (any_odd_output)
+            for (int i = 0; i < count; i++) {
+                if (!odd_output[i]) continue;
+                Part part(call, spans, n, first, i, j0, keys);
+                T* row = d_output + i * v_padded;
+                read_row(back.d_output, n, first + i, call.value_width, row);
+                for (int j = part.from; j < part.to; j++)
+                    for (Size d = 0; part.has(j) && d < call.value_width; d++)
+                        d_value[j * v_padded + d] += tile.s[i * TILE + j] * row[d];
+            }
+        tile.scorer.gradients(count, keys, ds, d_a + first * padded, d_b, d_weight);
+    }
+
+    void finish_tile(const Call& call, const Backward& back, Size n, Size j0, int keys) {
+        for (int j = 0; j < keys; j++) {
+            T* to_b = (T*)back.d_b.data + back.d_b.at[n] + (j0 + j) * call.width;
+            T* to_value = (T*)back.d_value.data + back.d_value.at[n] + (j0 + j) * call.value_width;
+            for (Size d = 0; d < call.width; d++) to_b[d] += Scorer::FACTOR * tile.weight.raw[d] * d_b[j * padded + d];
+            for (Size d = 0; d < call.value_width; d++) to_value[d] += d_value[j * v_padded + d];
+        }
+        if (back.d_key_bias.data)
+            for (int j = 0; j < keys; j++) ((T*)back.d_key_bias.data)[back.d_key_bias.at[n] + j0 + j] += d_bias[j];
+    }
+
+    TileScores<Scorer, T> tile;
+    Size padded, v_padded;
+    T *v_rows, *v_columns, *d_output, *d_b, *d_value, *ds, *d_bias, *factors;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,103 @@
+// A call as plain data: what module.cpp makes of arrays, and every kernel takes.
+//
+// The leading dimensions of a call are flattened to problems, n = 0 … problems − 1. An array says
+// for each where its part starts, so broadcasting and grouped heads are numbers here, not copies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace anyscore {
+
+using Size = std::int64_t;
+
+enum class Type { F32, F64, F16, BF16 };
+
+// Rows of unit stride: row i of problem n starts at element at[n] + i · stride.
+struct Rows {
+    const void* data = nullptr;
+    Type type = Type::F32;
+    const Size* at = nullptr;
+    Size stride = 0;
+};
+
+// Key j is attended by query i if start ≤ j < stop; entry i of problem n is data[at[n] + i · stride].
+struct Bound {
+    const std::int64_t* data = nullptr;
+    const Size* at = nullptr;
+    Size stride = 0;
+};
+
+struct Keep {
+    const bool* data = nullptr;
+    const Size* at = nullptr;
+    Size row = 0, column = 0;
+};
+
+struct Dropout {
+    double rate = 0;
+    std::uint64_t seed = 0;
+    Size period = 1;  // problem n draws the numbers of n % period
+};
+
+struct Call {
+    Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
+    Rows a, b, value;
+    Rows weight;    // one row of `width` each, or none: 1
+    Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
+    Bound start, stop;
+    Keep keep;
+    double scale = 1;
+    Dropout dropout;
+    Rows packed;  // what prepare_keys wrote, or none
+    // Problems with the same b share what is made of it: key_set[n] numbers it, and
+    // first_problem[key set] is one that has it.
+    Size key_sets = 0;
+    const Size* key_set = nullptr;
+    const Size* first_problem = nullptr;
+};
+
+// Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the
+// type of the log-sum-exp. size: of the whole array.
+struct Gradient {
+    void* data = nullptr;
+    const Size* at = nullptr;
+    Size size = 0;
+};
+
+// The problems in groups: group g holds members[first[g]] … members[first[g + 1] − 1], in order.
+struct Groups {
+    Size count = 0;
+    const Size* first = nullptr;
+    const Size* members = nullptr;
+};
+
+struct Backward {
+    const void* lse = nullptr;
+    Rows output, d_output;
+    const void* d_lse = nullptr;  // or none
+    Gradient d_a, d_b, d_weight, d_key_bias, d_value;
+    Groups of_a, of_weight;  // problems with the same a, and with the same weight
+    // Problems that share b, key_bias or value are worked on by one task, in order, so that sums are
+    // the same for any number of threads.
+    Groups tasks;
+};
+
+// The kernels of one instruction set, for one pair and one type of the sums.
+struct Kernels {
+    // output: (problems, queries, value_width) of `output_type`; lse: (problems, queries).
+    void (*forward)(const Call&, void* output, Type output_type, void* lse, int threads);
+    // weights: (problems, queries, keys), from the log-sum-exp.
+    void (*weights)(const Call&, const void* lse, void* weights, int threads);
+    void (*backward)(const Call&, const Backward&, int threads);
+    // packed: (keys + 1, width) of each key set, one after the other.
+    void (*prepare)(const Call&, void* packed, int threads);
+};
+
+enum PairIndex { PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, PAIRS };
+
+struct KernelTable {
+    Kernels of[PAIRS][2];  // [pair][0: float, 1: double]
+};
+
+}  // namespace anyscore

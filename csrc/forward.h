@@ -1,0 +1,178 @@
+// Output and log-sum-exp, by an online softmax over tiles of keys.
+#pragma once
+
+#include "attend.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+constexpr Size FEW = 2;  // queries up to which lanes go along features: a decoder's step
+
+// Below this many elements a second thread costs more than it saves.
+inline int threads_for(const Call& call, int threads) {
+    double elements = double(call.problems) * double(call.queries) * double(call.keys) * double(call.width + call.value_width / 2 + 8);
+    return elements < 1e6 ? 1 : threads;
+}
+
+template <class Scorer, class T> class ForwardBlock {
+    static constexpr int L = LANES<T>;
+
+public:
+    ForwardBlock(Arena& arena, const Call& call)
+        : tile(arena, call), values(arena, call), output(arena.take<T>(TILE * values.padded)),
+          top(arena.take<T>(TILE)), sum(arena.take<T>(TILE)), factors(arena.take<T>(TILE)) {}
+
+    void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
+        int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+        Spans spans(call, n, first, count);
+        tile.begin(call, sets, n);
+        tile.queries(call, n, first, count);
+        bool few = call.queries <= FEW;
+        if (few)
+            tile.scorer.few_queries(tile.query, count);
+        else
+            tile.scorer.queries(tile.query, count);
+        std::memset(output, 0, std::size_t(count * values.padded) * sizeof(T));
+        for (int i = 0; i < count; i++) top[i] = lowest<T>(), sum[i] = 0, is_odd[i] = false;
+        for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
+            int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
+            if (few) {
+                few_scores(call, sets, n, j0, keys, count);
+                tile.finish(call, spans, n, first, count, j0, keys);
+            } else {
+                tile.keys(call, sets, n, j0, keys);
+                tile.compute(call, sets, spans, n, first, count, j0, keys);
+            }
+            bool whole = true;
+            for (int i = 0; i < count; i++) whole &= softmax(call, spans, n, first, i, j0, keys);
+            values.read_for(call, n, j0, keys, whole);
+            gemm(output, values.padded, tile.s, TILE, 1, values.rows, values.stride, count, values.padded, keys);
+            values.add_odd(call, spans, n, first, count, j0, keys, tile.s, output);
+        }
+        for (int i = 0; i < count; i++) {
+            T* row = output + i * values.padded;
+            T scale = is_odd[i] ? nan<T>() : sum[i] > 0 ? 1 / sum[i] : T(0);
+            for (Size d = 0; d < call.value_width; d++) row[d] *= scale;
+            Size at = n * call.queries + first + i;
+            write(to, type, at * call.value_width, call.value_width, row);
+            lse[at] = is_odd[i] ? nan<T>() : sum[i] > 0 ? top[i] + T(std::log(sum[i])) : minus_infinity<T>();
+        }
+    }
+
+private:
+    void few_scores(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size j0, int keys, int count) {
+        const T* rows = tile.key;
+        Size stride = tile.padded;
+        if (sets.is_prepared(call)) {
+            bool direct = tile.padded == call.width;
+            const T* packed = (const T*)call.packed.data + call.packed.at[n] + (1 + j0) * call.packed.stride;
+            for (int j = 0; j < keys; j++) {
+                tile.odd_key[j] = is_nan(packed[j * call.packed.stride]);
+                if (direct) continue;
+                for (Size d = 0; d < tile.padded; d++)
+                    tile.key[j * tile.padded + d] = d < call.width ? packed[j * call.packed.stride + d] : T(0);
+            }
+            if (direct) rows = packed, stride = call.packed.stride;
+        } else {
+            read_tile(call.b, n, j0, keys, call.width, tile.padded, Scorer::limit(), tile.key, tile.odd_key);
+            rows = tile.scorer.few_keys(tile.key, keys, tile.panels);
+        }
+        tile.finish_keys(call, n, j0, keys);
+        tile.scorer.few_scores(count, rows, stride, keys, tile.s);
+    }
+
+    // Scores of query i to weights relative to the running maximum; gives whether it attends all keys.
+    bool softmax(const Call& call, const Spans& spans, Size n, Size first, int i, Size j0, int keys) {
+        Part part(call, spans, n, first, i, j0, keys);
+        T* s = tile.s + i * TILE;
+        int end = int(round_up(keys, L));
+        bool whole = part.is_whole(keys);
+        if (!whole || end != keys) part.mask(s, end, lowest<T>());
+        T most = lowest<T>();
+        typename Bits<T>::Unsigned odd = 0;
+        for (int j = 0; j < end; j++) {
+            most = max(most, s[j]);
+            auto u = bits(s[j]);
+            odd |= (u << 1) > (Bits<T>::INFINITE << 1) || u == Bits<T>::INFINITE ? 1 : 0;
+        }
+        if (odd) is_odd[i] = true;
+        if (is_odd[i] || part.from == part.to) {
+            for (int j = 0; j < end; j++) s[j] = 0;
+            return whole;
+        }
+        if (most > top[i]) {
+            T scale = exp_or_zero(top[i] - most);
+            sum[i] *= scale;
+            T* row = output + i * values.padded;
+            for (Size d = 0; d < values.padded; d++) row[d] *= scale;
+            top[i] = most;
+        }
+        T here = top[i], total = 0;
+#pragma omp simd reduction(+ : total)
+        for (int j = 0; j < end; j++) {
+            s[j] = exp_or_zero(s[j] - here);
+            total += s[j];
+        }
+        if (here == lowest<T>()) {  // scores of −∞ alone: as if nothing were attended
+            for (int j = 0; j < end; j++) s[j] = 0;
+            return whole;
+        }
+        sum[i] += total;
+        if (call.dropout.rate > 0) {
+            dropout_factors(call.dropout, n, first + i, j0, factors);
+            for (int j = 0; j < end; j++) s[j] *= factors[j];
+        }
+        return whole;
+    }
+
+    TileScores<Scorer, T> tile;
+    TileValues<T> values;
+    T *output, *top, *sum, *factors;
+    bool is_odd[TILE];
+};
+
+template <class Scorer, class T>
+void forward(const Call& call, void* output, Type type, void* lse, int threads) {
+    using Task = ForwardBlock<Scorer, T>;
+    threads = threads_for(call, threads);
+    Size blocks = (call.queries + TILE - 1) / TILE;
+    bool shared = call.queries > FEW && call.problems * blocks > call.key_sets;
+    KeySets<Scorer, T> sets(call, shared, threads);
+    Slots<Task> slots(call, threads);
+    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
+        Task task = slots.task(call, slot);
+        task.run(call, sets, index / blocks, index % blocks * TILE, output, type, (T*)lse);
+    });
+}
+
+// The weights themselves, from the log-sum-exp: for those who ask for them.
+template <class Scorer, class T> void weights(const Call& call, const void* lse, void* output, int threads) {
+    using Task = TileScores<Scorer, T>;
+    threads = threads_for(call, threads);
+    Size blocks = (call.queries + TILE - 1) / TILE;
+    KeySets<Scorer, T> sets(call, call.problems * blocks > call.key_sets, threads);
+    Slots<Task> slots(call, threads);
+    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
+        Task task = slots.task(call, slot);
+        Size n = index / blocks, first = index % blocks * TILE;
+        int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+        Spans spans(call, n, first, count);
+        T* to = (T*)output + (n * call.queries + first) * call.keys;
+        std::memset(to, 0, std::size_t(count * call.keys) * sizeof(T));
+        task.begin(call, sets, n);
+        task.queries(call, n, first, count);
+        task.scorer.queries(task.query, count);
+        for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
+            int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
+            task.keys(call, sets, n, j0, keys);
+            task.compute(call, sets, spans, n, first, count, j0, keys);
+            for (int i = 0; i < count; i++) {
+                T of_row = ((const T*)lse)[n * call.queries + first + i];
+                Part part(call, spans, n, first, i, j0, keys);
+                weights_of(part, task.s + i * TILE, of_row, keys);
+                std::memcpy(to + i * call.keys + j0, task.s + i * TILE, std::size_t(keys) * sizeof(T));
+            }
+        }
+    });
+}
+
+}  // namespace anyscore::ANYSCORE_ISA

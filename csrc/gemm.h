@@ -1,0 +1,44 @@
+// C += A · B for tiles, the accumulators in registers.
+#pragma once
+
+#include "rows.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// M rows and N vectors of C. A[i, k] stands at a[i · row + k · column]; B is row-major.
+template <class T, int M, int N>
+ANYSCORE_INLINE void gemm_tile(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int depth) {
+    constexpr int L = LANES<T>;
+    Vector<T> sum[M][N];
+    for (int i = 0; i < M; i++)
+        for (int n = 0; n < N; n++) sum[i][n] = load(c + i * ldc + n * L);
+    for (int k = 0; k < depth; k++) {
+        Vector<T> right[N];
+        for (int n = 0; n < N; n++) right[n] = load(b + k * ldb + n * L);
+        for (int i = 0; i < M; i++)
+            for (int n = 0; n < N; n++) sum[i][n] += a[i * row + k * column] * right[n];
+    }
+    for (int i = 0; i < M; i++)
+        for (int n = 0; n < N; n++) store(c + i * ldc + n * L, sum[i][n]);
+}
+
+template <class T, int N>
+inline void gemm_columns(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, int depth) {
+    int i = 0;
+    for (; i + 4 <= rows; i += 4) gemm_tile<T, 4, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
+    for (; i < rows; i++) gemm_tile<T, 1, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
+}
+
+// `columns` is a multiple of LANES.
+template <class T>
+inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, int depth) {
+    constexpr int L = LANES<T>, N = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;
+    Size n = 0;
+    if (rows < 4)  // a row alone needs more vectors to keep the units busy
+        for (; n + 2 * N * L <= columns; n += 2 * N * L)
+            gemm_columns<T, 2 * N>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
+    for (; n + N * L <= columns; n += N * L) gemm_columns<T, N>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
+    for (; n < columns; n += L) gemm_columns<T, 1>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
+}
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,136 @@
+// The backward as a whole: tasks, and the sums over what they give.
+#pragma once
+
+#include "backward.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+template <class T> struct RowReader {
+    RowReader(Arena& arena, const Call& call)
+        : one(arena.take<T>(call.value_width)), two(arena.take<T>(call.value_width)), weight(arena, call.width) {}
+    T *one, *two;
+    Weight<T> weight;
+};
+
+// D_i = dO_i · O_i
+template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
+    Slots<RowReader<T>> slots(call, threads);
+    Size blocks = (call.queries + TILE - 1) / TILE;
+    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
+        RowReader<T> rows = slots.task(call, slot);
+        Size n = index / blocks, i = index % blocks * TILE, end = i + TILE < call.queries ? i + TILE : call.queries;
+        for (; i < end; i++) {
+            read_row(back.output, n, i, call.value_width, rows.one);
+            read_row(back.d_output, n, i, call.value_width, rows.two);
+            T sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (Size d = 0; d < call.value_width; d++) sum += rows.one[d] * rows.two[d];
+            bool odd = largest(rows.two, call.value_width) >= Bits<T>::INFINITE;
+            delta[n * call.queries + i] = odd ? nan<T>() : sum;
+        }
+    });
+}
+
+// d_a: over the chunks, and over the problems that share a, in order.
+template <class Scorer, class T>
+void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
+    Slots<RowReader<T>> slots(call, threads);
+    Size blocks = (call.queries + TILE - 1) / TILE;
+    for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
+        RowReader<T> rows = slots.task(call, slot);
+        Size set = index / blocks, first = index % blocks * TILE;
+        Size end = first + TILE < call.queries ? first + TILE : call.queries;
+        for (Size m = back.of_a.first[set]; m < back.of_a.first[set + 1]; m++) {
+            Size n = back.of_a.members[m];
+            rows.weight.read_for(call, n, call.width);
+            const T* weight = rows.weight.raw;
+            for (Size i = first; i < end; i++) {
+                T* to = (T*)back.d_a.data + back.d_a.at[n] + i * call.width;
+                if (m == back.of_a.first[set])
+                    for (Size d = 0; d < call.width; d++) to[d] = 0;
+                for (Size chunk = 0; chunk < partial.chunks; chunk++) {
+                    const T* from = partial.of_a(n, chunk) + i * partial.padded;
+                    for (Size d = 0; d < call.width; d++) to[d] += Scorer::FACTOR * weight[d] * from[d];
+                }
+            }
+        }
+    });
+}
+
+template <class T> void sum_weights(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
+    if (!back.d_weight.data) return;
+    for_each(threads, back.of_weight.count, [&](Size set, int) {
+        T* to = (T*)back.d_weight.data + back.d_weight.at[back.of_weight.members[back.of_weight.first[set]]];
+        for (Size d = 0; d < call.width; d++) {
+            double sum = 0;
+            for (Size m = back.of_weight.first[set]; m < back.of_weight.first[set + 1]; m++)
+                for (Size chunk = 0; chunk < partial.chunks; chunk++)
+                    sum += double(partial.of_weight(back.of_weight.members[m], chunk)[d]);
+            to[d] = T(call.scale * sum);
+        }
+    });
+}
+
+template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
+    using Task = BackwardChunk<Scorer, T>;
+    threads = threads_for(call, threads);
+    Size padded = round_up(call.width, LANES<T>), tiles = (call.keys + TILE - 1) / TILE;
+    Size chunks = back.tasks.count ? (4 + back.tasks.count - 1) / back.tasks.count : 1;
+    chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
+    Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
+    Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
+    Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
+    Partial<T> partial{chunks, call.queries, padded, (T*)d_a.data, (T*)d_weight.data, (T*)delta.data};
+    for (const Gradient* gradient : {&back.d_b, &back.d_value, &back.d_key_bias})
+        if (gradient->data && gradient->size)
+            std::memset(gradient->data, 0, std::size_t(gradient->size) * sizeof(T));
+    make_delta(call, back, partial.delta, threads);
+    {
+        KeySets<Scorer, T> sets(call, false, threads);
+        Slots<Task> slots(call, threads);
+        for_each(threads, back.tasks.count * chunks, [&](Size index, int slot) {
+            Task task = slots.task(call, slot);
+            Size group = index / chunks;
+            for (Size m = back.tasks.first[group]; m < back.tasks.first[group + 1]; m++)
+                task.run(call, back, sets, partial, back.tasks.members[m], index % chunks);
+        });
+    }
+    sum_queries<Scorer>(call, back, partial, threads);
+    sum_weights(call, back, partial, threads);
+}
+
+// What a decoder keeps of its keys: for each set a row for the range, and the keys' rows.
+template <class Scorer, class T> void prepare(const Call& call, void* packed, int threads) {
+    struct Task {
+        Task(Arena& arena, const Call& call)
+            : padded(round_up(call.width, LANES<T>)), scorer(arena, call.width), rows(arena.take<T>(TILE * padded)),
+              made(arena.take<T>(TILE * padded)), zero(arena.take<T>(padded)) {}
+        Size padded;
+        Scorer scorer;
+        T *rows, *made, *zero;
+    };
+    KeySets<Scorer, T> sets(call, false, threads);
+    Slots<Task> slots(call, threads);
+    Size tiles = (call.keys + TILE - 1) / TILE;
+    tiles = tiles ? tiles : 1;
+    for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
+        Task task = slots.task(call, slot);
+        Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
+        int count = int(call.keys - first < TILE ? call.keys - first : TILE);
+        for (Size d = 0; d < task.padded; d++) task.zero[d] = 0;
+        auto range = sets.range(set);
+        task.scorer.begin(task.zero, range);
+        T* to = (T*)packed + set * (call.keys + 1) * call.width;
+        if (first == 0) Scorer::Range::pack(sets.numbers(set), call.width, task.padded, to);
+        bool odd[TILE];
+        read_tile(call.b, n, first, count, call.width, task.padded, Scorer::limit(), task.rows, odd);
+        const T* made = task.scorer.few_keys(task.rows, count, task.made);
+        for (int j = 0; j < count; j++) {
+            T* row = to + (1 + first + j) * call.width;
+            for (Size d = 0; d < call.width; d++) row[d] = made[j * task.padded + d];
+            if (odd[j] && call.width) row[0] = nan<T>();
+        }
+    });
+}
+
+}  // namespace anyscore::ANYSCORE_ISA

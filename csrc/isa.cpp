@@ -1,0 +1,102 @@
+#include "isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace anyscore {
+
+namespace baseline {
+extern const KernelTable TABLE;
+}
+#if defined(ANYSCORE_X86)
+namespace avx2 {
+extern const KernelTable TABLE;
+}
+namespace avx512 {
+extern const KernelTable TABLE;
+}
+#endif
+
+namespace {
+
+struct Isa {
+    const char* name;
+    const KernelTable* table;
+    bool runs;
+};
+
+std::vector<Isa> known() {
+    std::vector<Isa> all;
+#if defined(ANYSCORE_X86)
+    __builtin_cpu_init();
+    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+              __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    all.push_back({"avx512", &avx512::TABLE, v4});
+    all.push_back({"avx2", &avx2::TABLE, v3});
+#endif
+    all.push_back({"baseline", &baseline::TABLE, true});
+    return all;
+}
+
+Isa best() {
+    for (const Isa& one : known())
+        if (one.runs) return one;
+    return {};
+}
+
+std::atomic<const KernelTable*>& current() {
+    static std::atomic<const KernelTable*> table{best().table};
+    return table;
+}
+
+}  // namespace
+
+std::vector<std::string> isas() {
+    std::vector<std::string> names;
+    for (const Isa& one : known())
+        if (one.runs) names.push_back(one.name);
+    return names;
+}
+
+std::string isa() {
+    for (const Isa& one : known())
+        if (one.table == current().load()) return one.name;
+    return "";
+}
+
+void use(const std::string& name) {
+    for (const Isa& one : known())
+        if (one.runs && name == one.name) {
+            current() = one.table;
+            return;
+        }
+    throw std::invalid_argument("no instruction set " + name + " on this machine");
+}
+
+const KernelTable& kernels() { return *current().load(); }
+
+Block::Block(void* data) : data(data) {}
+Block::Block(Block&& other) noexcept : data(std::exchange(other.data, nullptr)) {}
+Block& Block::operator=(Block&& other) noexcept {
+    std::swap(data, other.data);
+    return *this;
+}
+Block::~Block() { std::free(data); }
+
+Block allocate(Size size, Size count) {
+    Size bytes;
+    if (size < 0 || count < 0 || __builtin_mul_overflow(size, count, &bytes) || bytes > Size(1) << 62)
+        throw std::bad_alloc();
+    if (bytes == 0) return {};
+    void* data = std::aligned_alloc(64, std::size_t((bytes + 63) / 64 * 64));
+    if (!data) throw std::bad_alloc();
+    return Block(data);
+}
+
+}  // namespace anyscore

@@ -1,0 +1,191 @@
+// anyscore._core: the kernels for Python. Private; anyscore/kernels/cpu.py is its one caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "arrays.h"
+#include "isa.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace anyscore {
+namespace {
+
+int pair_index(const std::string& pair) {
+    const char* names[PAIRS] = {"product", "tanh", "leaky_relu", "absolute", "squared"};
+    for (int i = 0; i < PAIRS; i++)
+        if (pair == names[i]) return i;
+    throw std::invalid_argument("pair is \"" + pair + "\", expected product, tanh, leaky_relu, absolute or squared.");
+}
+
+const Kernels& find(const std::string& pair, Type type) { return kernels().of[pair_index(pair)][type == Type::F64]; }
+
+// The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
+template <class A> Type type_of_sums(const A& lse) {
+    Type type = Arrays::type("lse", lse);
+    if (type != Type::F32 && type != Type::F64) Arrays::refuse("lse", "must be float32 or float64");
+    if (lse.ndim() < 1) Arrays::refuse("lse", "must have shape (*lead, T_q)");
+    return type;
+}
+
+template <class A> std::vector<Size> lead_of(const A& lse) {
+    std::vector<Size> lead = Arrays::shape(lse);
+    lead.pop_back();
+    return lead;
+}
+
+struct Inputs {
+    const Array &a, &b;
+    const MaybeArray &weight, &key_bias;
+    const MaybeArray& value;  // or none: only scores are wanted
+    const MaybeArray &start, &stop, &keep;
+    double scale;
+};
+
+Call describe(Arrays& arrays, const Inputs& in, Size queries) {
+    Call call;
+    call.problems = arrays.problems;
+    call.queries = queries;
+    if (in.a.ndim() < 2 || in.b.ndim() < 2) Arrays::refuse("a and b", "must have rank 2 or more");
+    call.width = Size(in.a.shape(in.a.ndim() - 1));
+    call.keys = Size(in.b.shape(in.b.ndim() - 2));
+    call.a = arrays.rows("a", in.a, {queries, call.width}, false);
+    call.b = arrays.rows("b", in.b, {call.keys, call.width}, true);
+    if (in.weight) call.weight = arrays.rows("weight", *in.weight, {call.width}, false);
+    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", *in.key_bias, call.keys, true);
+    if (in.value) {
+        call.value = arrays.rows("value", *in.value, {call.keys, -1}, true);
+        call.value_width = Size(in.value->shape(in.value->ndim() - 1));
+    }
+    call.start = arrays.bound("start", in.start, queries);
+    call.stop = arrays.bound("stop", in.stop, queries);
+    call.keep = arrays.keep(in.keep, queries, call.keys);
+    call.scale = in.scale;
+    arrays.key_sets(call);
+    Size elements;
+    if (__builtin_mul_overflow(call.problems, queries, &elements) ||
+        __builtin_mul_overflow(elements, call.keys + 1, &elements) ||
+        __builtin_mul_overflow(elements, call.width + call.value_width + 1, &elements))
+        Arrays::refuse("the call", "is too large");
+    return call;
+}
+
+Dropout dropout_of(double rate, nb::int_ seed, Size period) {
+    if (!(rate >= 0 && rate < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
+    if (period < 1) Arrays::refuse("period", "must be ≥ 1");
+    return {rate, PyLong_AsUnsignedLongLongMask(seed.ptr()), period};
+}
+
+void forward(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, Array value,
+             MaybeArray start, MaybeArray stop, MaybeArray keep, double scale, Size groups, double dropout,
+             nb::int_ seed, Size period, MaybeArray packed, Output output, Output lse, int threads) {
+    Type sums = type_of_sums(lse);
+    Arrays arrays(lead_of(lse), groups);
+    MaybeArray values(value);
+    Call call = describe(arrays, {a, b, weight, key_bias, values, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
+    call.dropout = dropout_of(dropout, seed, period);
+    if (packed) {
+        call.packed = arrays.rows("packed", *packed, {call.keys + 1, call.width}, true);
+        if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
+    }
+    std::vector<Size> shape = arrays.lead;
+    shape.push_back(call.queries);
+    void* to_lse = Arrays::contiguous("lse", lse, shape);
+    shape.push_back(call.value_width);
+    void* to = Arrays::contiguous("output", output, shape);
+    Type type = Arrays::type("output", output);
+    const Kernels& kernels = find(pair, sums);
+    nb::gil_scoped_release release;
+    kernels.forward(call, to, type, to_lse, threads);
+}
+
+void weights(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, MaybeArray start,
+             MaybeArray stop, MaybeArray keep, double scale, Size groups, Array lse, Output output, int threads) {
+    Type sums = type_of_sums(lse);
+    Arrays arrays(lead_of(lse), groups);
+    Call call = describe(arrays, {a, b, weight, key_bias, {}, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
+    std::vector<Size> shape = Arrays::shape(lse);
+    const void* of_rows = Arrays::contiguous("lse", lse, shape);
+    shape.push_back(call.keys);
+    void* to = Arrays::contiguous("output", output, shape);
+    if (Arrays::type("output", output) != sums) Arrays::refuse("output", "must have the type of lse");
+    const Kernels& kernels = find(pair, sums);
+    nb::gil_scoped_release release;
+    kernels.weights(call, of_rows, to, threads);
+}
+
+void backward(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, Array value,
+              MaybeArray start, MaybeArray stop, MaybeArray keep, double scale, Size groups, double dropout,
+              nb::int_ seed, Size period, Array output, Array lse, Array d_output, MaybeArray d_lse, Output d_a,
+              Output d_b, std::optional<Output> d_weight, std::optional<Output> d_key_bias, Output d_value, int threads) {
+    Type sums = type_of_sums(lse);
+    Arrays arrays(lead_of(lse), groups);
+    MaybeArray values(value);
+    Call call = describe(arrays, {a, b, weight, key_bias, values, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
+    call.dropout = dropout_of(dropout, seed, period);
+    Backward back;
+    back.lse = Arrays::contiguous("lse", lse, Arrays::shape(lse));
+    back.output = arrays.rows("output", output, {call.queries, call.value_width}, false);
+    back.d_output = arrays.rows("d_output", d_output, {call.queries, call.value_width}, false);
+    if (d_lse) {
+        if (Arrays::type("d_lse", *d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
+        back.d_lse = Arrays::contiguous("d_lse", *d_lse, Arrays::shape(lse));
+    }
+    back.d_a = arrays.gradient("d_a", d_a, a, sums, false);
+    back.d_b = arrays.gradient("d_b", d_b, b, sums, true);
+    back.d_weight = arrays.gradient("d_weight", d_weight, weight, sums, false);
+    back.d_key_bias = arrays.gradient("d_key_bias", d_key_bias, key_bias, sums, true);
+    back.d_value = arrays.gradient("d_value", d_value, value, sums, true);
+    back.of_a = arrays.groups_by(back.d_a.at);
+    if (back.d_weight.data) back.of_weight = arrays.groups_by(back.d_weight.at);
+    std::vector<std::vector<Size>> shared{Arrays::shape(b), Arrays::shape(value)};
+    if (key_bias) shared.push_back(Arrays::shape(*key_bias));
+    back.tasks = arrays.tasks(shared);
+    const Kernels& kernels = find(pair, sums);
+    nb::gil_scoped_release release;
+    kernels.backward(call, back, threads);
+}
+
+void prepare_keys(const std::string& pair, Array b, Output packed, int threads) {
+    Type sums = Arrays::type("packed", packed);
+    if (sums != Type::F32 && sums != Type::F64) Arrays::refuse("packed", "must be float32 or float64");
+    if (b.ndim() < 2) Arrays::refuse("b", "must have rank 2 or more");
+    std::vector<Size> shape = Arrays::shape(b), lead(shape.begin(), shape.end() - 2);
+    Arrays arrays(lead, 1);
+    Call call;
+    call.problems = arrays.problems;
+    call.queries = 1;
+    call.keys = shape[shape.size() - 2];
+    call.width = shape.back();
+    call.a = call.b = arrays.rows("b", b, {call.keys, call.width}, false);
+    arrays.each_its_own(call);
+    shape[shape.size() - 2] += 1;
+    void* to = Arrays::contiguous("packed", packed, shape);
+    const Kernels& kernels = find(pair, sums);
+    nb::gil_scoped_release release;
+    kernels.prepare(call, to, threads);
+}
+
+}  // namespace
+}  // namespace anyscore
+
+NB_MODULE(_core, module) {
+    using namespace anyscore;
+    module.def("forward", &forward, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(), "value"_a,
+               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "dropout"_a, "seed"_a,
+               "period"_a, "packed"_a.none(), "output"_a, "lse"_a, "threads"_a);
+    module.def("weights", &weights, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(),
+               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "lse"_a, "output"_a,
+               "threads"_a);
+    module.def("backward", &backward, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(), "value"_a,
+               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "dropout"_a, "seed"_a,
+               "period"_a, "output"_a, "lse"_a, "d_output"_a, "d_lse"_a.none(), "d_a"_a, "d_b"_a,
+               "d_weight"_a.none(), "d_key_bias"_a.none(), "d_value"_a, "threads"_a);
+    module.def("prepare_keys", &prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
+    module.def("isas", &isas);
+    module.def("isa", &isa);
+    module.def("use", &use, "isa"_a);
+}

@@ -1,0 +1,18 @@
+// Threads for the kernels: a pool that survives fork and never waits where it could work.
+#pragma once
+
+#include <cstdint>
+
+namespace anyscore {
+
+// Runs task(context, index, slot) for every index in [0, count) on at most `threads` threads, the
+// caller's included, and returns when all are done. `slot` is in [0, threads); two tasks of a call
+// with the same slot never overlap, so scratch memory can be had per slot. The order of the indices
+// is not fixed. Tasks must not throw.
+//
+// May be called from many threads at once, from inside a task (which then runs alone) and after a
+// fork. Whoever finds the pool busy runs its tasks alone.
+void parallel_for(int threads, std::int64_t count,
+                  void (*task)(void* context, std::int64_t index, int slot), void* context);
+
+}  // namespace anyscore

@@ -1,0 +1,184 @@
+// Scores and gradients of a tile for pairs that are cheap as they stand: everything but tanh.
+//
+// All classes of this kind (see tanh.h) work on rows of T, `padded` apart, padded with zeros:
+// scores with lanes along keys, gradients with lanes along features.
+#pragma once
+
+#include <type_traits>
+
+#include "gemm.h"
+#include "pairs.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// What tanh has to know of the keys before it reads a tile of them; nothing for these pairs.
+struct NoRange {
+    static constexpr bool any_wide = false;
+    static Size size(Size) { return 0; }
+    NoRange() = default;
+    template <class T> NoRange(const T*, Size) {}
+    template <class T> static void make(const T*, const T*, Size, T*) {}
+    template <class T> static void pack(const T*, Size, Size, T*) {}
+    template <class T> static void unpack(const T*, Size, Size, T*) {}
+};
+
+template <class Pair, class T> class Plain {
+    static constexpr int L = LANES<T>;
+    static constexpr bool IS_PRODUCT = std::is_same_v<Pair, Product>;
+    // Queries and panels of keys at a time: as many as there are registers for.
+    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES < 64 ? 2 : IS_PRODUCT ? 4 : 2;
+
+public:
+    using Literal = Pair;
+    using Range = NoRange;
+    static T limit() { return from_bits<T>(Bits<T>::INFINITE - 1); }  // on |a| and |b|
+
+    Plain(Arena& arena, Size width)
+        : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
+          product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
+
+    // weight: `padded` numbers, kept by the caller.
+    void begin(const T* weight, const Range&) { this->weight = weight; }
+
+    // Scores
+
+    void queries(const T* rows, int count) {
+        if constexpr (IS_PRODUCT) {
+            for (int i = 0; i < count; i++)
+                for (Size d = 0; d < padded; d++) weighted[i * padded + d] = rows[i * padded + d] * weight[d];
+            a = weighted;
+        } else {
+            a = rows;
+        }
+    }
+
+    static Size panel_size(Size width, bool) { return round_up(width, L) * L; }
+
+    // L rows of keys to a panel, in which the keys of one feature are one vector.
+    void panel(const T* rows, T* to) const {
+        for (Size d = 0; d < padded; d += L) {
+            Vector<T> square[L];
+            for (int j = 0; j < L; j++) square[j] = load(rows + j * padded + d);
+            transpose<T>(square);
+            for (int j = 0; j < L; j++) store(to + (d + j) * L, square[j]);
+        }
+    }
+
+    // s[i · TILE + j] for the queries and for the keys of `count` panels, `stride` apart.
+    void scores(int rows, const T* panels, Size stride, int count, T* s) const {
+        int p = 0;
+        for (; p + N <= count; p += N) score_rows<N>(rows, panels + p * stride, stride, s + p * L);
+        for (; p < count; p++) score_rows<1>(rows, panels + p * stride, stride, s + p * L);
+    }
+
+    // A decoder's step: scores of at most two queries with rows of keys, `stride` apart; lanes along
+    // features. few_queries and few_keys bring rows into the form that few_scores takes.
+    void few_queries(const T* rows, int count) { queries(rows, count); }
+    const T* few_keys(const T* rows, int, T*) const { return rows; }
+
+    void few_scores(int rows, const T* keys, Size stride, int count, T* s) const {
+        for (int i = 0; i < rows; i++)
+            for (int j0 = 0; j0 < count; j0 += L) {
+                Vector<T> sums[L];
+                for (int j = 0; j < L; j++) {
+                    sums[j] = Vector<T>{};
+                    if (j0 + j >= count) continue;
+                    const T* b = keys + (j0 + j) * stride;
+                    for (Size d = 0; d < padded; d += L) {
+                        Vector<T> x = load(a + i * padded + d), y = load(b + d);
+                        sums[j] += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+                    }
+                }
+                transpose<T>(sums);
+                store(s + i * TILE + j0, sum<L>(sums));
+            }
+    }
+
+    // Gradients
+
+    void query_rows(const T* rows, int) { query_row = rows; }
+    void key_rows(const T* rows, int) { key_row = rows; }
+
+    // Adds to da (rows), db (keys) and dw what ds[i · TILE + j] makes of them, without the factor
+    // that `finish` brings.
+    void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
+        if constexpr (IS_PRODUCT) {
+            std::memset(product, 0, std::size_t(rows * padded) * sizeof(T));
+            gemm(product, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
+            gemm(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
+            for (int i = 0; i < rows; i++)
+                for (Size d = 0; d < padded; d++) {
+                    T sum = product[i * padded + d];
+                    da[i * padded + d] += sum;
+                    dw[d] += sum * query_row[i * padded + d];
+                }
+        } else {
+            for (Size d = 0; d < padded; d += L) {
+                int i = 0;
+                for (; i + M <= rows; i += M) gradient_tile<M>(i, d, keys, ds, da, db, dw);
+                for (; i < rows; i++) gradient_tile<1>(i, d, keys, ds, da, db, dw);
+            }
+        }
+    }
+
+    // da and db are still to be multiplied by this much times the weight.
+    static constexpr T FACTOR = T(1);
+
+private:
+    template <int COUNT> void score_rows(int rows, const T* panels, Size stride, T* s) const {
+        int i = 0;
+        for (; i + M <= rows; i += M) score_tile<M, COUNT>(a + i * padded, panels, stride, s + i * TILE);
+        for (; i < rows; i++) score_tile<1, COUNT>(a + i * padded, panels, stride, s + i * TILE);
+    }
+
+    template <int ROWS, int COUNT>
+    ANYSCORE_INLINE void score_tile(const T* a, const T* panels, Size stride, T* s) const {
+        Vector<T> sum[ROWS][COUNT];
+        for (int i = 0; i < ROWS; i++)
+            for (int p = 0; p < COUNT; p++) sum[i][p] = Vector<T>{};
+        for (Size d = 0; d < width; d++) {
+            Vector<T> b[COUNT];
+            for (int p = 0; p < COUNT; p++) b[p] = load(panels + p * stride + d * L);
+            for (int i = 0; i < ROWS; i++) {
+                Vector<T> x = fill(a[i * padded + d]);
+                for (int p = 0; p < COUNT; p++)
+                    sum[i][p] += IS_PRODUCT ? x * b[p] : weight[d] * Pair::value(x, b[p]);
+            }
+        }
+        for (int i = 0; i < ROWS; i++)
+            for (int p = 0; p < COUNT; p++) store(s + i * TILE + p * L, sum[i][p]);
+    }
+
+    template <int ROWS>
+    ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
+        Vector<T> x[ROWS], sum_a[ROWS], sum_w[ROWS];
+        for (int t = 0; t < ROWS; t++) {
+            x[t] = load(query_row + (i + t) * padded + d);
+            sum_a[t] = sum_w[t] = Vector<T>{};
+        }
+        const T *g_row = ds + i * TILE, *key = key_row + d;
+        T* to = db + d;
+        const Size next = padded;
+        for (int j = 0; j < keys; j++, key += next, to += next) {
+            Vector<T> y = load(key), sum_b[ROWS];
+            for (int t = 0; t < ROWS; t++) {
+                Vector<T> value, by_a, by_b;
+                T g = g_row[t * TILE + j];
+                Pair::gradient(x[t], y, value, by_a, by_b);
+                sum_b[t] = g * by_b, sum_a[t] += g * by_a, sum_w[t] += g * value;
+            }
+            store(to, load(to) + sum<ROWS>(sum_b));
+        }
+        for (int t = 0; t < ROWS; t++) {
+            T* to = da + (i + t) * padded + d;
+            store(to, load(to) + sum_a[t]);
+        }
+        store(dw + d, load(dw + d) + sum<ROWS>(sum_w));
+    }
+
+    Size width, padded;
+    T *weighted, *product;
+    const T *weight = nullptr, *a = nullptr, *query_row = nullptr, *key_row = nullptr;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

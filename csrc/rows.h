@@ -1,0 +1,141 @@
+// Reading rows of any type into rows of T, padded with zeros; and writing them.
+#pragma once
+
+#include <cstring>
+
+#include "call.h"
+#include "vector.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+constexpr int TILE = 64;  // queries, and keys, of a tile
+
+ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+ANYSCORE_INLINE float from_bf16(std::uint16_t x) { return from_bits<float>(std::uint32_t(x) << 16); }
+
+ANYSCORE_INLINE float from_f16(std::uint16_t x) {
+    // As bits of a float whose exponent is 112 too small; the product makes up for it, subnormals too.
+    std::uint32_t magnitude = std::uint32_t(x & 0x7fff) << 13, sign = std::uint32_t(x & 0x8000) << 16;
+    std::uint32_t u = bits(from_bits<float>(magnitude) * 0x1p112f);
+    u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : u;
+    return from_bits<float>(u | sign);
+}
+
+// To the nearest, ties to even.
+ANYSCORE_INLINE std::uint16_t to_bf16(float x) {
+    std::uint32_t u = bits(x);
+    if (is_nan(x)) return 0x7fc0;
+    return std::uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+ANYSCORE_INLINE std::uint16_t to_f16(float x) {
+    std::uint32_t u = bits(x) & 0x7fffffffu, sign = (bits(x) >> 16) & 0x8000u;
+    if (u > 0x7f800000u) return std::uint16_t(sign | 0x7e00);
+    if (u >= 0x47800000u) return std::uint16_t(sign | 0x7c00);  // from 65536 on
+    if (u < 0x38800000u)  // subnormal: the unit of a number near ½ is 2⁻²⁴
+        return std::uint16_t(sign | (bits(from_bits<float>(u) + 0.5f) - bits(0.5f)));
+    return std::uint16_t(sign | ((u - 0x38000000u + 0xfff + ((u >> 13) & 1)) >> 13));
+}
+
+// x[0 … n) = element `first` and the following of an array, `stride` apart.
+template <class T> inline void read(const Rows& from, Size first, Size n, Size stride, T* x) {
+    switch (from.type) {
+        case Type::F32: {
+            const float* p = (const float*)from.data + first;
+            if (stride == 1)
+                for (Size i = 0; i < n; i++) x[i] = T(p[i]);
+            else
+                for (Size i = 0; i < n; i++) x[i] = T(p[i * stride]);
+            break;
+        }
+        case Type::F64: {
+            const double* p = (const double*)from.data + first;
+            for (Size i = 0; i < n; i++) x[i] = T(p[i * stride]);
+            break;
+        }
+        case Type::F16: {
+            const std::uint16_t* p = (const std::uint16_t*)from.data + first;
+            for (Size i = 0; i < n; i++) x[i] = T(from_f16(p[i * stride]));
+            break;
+        }
+        case Type::BF16: {
+            const std::uint16_t* p = (const std::uint16_t*)from.data + first;
+            for (Size i = 0; i < n; i++) x[i] = T(from_bf16(p[i * stride]));
+            break;
+        }
+    }
+}
+
+template <class T> inline void write(void* to, Type type, Size first, Size n, const T* x) {
+    switch (type) {
+        case Type::F32: {
+            float* p = (float*)to + first;
+            for (Size i = 0; i < n; i++) p[i] = float(x[i]);
+            break;
+        }
+        case Type::F64: {
+            double* p = (double*)to + first;
+            for (Size i = 0; i < n; i++) p[i] = double(x[i]);
+            break;
+        }
+        case Type::F16: {
+            std::uint16_t* p = (std::uint16_t*)to + first;
+            for (Size i = 0; i < n; i++) p[i] = to_f16(float(x[i]));
+            break;
+        }
+        case Type::BF16: {
+            std::uint16_t* p = (std::uint16_t*)to + first;
+            for (Size i = 0; i < n; i++) p[i] = to_bf16(float(x[i]));
+            break;
+        }
+    }
+}
+
+// Row i of problem n, as it is.
+template <class T> inline void read_row(const Rows& from, Size n, Size i, Size width, T* x) {
+    read(from, from.at[n] + i * from.stride, width, 1, x);
+}
+
+// The largest |x| of a row, as bits: NaN counts as the largest.
+template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n) {
+    typename Bits<T>::Unsigned most = 0;
+    for (Size i = 0; i < n; i++) {
+        auto u = bits(x[i]) << 1;
+        most = u > most ? u : most;
+    }
+    return most >> 1;
+}
+
+// Rows first … first + count of problem n, `padded` apart, the padding 0. A row with an entry that is
+// not finite, or beyond `limit`, is marked as odd and becomes 0: kernels for finite numbers pass over
+// it, and what attends it is done by the literal formula. Gives whether there are any.
+template <class T>
+inline bool read_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x, bool* odd) {
+    bool any = false;
+    for (int i = 0; i < count; i++, x += padded) {
+        read_row(from, n, first + i, width, x);
+        odd[i] = largest(x, width) > bits(limit);
+        any |= odd[i];
+        if (odd[i]) std::memset(x, 0, std::size_t(width) * sizeof(T));
+        for (Size d = width; d < padded; d++) x[d] = 0;
+    }
+    return any;
+}
+
+// Pieces of one block of memory; without a block, it only counts.
+class Arena {
+public:
+    explicit Arena(char* block) : block(block) {}
+    template <class T> T* take(Size count) {
+        T* piece = block ? (T*)(block + used) : nullptr;
+        used += round_up(count * Size(sizeof(T)), 64);
+        return piece;
+    }
+    Size used = 0;
+
+private:
+    char* block;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,78 @@
+// tanh(a + b) by exponentials made once per row: which form of them each feature allows.
+#pragma once
+
+#include "plain.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+template <class T> struct TanhLimits;
+template <> struct TanhLimits<float> {
+    static constexpr float CAP = 0x1p60f;    // on x: two may be multiplied
+    static constexpr float C_MAX = 0x1p26f;  // what weighs less than this part of w_max weighs nothing
+    static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
+    static constexpr float HUGE_INPUT = 0x1p22f;  // |a|, |b| beyond which exponents lose digits
+    static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
+};
+template <> struct TanhLimits<double> {
+    static constexpr double CAP = 0x1p500, C_MAX = 0x1p55, NARROW = 320.0, HUGE_INPUT = 0x1p40;
+    static constexpr double MAX_EXPONENT = 440.0, MIN_EXPONENT = -900.0;
+};
+
+// e^(2x) = mantissa · 2^exponent, for |x| up to HUGE_INPUT.
+template <class T> ANYSCORE_INLINE void split(T x, T& mantissa, T& exponent) {
+    using E = Exp<double>;
+    double y = 2.0 * double(x), t = y * E::LOG2_E + Bits<double>::ROUND, n = t - Bits<double>::ROUND;
+    double r = (y - n * E::LN2_HIGH) - n * E::LN2_LOW;
+    mantissa = T(1.0 + r * series<double, 1, E::DEGREE>(r));
+    exponent = T(n);
+}
+
+// x · 2ⁿ for x > 0, n clamped to where it makes a difference to tanh.
+template <class T> ANYSCORE_INLINE Vector<T> times_power(Vector<T> x, Vector<T> n) {
+    typedef typename Bits<T>::Unsigned U __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    n = min(n, fill(TanhLimits<T>::MAX_EXPONENT));
+    n = max(n, fill(TanhLimits<T>::MIN_EXPONENT)) + Bits<T>::ROUND;
+    return (Vector<T>)((U)x + ((U)n << Bits<T>::MANTISSA));
+}
+
+// What the keys of one set say of each feature, `padded` numbers each.
+template <class T> struct TanhRange {
+    const T* centre;  // an integer: a + centre and b − centre are worked with
+    const T* wide;    // 1 where |b − centre| exceeds NARROW, else 0
+    const T* small;   // 1 where all |b| ≤ ½, else 0
+    bool any_wide;
+
+    static Size size(Size padded) { return 3 * padded; }
+
+    TanhRange() = default;
+    TanhRange(const T* numbers, Size padded) : centre(numbers), wide(numbers + padded), small(numbers + 2 * padded) {
+        any_wide = false;
+        for (Size d = 0; d < padded; d++) any_wide |= wide[d] > 0;
+    }
+
+    // low, high: of each feature, over the keys.
+    static void make(const T* low, const T* high, Size padded, T* numbers) {
+        for (Size d = 0; d < padded; d++) {
+            T most = max(abs(low[d]), abs(high[d])), middle = low[d] + (high[d] - low[d]) / 2;
+            T centre = most <= TanhLimits<T>::NARROW ? T(0) : (middle + Bits<T>::ROUND) - Bits<T>::ROUND;
+            T reach = max(high[d] - centre, centre - low[d]);
+            numbers[d] = centre;
+            numbers[padded + d] = reach > TanhLimits<T>::NARROW ? T(1) : T(0);
+            numbers[2 * padded + d] = most <= T(0.5) ? T(1) : T(0);
+        }
+    }
+
+    // As one row of `width` numbers: the centre, and ½ more where the feature is wide.
+    static void pack(const T* numbers, Size width, Size padded, T* row) {
+        for (Size d = 0; d < width; d++) row[d] = numbers[d] + numbers[padded + d] / 2;
+    }
+    static void unpack(const T* row, Size width, Size padded, T* numbers) {
+        for (Size d = 0; d < padded; d++) {
+            T x = d < width ? row[d] : T(0);
+            T whole = (x - T(0.25) + Bits<T>::ROUND) - Bits<T>::ROUND;
+            numbers[d] = whole, numbers[padded + d] = x > whole ? T(1) : T(0), numbers[2 * padded + d] = 0;
+        }
+    }
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,154 @@
+// Vectors of one register, and the exponential. Compiled once per instruction set, in its own
+// namespace: no function here may be shared by two of them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#define ANYSCORE_VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define ANYSCORE_VECTOR_BYTES 32
+#else
+#define ANYSCORE_VECTOR_BYTES 16
+#endif
+#define ANYSCORE_INLINE inline __attribute__((always_inline))
+
+namespace anyscore::ANYSCORE_ISA {
+
+template <class T> constexpr int LANES = ANYSCORE_VECTOR_BYTES / int(sizeof(T));
+
+template <class T> struct VectorOf {
+    typedef T type __attribute__((vector_size(ANYSCORE_VECTOR_BYTES), may_alias, aligned(alignof(T))));
+};
+template <class T> using Vector = typename VectorOf<T>::type;
+
+template <class T> struct Bits;
+template <> struct Bits<float> {
+    using Unsigned = std::uint32_t;
+    using Signed = std::int32_t;
+    static constexpr Unsigned INFINITE = 0x7f800000u;
+    static constexpr int MANTISSA = 23;
+    static constexpr float ROUND = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer
+};
+template <> struct Bits<double> {
+    using Unsigned = std::uint64_t;
+    using Signed = std::int64_t;
+    static constexpr Unsigned INFINITE = 0x7ff0000000000000u;
+    static constexpr int MANTISSA = 52;
+    static constexpr double ROUND = 6755399441055744.0;  // 1.5 · 2⁵²
+};
+
+template <class T> ANYSCORE_INLINE Vector<T> load(const T* x) { return *(const Vector<T>*)x; }
+template <class T> ANYSCORE_INLINE void store(T* x, Vector<T> v) { *(Vector<T>*)x = v; }
+template <class T> ANYSCORE_INLINE Vector<T> fill(T x) { return Vector<T>{} + x; }
+
+// min, max, abs: for scalars and for vectors, so that a pair is written once for both.
+template <class V> ANYSCORE_INLINE V min(V x, V y) { return x < y ? x : y; }
+template <class V> ANYSCORE_INLINE V max(V x, V y) { return x > y ? x : y; }
+template <class V> ANYSCORE_INLINE V abs(V x) { return max(x, -x); }
+
+template <class T> ANYSCORE_INLINE typename Bits<T>::Unsigned bits(T x) {
+    typename Bits<T>::Unsigned u;
+    std::memcpy(&u, &x, sizeof u);
+    return u;
+}
+template <class T> ANYSCORE_INLINE T from_bits(typename Bits<T>::Unsigned u) {
+    T x;
+    std::memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+// The kernels are compiled for finite arithmetic: only bits tell what is not.
+template <class T> ANYSCORE_INLINE bool is_finite(T x) { return (bits(x) << 1) < (Bits<T>::INFINITE << 1); }
+template <class T> ANYSCORE_INLINE bool is_nan(T x) { return (bits(x) << 1) > (Bits<T>::INFINITE << 1); }
+template <class T> ANYSCORE_INLINE T nan() { return from_bits<T>(Bits<T>::INFINITE | (Bits<T>::INFINITE >> 1)); }
+template <class T> ANYSCORE_INLINE T minus_infinity() { return from_bits<T>(~(~Bits<T>::INFINITE << 1 >> 1)); }
+
+// Of N vectors, pairwise.
+template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
+    if constexpr (N == 1)
+        return x[0];
+    else
+        return sum<N / 2>(x) + sum<N - N / 2>(x + N / 2);
+}
+
+// The columns of a square of registers become its rows, by perfect shuffles.
+template <class T> ANYSCORE_INLINE void transpose(Vector<T>* rows) {
+    constexpr int N = LANES<T>;
+    typedef typename Bits<T>::Signed Index __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    Index low, high;
+    for (int i = 0; i < N; i++) {
+        low[i] = i / 2 + (i % 2) * N;
+        high[i] = low[i] + N / 2;
+    }
+    for (int step = N; step > 1; step /= 2) {
+        Vector<T> shuffled[N];
+        for (int i = 0; i < N / 2; i++) {
+#if defined(__clang__)
+            for (int lane = 0; lane < N; lane++) {
+                shuffled[2 * i][lane] = lane % 2 ? rows[i + N / 2][lane / 2] : rows[i][lane / 2];
+                shuffled[2 * i + 1][lane] =
+                    lane % 2 ? rows[i + N / 2][N / 2 + lane / 2] : rows[i][N / 2 + lane / 2];
+            }
+#else
+            shuffled[2 * i] = __builtin_shuffle(rows[i], rows[i + N / 2], low);
+            shuffled[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + N / 2], high);
+#endif
+        }
+        for (int i = 0; i < N; i++) rows[i] = shuffled[i];
+    }
+}
+
+template <class T> struct Exp;
+template <> struct Exp<float> {
+    static constexpr int DEGREE = 7, DEGREE_M1 = 12;
+    static constexpr float LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+    static constexpr float LIMIT = 87.0f;  // e^±LIMIT is a normal number
+};
+template <> struct Exp<double> {
+    static constexpr int DEGREE = 13, DEGREE_M1 = 20;
+    static constexpr double LOG2_E = 1.4426950408889634, LN2_HIGH = 6.93147180369123816490e-01,
+                            LN2_LOW = 1.90821492927058770002e-10;
+    static constexpr double LIMIT = 708.0;
+};
+
+// Σ xⁿ⁻¹/n! for n = FROM … TO, so that eˣ = 1 + x · series<T, 1, TO>(x).
+template <class T, int FROM, int TO> ANYSCORE_INLINE T series(T x) {
+    constexpr T factor = [] {
+        double product = 1;
+        for (int n = 2; n <= FROM; n++) product *= n;
+        return T(1 / product);
+    }();
+    if constexpr (FROM == TO)
+        return factor;
+    else
+        return factor + x * series<T, FROM + 1, TO>(x);
+}
+
+// eˣ for |x| ≤ LIMIT, about 1 ulp: eˣ = 2ⁿ · eʳ, |r| ≤ ln 2 / 2.
+template <class T> ANYSCORE_INLINE T exp_within(T x) {
+    using E = Exp<T>;
+    T t = x * E::LOG2_E + Bits<T>::ROUND, n = t - Bits<T>::ROUND;
+    T r = (x - n * E::LN2_HIGH) - n * E::LN2_LOW;
+    T power = T(1) + r * series<T, 1, E::DEGREE>(r);
+    return from_bits<T>(bits(power) + (bits(t) << Bits<T>::MANTISSA));
+}
+
+// eˣ, clamped to e^±LIMIT.
+template <class T> ANYSCORE_INLINE T exp_clamped(T x) { return exp_within(max(min(x, Exp<T>::LIMIT), -Exp<T>::LIMIT)); }
+
+// eˣ for x ≤ LIMIT; 0 below −LIMIT.
+template <class T> ANYSCORE_INLINE T exp_or_zero(T x) {
+    T power = exp_within(max(x, -Exp<T>::LIMIT));
+    return x < -Exp<T>::LIMIT ? T(0) : power;
+}
+
+// eˣ − 1, accurate near 0; eˣ clamped as above.
+template <class T> ANYSCORE_INLINE T expm1_clamped(T x) {
+    T within = max(min(x, T(1)), T(-1));
+    T near = within * series<T, 1, Exp<T>::DEGREE_M1>(within), far = exp_clamped(x) - T(1);
+    return abs(x) < T(1) ? near : far;
+}
+
+}  // namespace anyscore::ANYSCORE_ISA
