@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check compare clean
+.PHONY: demo test lint types check compare sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare
@@ -25,11 +25,14 @@ compare: .venv/dev  ## one tiny real comparison
 	$(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
 	test -s .venv/tiny/report.html
 
+sanitize: .venv/dev  ## the core under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer
+	.ci/sanitize $(BIN)
+
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# A file in .venv says what has been installed there.
-.venv/lab .venv/dev: .venv/%: pyproject.toml constraints.txt
+# A file in .venv says what has been installed there, from these sources of the C++ core.
+.venv/lab .venv/dev: .venv/%: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) -e '.[$*]'

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace anyscore {
 
@@ -97,19 +98,25 @@ Keep Arrays::keep(const MaybeArray& array, Size queries, Size keys) {
 void Arrays::check_contiguous(const char* name, const std::vector<Size>& shape, const std::vector<Size>& strides,
                               const std::vector<Size>& expected) {
     if (shape != expected) refuse(name, "has shape " + text(shape) + ", expected " + text(expected));
-    Size stride = 1;
-    for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i])
-        if (shape[i] > 1 && strides[i] != stride && stride) refuse(name, "must be C-contiguous");
+    Size size = 1, stride = 1;
+    for (Size n : shape) size *= n;
+    for (std::size_t i = shape.size(); size && i-- > 0; stride *= shape[i])
+        if (shape[i] > 1 && strides[i] != stride) refuse(name, "must be C-contiguous");
 }
 
 Gradient Arrays::gradient(const char* name, const std::optional<Output>& to, const MaybeArray& input, Type sums, bool of_keys) {
     if (!to || !input) return {};
     std::vector<Size> sizes = shape(*input), strides(sizes.size());
-    Gradient found{contiguous(name, *to, sizes), nullptr, 1};
+    void* data = contiguous(name, *to, sizes);
     if (type(name, *to) != sums) refuse(name, "must have the type of lse");
-    for (std::size_t i = sizes.size(); i-- > 0; found.size *= sizes[i]) strides[i] = found.size;
-    found.at = offsets(sizes, strides, of_keys);
-    return found;
+    Size stride = 1;
+    for (std::size_t i = sizes.size(); i-- > 0; stride *= sizes[i]) strides[i] = stride;
+    const Size* at = offsets(sizes, strides, of_keys);
+    std::unordered_set<Size> seen;
+    std::vector<char> is_first(std::size_t(problems), 0);
+    for (Size n = 0; n < problems; n++) is_first[std::size_t(n)] = seen.insert(at[n]).second;
+    flags.push_back(std::move(is_first));
+    return {data, at, reinterpret_cast<const bool*>(flags.back().data())};
 }
 
 void Arrays::key_sets(Call& call) {

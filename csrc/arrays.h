@@ -31,7 +31,8 @@ public:
     template <class A> Rows rows(const char* name, const A& array, std::vector<Size> tail, bool of_keys) {
         check(name, array, tail, of_keys);
         std::vector<Size> all = shape(array), strides = steps(array);
-        if (all.back() > 1 && strides.back() != 1) refuse(name, "must have a last axis of unit stride");
+        bool has_entries = array.size() > 0;
+        if (has_entries && all.back() > 1 && strides.back() != 1) refuse(name, "must have a last axis of unit stride");
         Rows found{array.data(), type(name, array), offsets(all, strides, of_keys), 0};
         if (tail.size() == 2) found.stride = strides[all.size() - 2];
         return found;
@@ -80,6 +81,7 @@ private:
 
     Size groups;
     std::deque<std::vector<Size>> kept;
+    std::deque<std::vector<char>> flags;
 };
 
 }  // namespace anyscore

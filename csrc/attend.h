@@ -16,12 +16,15 @@ public:
     TileScores(Arena& arena, const Call& call)
         : padded(round_up(call.width, L)), scorer(arena, call.width), weight(arena, padded), odd_rows(arena, call.width),
           query(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
-          panels(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L))), s(arena.take<T>(TILE * TILE)),
+          range(arena.take<T>(Scorer::Range::size(padded))),
+          panels(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), s(arena.take<T>(TILE * TILE)),
           bias(arena.take<T>(TILE)) {}
 
-    void begin(const Call& call, const KeySets<Scorer, T>& sets, Size n) {
-        weight.read_for(call, n, padded);
-        scorer.begin(weight.finite, sets.range(call.key_set[n]));
+    void begin(const Call& call, const KeySets<Scorer, T>& sets, Size n, bool gradients) {
+        bool is_new = weight.read_for(call, n, padded);
+        auto of_keys = sets.range(call, n, range, panels);
+        panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
+        scorer.begin(weight.finite, is_new, of_keys, gradients);
     }
 
     void queries(const Call& call, Size n, Size first, int count) {
@@ -37,15 +40,15 @@ public:
             tile_panels = sets.panel(set, first);
             std::memcpy(odd_key, sets.odd(set, first), TILE);
         } else {
-            sets.make_panels_of(call, scorer, n, first, panels, key, odd_key);
+            sets.read_keys(call, n, first, count, padded, key, odd_key);
+            sets.make_panels_of(scorer, key, count, panel_size, panels);
             tile_panels = panels;
         }
         finish_keys(call, n, first, count);
     }
 
-    void compute(const Call& call, const KeySets<Scorer, T>& sets, const Spans& spans, Size n, Size first_query,
-                 int queries, Size first_key, int keys) {
-        scorer.scores(queries, tile_panels, Scorer::panel_size(padded, sets.any_wide), int(round_up(keys, L)) / L, s);
+    void compute(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
+        scorer.scores(queries, tile_panels, panel_size, int(round_up(keys, L)) / L, s);
         finish(call, spans, n, first_query, queries, first_key, keys);
     }
 
@@ -75,7 +78,8 @@ public:
     Scorer scorer;
     Weight<T> weight;
     OddRows<Literal, T> odd_rows;
-    T *query, *key, *panels, *s, *bias;
+    T *query, *key, *range, *panels, *s, *bias;
+    Size panel_size = 0;
     const T* tile_panels = nullptr;
     bool odd_query[TILE], odd_key[TILE], any_odd_query = false, any_odd_key = false;
 };

@@ -32,9 +32,9 @@ public:
              Size n, Size chunk) {
         Size tiles = (call.keys + TILE - 1) / TILE;
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
-        std::memset(d_a, 0, std::size_t(call.queries * padded) * sizeof(T));
-        std::memset(d_weight, 0, std::size_t(padded) * sizeof(T));
-        tile.begin(call, sets, n);
+        zero(d_a, call.queries * padded);
+        zero(d_weight, padded);
+        tile.begin(call, sets, n, true);
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             Size j0 = t * TILE;
@@ -49,36 +49,32 @@ public:
                 if (ready != first) {
                     tile.queries(call, n, first, count);
                     tile.scorer.queries(tile.query, count);
-                    tile.scorer.query_rows(tile.query, count);
                     ready = first;
                 }
-                tile.compute(call, sets, spans, n, first, count, j0, keys);
+                tile.compute(call, spans, n, first, count, j0, keys);
                 block(call, back, partial, spans, n, first, count, j0, keys, d_a, d_weight);
             }
-            if (started) finish_tile(call, back, n, j0, keys);
+            finish_tile(call, back, n, j0, keys, started);
         }
     }
 
 private:
     void begin_tile(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size j0, int keys) {
         tile.keys(call, sets, n, j0, keys);
-        bool odd[TILE];
-        read_tile(call.b, n, j0, keys, call.width, padded, Scorer::limit(), tile.key, odd);
-        tile.scorer.key_rows(tile.key, keys);
         for (int j = 0; j < keys; j++) {
             read_row(call.value, n, j0 + j, call.value_width, v_rows + j * v_padded);
             for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;
         }
-        std::memset(v_rows + keys * v_padded, 0, std::size_t((TILE - keys) * v_padded) * sizeof(T));
+        zero(v_rows + keys * v_padded, (round_up(keys, L) - keys) * v_padded);
         for (Size d = 0; d < v_padded; d += L)
-            for (int j = 0; j < TILE; j += L) {
+            for (int j = 0; j < keys; j += L) {
                 Vector<T> square[L];
                 for (int l = 0; l < L; l++) square[l] = load(v_rows + (j + l) * v_padded + d);
                 transpose<T>(square);
                 for (int l = 0; l < L; l++) store(v_columns + (d + l) * TILE + j, square[l]);
             }
-        std::memset(d_b, 0, std::size_t(keys * padded) * sizeof(T));
-        std::memset(d_value, 0, std::size_t(keys * v_padded) * sizeof(T));
+        zero(d_b, keys * padded);
+        zero(d_value, keys * v_padded);
         for (int j = 0; j < TILE; j++) d_bias[j] = 0;
     }
 
@@ -89,7 +85,7 @@ private:
         bool any_odd_output = false, odd_output[TILE];
         T finite = from_bits<T>(Bits<T>::INFINITE - 1);
         any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded, finite, d_output, odd_output);
-        for (int i = 0; i < count; i++) std::memset(ds + i * TILE, 0, std::size_t(end) * sizeof(T));
+        for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
         bool has_odd = tile.any_odd_query || tile.any_odd_key;
         for (int i = 0; i < count; i++) {
@@ -106,6 +102,7 @@ private:
                 for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
             }
             if (!part.is_whole(keys)) part.mask(d, keys, T(0));
+            for (int j = keys; j < end; j++) d[j] = 0;
             for (int j = 0; j < keys; j++) d_bias[j] += d[j];
             if (has_odd)
                 for (int j = part.from; j < part.to; j++)
@@ -129,15 +126,28 @@ private:
         tile.scorer.gradients(count, keys, ds, d_a + first * padded, d_b, d_weight);
     }
 
-    void finish_tile(const Call& call, const Backward& back, Size n, Size j0, int keys) {
-        for (int j = 0; j < keys; j++) {
-            T* to_b = (T*)back.d_b.data + back.d_b.at[n] + (j0 + j) * call.width;
-            T* to_value = (T*)back.d_value.data + back.d_value.at[n] + (j0 + j) * call.value_width;
-            for (Size d = 0; d < call.width; d++) to_b[d] += Scorer::FACTOR * tile.weight.raw[d] * d_b[j * padded + d];
-            for (Size d = 0; d < call.value_width; d++) to_value[d] += d_value[j * v_padded + d];
+    // What the tile gives goes to its place: the first problem there writes, others add.
+    void finish_tile(const Call& call, const Backward& back, Size n, Size j0, int keys, bool started) {
+        T* to_b = place(back.d_b, n, j0 * call.width);
+        T* to_value = place(back.d_value, n, j0 * call.value_width);
+        if (back.d_b.is_first[n]) zero(to_b, keys * call.width);
+        if (back.d_value.is_first[n] && !started) zero(to_value, keys * call.value_width);
+        for (int j = 0; started && j < keys; j++) {
+            add_scaled(to_b + j * call.width, d_b + j * padded, tile.weight, Scorer::FACTOR, call.width);
+            put(to_value + j * call.value_width, d_value + j * v_padded, call.value_width, back.d_value.is_first[n]);
         }
-        if (back.d_key_bias.data)
-            for (int j = 0; j < keys; j++) ((T*)back.d_key_bias.data)[back.d_key_bias.at[n] + j0 + j] += d_bias[j];
+        if (!back.d_key_bias.data) return;
+        if (!started) zero(d_bias, keys);
+        put(place(back.d_key_bias, n, j0), d_bias, keys, back.d_key_bias.is_first[n]);
+    }
+
+    static T* place(const Gradient& gradient, Size n, Size i) { return (T*)gradient.data + gradient.at[n] + i; }
+
+    static void put(T* to, const T* from, Size n, bool is_first) {
+        if (is_first)
+            for (Size d = 0; d < n; d++) to[d] = from[d];
+        else
+            for (Size d = 0; d < n; d++) to[d] += from[d];
     }
 
     TileScores<Scorer, T> tile;

@@ -58,11 +58,11 @@ struct Call {
 };
 
 // Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the
-// type of the log-sum-exp. size: of the whole array.
+// type of the log-sum-exp.
 struct Gradient {
     void* data = nullptr;
     const Size* at = nullptr;
-    Size size = 0;
+    const bool* is_first = nullptr;  // of each problem: whether none before it has the same at
 };
 
 // The problems in groups: group g holds members[first[g]] … members[first[g + 1] − 1], in order.

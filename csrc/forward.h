@@ -19,20 +19,21 @@ template <class Scorer, class T> class ForwardBlock {
 public:
     ForwardBlock(Arena& arena, const Call& call)
         : tile(arena, call), values(arena, call), output(arena.take<T>(TILE * values.padded)),
-          top(arena.take<T>(TILE)), sum(arena.take<T>(TILE)), factors(arena.take<T>(TILE)) {}
+          top(arena.take<T>(TILE)), sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
 
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
         int count = int(call.queries - first < TILE ? call.queries - first : TILE);
         Spans spans(call, n, first, count);
-        tile.begin(call, sets, n);
+        tile.begin(call, sets, n, false);
         tile.queries(call, n, first, count);
         bool few = call.queries <= FEW;
         if (few)
             tile.scorer.few_queries(tile.query, count);
         else
             tile.scorer.queries(tile.query, count);
-        std::memset(output, 0, std::size_t(count * values.padded) * sizeof(T));
-        for (int i = 0; i < count; i++) top[i] = lowest<T>(), sum[i] = 0, is_odd[i] = false;
+        zero(output, count * values.padded);
+        for (int i = 0; i < count; i++) top[i] = lowest<T>(), is_odd[i] = false;
+        for (int i = 0; i < count * L; i++) sum[i] = 0;
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
             int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
             if (few) {
@@ -40,21 +41,22 @@ public:
                 tile.finish(call, spans, n, first, count, j0, keys);
             } else {
                 tile.keys(call, sets, n, j0, keys);
-                tile.compute(call, sets, spans, n, first, count, j0, keys);
+                tile.compute(call, spans, n, first, count, j0, keys);
             }
-            bool whole = true;
-            for (int i = 0; i < count; i++) whole &= softmax(call, spans, n, first, i, j0, keys);
+            bool whole = true, any_odd = has_odd(tile.s, count, int(round_up(keys, L)));
+            for (int i = 0; i < count; i++) whole &= softmax(call, spans, n, first, i, j0, keys, any_odd);
             values.read_for(call, n, j0, keys, whole);
             gemm(output, values.padded, tile.s, TILE, 1, values.rows, values.stride, count, values.padded, keys);
             values.add_odd(call, spans, n, first, count, j0, keys, tile.s, output);
         }
         for (int i = 0; i < count; i++) {
             T* row = output + i * values.padded;
-            T scale = is_odd[i] ? nan<T>() : sum[i] > 0 ? 1 / sum[i] : T(0);
+            T total = sum_lanes<T>(load(sum + i * L));
+            T scale = is_odd[i] ? nan<T>() : total > 0 ? 1 / total : T(0);
             for (Size d = 0; d < call.value_width; d++) row[d] *= scale;
             Size at = n * call.queries + first + i;
             write(to, type, at * call.value_width, call.value_width, row);
-            lse[at] = is_odd[i] ? nan<T>() : sum[i] > 0 ? top[i] + T(std::log(sum[i])) : minus_infinity<T>();
+            lse[at] = is_odd[i] ? nan<T>() : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
         }
     }
 
@@ -80,43 +82,40 @@ private:
         tile.scorer.few_scores(count, rows, stride, keys, tile.s);
     }
 
+    // Whether a score is NaN or +∞, perhaps one that is masked.
+    static bool has_odd(const T* s, int rows, int end) {
+        typename Bits<T>::Unsigned odd = 0;
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < end; j++) odd |= is_nan(s[i * TILE + j]) | (bits(s[i * TILE + j]) == Bits<T>::INFINITE);
+        return odd;
+    }
+
     // Scores of query i to weights relative to the running maximum; gives whether it attends all keys.
-    bool softmax(const Call& call, const Spans& spans, Size n, Size first, int i, Size j0, int keys) {
+    bool softmax(const Call& call, const Spans& spans, Size n, Size first, int i, Size j0, int keys, bool any_odd) {
         Part part(call, spans, n, first, i, j0, keys);
         T* s = tile.s + i * TILE;
         int end = int(round_up(keys, L));
         bool whole = part.is_whole(keys);
         if (!whole || end != keys) part.mask(s, end, lowest<T>());
+        if (any_odd && has_odd(s, 1, end)) is_odd[i] = true;
         T most = lowest<T>();
-        typename Bits<T>::Unsigned odd = 0;
-        for (int j = 0; j < end; j++) {
-            most = max(most, s[j]);
-            auto u = bits(s[j]);
-            odd |= (u << 1) > (Bits<T>::INFINITE << 1) || u == Bits<T>::INFINITE ? 1 : 0;
-        }
-        if (odd) is_odd[i] = true;
-        if (is_odd[i] || part.from == part.to) {
-            for (int j = 0; j < end; j++) s[j] = 0;
-            return whole;
-        }
+        for (int j = 0; j < end; j++) most = max(most, s[j]);
         if (most > top[i]) {
             T scale = exp_or_zero(top[i] - most);
-            sum[i] *= scale;
+            store(sum + i * L, scale * load(sum + i * L));
             T* row = output + i * values.padded;
             for (Size d = 0; d < values.padded; d++) row[d] *= scale;
             top[i] = most;
         }
-        T here = top[i], total = 0;
-#pragma omp simd reduction(+ : total)
-        for (int j = 0; j < end; j++) {
-            s[j] = exp_or_zero(s[j] - here);
-            total += s[j];
-        }
-        if (here == lowest<T>()) {  // scores of −∞ alone: as if nothing were attended
+        T here = top[i];
+        if (is_odd[i] || here == lowest<T>()) {  // attends nothing here, or scores of −∞ alone
             for (int j = 0; j < end; j++) s[j] = 0;
             return whole;
         }
-        sum[i] += total;
+        for (int j = 0; j < end; j++) s[j] = exp_or_zero(s[j] - here);
+        Vector<T> total = load(sum + i * L);
+        for (int j = 0; j < end; j += L) total += load(s + j);
+        store(sum + i * L, total);
         if (call.dropout.rate > 0) {
             dropout_factors(call.dropout, n, first + i, j0, factors);
             for (int j = 0; j < end; j++) s[j] *= factors[j];
@@ -136,10 +135,10 @@ void forward(const Call& call, void* output, Type type, void* lse, int threads) 
     threads = threads_for(call, threads);
     Size blocks = (call.queries + TILE - 1) / TILE;
     bool shared = call.queries > FEW && call.problems * blocks > call.key_sets;
-    KeySets<Scorer, T> sets(call, shared, threads);
+    KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<Task> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        Task task = slots.task(call, slot);
+        Task& task = slots.task(slot);
         task.run(call, sets, index / blocks, index % blocks * TILE, output, type, (T*)lse);
     });
 }
@@ -149,22 +148,23 @@ template <class Scorer, class T> void weights(const Call& call, const void* lse,
     using Task = TileScores<Scorer, T>;
     threads = threads_for(call, threads);
     Size blocks = (call.queries + TILE - 1) / TILE;
-    KeySets<Scorer, T> sets(call, call.problems * blocks > call.key_sets, threads);
+    bool shared = call.problems * blocks > call.key_sets;
+    KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<Task> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        Task task = slots.task(call, slot);
+        Task& task = slots.task(slot);
         Size n = index / blocks, first = index % blocks * TILE;
         int count = int(call.queries - first < TILE ? call.queries - first : TILE);
         Spans spans(call, n, first, count);
         T* to = (T*)output + (n * call.queries + first) * call.keys;
-        std::memset(to, 0, std::size_t(count * call.keys) * sizeof(T));
-        task.begin(call, sets, n);
+        zero(to, count * call.keys);
+        task.begin(call, sets, n, false);
         task.queries(call, n, first, count);
         task.scorer.queries(task.query, count);
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
             int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
             task.keys(call, sets, n, j0, keys);
-            task.compute(call, sets, spans, n, first, count, j0, keys);
+            task.compute(call, spans, n, first, count, j0, keys);
             for (int i = 0; i < count; i++) {
                 T of_row = ((const T*)lse)[n * call.queries + first + i];
                 Part part(call, spans, n, first, i, j0, keys);

@@ -26,7 +26,8 @@ template <class T, int N>
 inline void gemm_columns(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, int depth) {
     int i = 0;
     for (; i + 4 <= rows; i += 4) gemm_tile<T, 4, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
-    for (; i < rows; i++) gemm_tile<T, 1, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
+    if (i + 2 <= rows) gemm_tile<T, 2, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth), i += 2;
+    if (i < rows) gemm_tile<T, 1, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
 }
 
 // `columns` is a multiple of LANES.

@@ -5,53 +5,67 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-template <class T> struct RowReader {
-    RowReader(Arena& arena, const Call& call)
-        : one(arena.take<T>(call.value_width)), two(arena.take<T>(call.value_width)), weight(arena, call.width) {}
-    T *one, *two;
-    Weight<T> weight;
+// D_i = dO_i · O_i, summed in the order in which gemm sums dO_i · v_j: where one key has all the
+// weight, their difference is then 0 exactly.
+template <class T> class Delta {
+    static constexpr int L = LANES<T>;
+
+public:
+    Delta(Arena& arena, const Call& call)
+        : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)) {}
+
+    void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
+        int count = int(call.queries - first < L ? call.queries - first : L);
+        bool odd[L];
+        T finite = from_bits<T>(Bits<T>::INFINITE - 1);
+        zero(output, L * padded), zero(d_output, L * padded);
+        for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
+        read_tile(back.d_output, n, first, count, call.value_width, padded, finite, d_output, odd);
+        Vector<T> sum{};
+        for (Size d = 0; d < padded; d += L) {
+            Vector<T> x[L], y[L];
+            for (int i = 0; i < L; i++) x[i] = load(output + i * padded + d), y[i] = load(d_output + i * padded + d);
+            transpose<T>(x), transpose<T>(y);
+            for (int l = 0; l < L; l++) sum += y[l] * x[l];
+        }
+        for (int i = 0; i < count; i++) delta[n * call.queries + first + i] = odd[i] ? nan<T>() : sum[i];
+    }
+
+private:
+    Size padded;
+    T *output, *d_output;
 };
 
-// D_i = dO_i · O_i
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
-    Slots<RowReader<T>> slots(call, threads);
-    Size blocks = (call.queries + TILE - 1) / TILE;
+    Slots<Delta<T>> slots(call, threads);
+    Size blocks = (call.queries + LANES<T> - 1) / LANES<T>;
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        RowReader<T> rows = slots.task(call, slot);
-        Size n = index / blocks, i = index % blocks * TILE, end = i + TILE < call.queries ? i + TILE : call.queries;
-        for (; i < end; i++) {
-            read_row(back.output, n, i, call.value_width, rows.one);
-            read_row(back.d_output, n, i, call.value_width, rows.two);
-            T sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (Size d = 0; d < call.value_width; d++) sum += rows.one[d] * rows.two[d];
-            bool odd = largest(rows.two, call.value_width) >= Bits<T>::INFINITE;
-            delta[n * call.queries + i] = odd ? nan<T>() : sum;
-        }
+        slots.task(slot).run(call, back, index / blocks, index % blocks * LANES<T>, delta);
     });
 }
+
+template <class T> struct WeightReader {
+    WeightReader(Arena& arena, const Call& call) : weight(arena, call.width) {}
+    Weight<T> weight;
+};
 
 // d_a: over the chunks, and over the problems that share a, in order.
 template <class Scorer, class T>
 void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
-    Slots<RowReader<T>> slots(call, threads);
+    Slots<WeightReader<T>> slots(call, threads);
     Size blocks = (call.queries + TILE - 1) / TILE;
     for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
-        RowReader<T> rows = slots.task(call, slot);
+        WeightReader<T>& rows = slots.task(slot);
         Size set = index / blocks, first = index % blocks * TILE;
         Size end = first + TILE < call.queries ? first + TILE : call.queries;
         for (Size m = back.of_a.first[set]; m < back.of_a.first[set + 1]; m++) {
             Size n = back.of_a.members[m];
             rows.weight.read_for(call, n, call.width);
-            const T* weight = rows.weight.raw;
             for (Size i = first; i < end; i++) {
                 T* to = (T*)back.d_a.data + back.d_a.at[n] + i * call.width;
-                if (m == back.of_a.first[set])
-                    for (Size d = 0; d < call.width; d++) to[d] = 0;
-                for (Size chunk = 0; chunk < partial.chunks; chunk++) {
-                    const T* from = partial.of_a(n, chunk) + i * partial.padded;
-                    for (Size d = 0; d < call.width; d++) to[d] += Scorer::FACTOR * weight[d] * from[d];
-                }
+                if (m == back.of_a.first[set]) zero(to, call.width);
+                for (Size chunk = 0; chunk < partial.chunks; chunk++)
+                    add_scaled(to, partial.of_a(n, chunk) + i * partial.padded, rows.weight, Scorer::FACTOR, call.width);
             }
         }
     });
@@ -81,15 +95,12 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
     Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
     Partial<T> partial{chunks, call.queries, padded, (T*)d_a.data, (T*)d_weight.data, (T*)delta.data};
-    for (const Gradient* gradient : {&back.d_b, &back.d_value, &back.d_key_bias})
-        if (gradient->data && gradient->size)
-            std::memset(gradient->data, 0, std::size_t(gradient->size) * sizeof(T));
     make_delta(call, back, partial.delta, threads);
     {
-        KeySets<Scorer, T> sets(call, false, threads);
+        KeySets<Scorer, T> sets(call, chunks > 1, false, threads);
         Slots<Task> slots(call, threads);
         for_each(threads, back.tasks.count * chunks, [&](Size index, int slot) {
-            Task task = slots.task(call, slot);
+            Task& task = slots.task(slot);
             Size group = index / chunks;
             for (Size m = back.tasks.first[group]; m < back.tasks.first[group + 1]; m++)
                 task.run(call, back, sets, partial, back.tasks.members[m], index % chunks);
@@ -104,22 +115,21 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, in
     struct Task {
         Task(Arena& arena, const Call& call)
             : padded(round_up(call.width, LANES<T>)), scorer(arena, call.width), rows(arena.take<T>(TILE * padded)),
-              made(arena.take<T>(TILE * padded)), zero(arena.take<T>(padded)) {}
+              made(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
         Size padded;
         Scorer scorer;
-        T *rows, *made, *zero;
+        T *rows, *made, *weight;
     };
-    KeySets<Scorer, T> sets(call, false, threads);
+    KeySets<Scorer, T> sets(call, true, false, threads);
     Slots<Task> slots(call, threads);
     Size tiles = (call.keys + TILE - 1) / TILE;
     tiles = tiles ? tiles : 1;
     for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
-        Task task = slots.task(call, slot);
+        Task& task = slots.task(slot);
         Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
         int count = int(call.keys - first < TILE ? call.keys - first : TILE);
-        for (Size d = 0; d < task.padded; d++) task.zero[d] = 0;
-        auto range = sets.range(set);
-        task.scorer.begin(task.zero, range);
+        zero(task.weight, task.padded);
+        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded), false);
         T* to = (T*)packed + set * (call.keys + 1) * call.width;
         if (first == 0) Scorer::Range::pack(sets.numbers(set), call.width, task.padded, to);
         bool odd[TILE];

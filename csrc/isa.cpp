@@ -76,7 +76,9 @@ void use(const std::string& name) {
             current() = one.table;
             return;
         }
-    throw std::invalid_argument("no instruction set " + name + " on this machine");
+    std::string names;
+    for (const std::string& one : isas()) names += (names.empty() ? "" : ", ") + one;
+    throw std::invalid_argument("isa is \"" + name + "\", expected one of " + names + ".");
 }
 
 const KernelTable& kernels() { return *current().load(); }

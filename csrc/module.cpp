@@ -75,8 +75,8 @@ Call describe(Arrays& arrays, const Inputs& in, Size queries) {
 
 Dropout dropout_of(double rate, nb::int_ seed, Size period) {
     if (!(rate >= 0 && rate < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
-    if (period < 1) Arrays::refuse("period", "must be ≥ 1");
-    return {rate, PyLong_AsUnsignedLongLongMask(seed.ptr()), period};
+    if (period < 0) Arrays::refuse("period", "must be ≥ 0");
+    return {rate, PyLong_AsUnsignedLongLongMask(seed.ptr()), period ? period : 1};
 }
 
 void forward(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, Array value,

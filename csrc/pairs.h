@@ -41,7 +41,7 @@ struct Absolute {
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return abs(a - b); }
     template <class V> static ANYSCORE_INLINE void gradient(V a, V b, V& value, V& da, V& db) {
         V x = a - b, zero = constant<V>(0);
-        da = x > zero ? constant<V>(1) : x < zero ? constant<V>(-1) : zero;
+        da = x > zero ? constant<V>(1) : x < zero ? constant<V>(-1) : x;  // 0, or NaN
         db = -da;
         value = abs(x);
     }

@@ -23,8 +23,6 @@ namespace {
 // takes to wake it.
 constexpr std::chrono::microseconds kPatience{30};
 
-thread_local bool inside_task = false;
-
 struct Job {
     void (*task)(void*, std::int64_t, int);
     void* context;
@@ -32,11 +30,8 @@ struct Job {
     std::atomic<std::int64_t> next{0};
 
     void run(int slot) {
-        const bool outer = inside_task;
-        inside_task = true;
         for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;)
             task(context, index, slot);
-        inside_task = outer;
     }
 };
 
@@ -58,7 +53,7 @@ void look_for(Condition condition) {
 // One job at a time. `mutex` guards every member; the atomic ones are also looked at without it.
 class Pool {
 public:
-    // False, and nothing done, if another thread has the pool.
+    // False, and nothing done, if another thread has the pool, or this one in a task.
     bool run(Job& mine, int helpers) {
         std::unique_lock<std::mutex> lock(mutex);
         if (job) return false;
@@ -162,7 +157,7 @@ Pool* the_pool() {
 #endif
 
 bool share(Job& job, int helpers) {
-    Pool* found = helpers > 0 && !inside_task ? the_pool() : nullptr;
+    Pool* found = helpers > 0 ? the_pool() : nullptr;
     return found && found->run(job, helpers);
 }
 

@@ -10,8 +10,8 @@ namespace anyscore {
 // with the same slot never overlap, so scratch memory can be had per slot. The order of the indices
 // is not fixed. Tasks must not throw.
 //
-// May be called from many threads at once, from inside a task (which then runs alone) and after a
-// fork. Whoever finds the pool busy runs its tasks alone.
+// May be called from many threads at once, from inside a task and after a fork. Whoever finds
+// the pool busy runs its tasks alone.
 void parallel_for(int threads, std::int64_t count,
                   void (*task)(void* context, std::int64_t index, int slot), void* context);
 

@@ -18,6 +18,7 @@ struct NoRange {
     NoRange() = default;
     template <class T> NoRange(const T*, Size) {}
     template <class T> static void make(const T*, const T*, Size, T*) {}
+    template <class T> static bool make(const T*, Size, T*) { return true; }
     template <class T> static void pack(const T*, Size, Size, T*) {}
     template <class T> static void unpack(const T*, Size, Size, T*) {}
 };
@@ -37,12 +38,14 @@ public:
         : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
           product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
-    // weight: `padded` numbers, kept by the caller.
-    void begin(const T* weight, const Range&) { this->weight = weight; }
+    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call. gradients:
+    // whether they are wanted too.
+    void begin(const T* weight, bool, const Range&, bool) { this->weight = weight; }
 
-    // Scores
-
+    // The queries and the keys of a tile; their rows are kept by the caller.
+    void keys(const T* rows, int) { key_row = rows; }
     void queries(const T* rows, int count) {
+        query_row = rows;
         if constexpr (IS_PRODUCT) {
             for (int i = 0; i < count; i++)
                 for (Size d = 0; d < padded; d++) weighted[i * padded + d] = rows[i * padded + d] * weight[d];
@@ -54,11 +57,11 @@ public:
 
     static Size panel_size(Size width, bool) { return round_up(width, L) * L; }
 
-    // L rows of keys to a panel, in which the keys of one feature are one vector.
-    void panel(const T* rows, T* to) const {
+    // L of the keys, from the first-th, as a panel: the keys of one feature are one vector.
+    void panel(int first, T* to) const {
         for (Size d = 0; d < padded; d += L) {
             Vector<T> square[L];
-            for (int j = 0; j < L; j++) square[j] = load(rows + j * padded + d);
+            for (int j = 0; j < L; j++) square[j] = load(key_row + (first + j) * padded + d);
             transpose<T>(square);
             for (int j = 0; j < L; j++) store(to + (d + j) * L, square[j]);
         }
@@ -96,14 +99,11 @@ public:
 
     // Gradients
 
-    void query_rows(const T* rows, int) { query_row = rows; }
-    void key_rows(const T* rows, int) { key_row = rows; }
-
     // Adds to da (rows), db (keys) and dw what ds[i · TILE + j] makes of them, without the factor
     // that `finish` brings.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         if constexpr (IS_PRODUCT) {
-            std::memset(product, 0, std::size_t(rows * padded) * sizeof(T));
+            zero(product, rows * padded);
             gemm(product, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
             gemm(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
             for (int i = 0; i < rows; i++)

@@ -92,9 +92,20 @@ template <class T> inline void write(void* to, Type type, Size first, Size n, co
     }
 }
 
+template <class T> ANYSCORE_INLINE void zero(T* x, Size n) {
+    if (n > 0) std::memset(x, 0, std::size_t(n) * sizeof(T));
+}
+
 // Row i of problem n, as it is.
 template <class T> inline void read_row(const Rows& from, Size n, Size i, Size width, T* x) {
     read(from, from.at[n] + i * from.stride, width, 1, x);
+}
+
+// The same where it stands, if it is of type T; read into x otherwise.
+template <class T> inline const T* find_row(const Rows& from, Size n, Size i, Size width, T* x) {
+    if (from.type == (sizeof(T) == 4 ? Type::F32 : Type::F64)) return (const T*)from.data + from.at[n] + i * from.stride;
+    read_row(from, n, i, width, x);
+    return x;
 }
 
 // The largest |x| of a row, as bits: NaN counts as the largest.
@@ -112,15 +123,17 @@ template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n)
 // it, and what attends it is done by the literal formula. Gives whether there are any.
 template <class T>
 inline bool read_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x, bool* odd) {
-    bool any = false;
-    for (int i = 0; i < count; i++, x += padded) {
-        read_row(from, n, first + i, width, x);
-        odd[i] = largest(x, width) > bits(limit);
-        any |= odd[i];
-        if (odd[i]) std::memset(x, 0, std::size_t(width) * sizeof(T));
-        for (Size d = width; d < padded; d++) x[d] = 0;
+    for (int i = 0; i < count; i++) {
+        read_row(from, n, first + i, width, x + i * padded);
+        for (Size d = width; d < padded; d++) x[i * padded + d] = 0;
+        odd[i] = false;
     }
-    return any;
+    if (largest(x, count * padded) <= bits(limit)) return false;
+    for (int i = 0; i < count; i++) {
+        odd[i] = largest(x + i * padded, width) > bits(limit);
+        if (odd[i]) zero(x + i * padded, width);
+    }
+    return true;
 }
 
 // Pieces of one block of memory; without a block, it only counts.

@@ -27,37 +27,61 @@ template <class T> ANYSCORE_INLINE void split(T x, T& mantissa, T& exponent) {
     exponent = T(n);
 }
 
-// x · 2ⁿ for x > 0, n clamped to where it makes a difference to tanh.
-template <class T> ANYSCORE_INLINE Vector<T> times_power(Vector<T> x, Vector<T> n) {
+// x · 2ⁿ for x of about 1: n between −126 and 126, for double −1021 and 1021.
+template <class T> ANYSCORE_INLINE Vector<T> times_power_within(Vector<T> x, Vector<T> n) {
     typedef typename Bits<T>::Unsigned U __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    return (Vector<T>)((U)x + ((U)(n + Bits<T>::ROUND) << Bits<T>::MANTISSA));
+}
+
+// The same for any n, which is clamped to where it makes a difference to tanh.
+template <class T> ANYSCORE_INLINE Vector<T> times_power_clamped(Vector<T> x, Vector<T> n) {
     n = min(n, fill(TanhLimits<T>::MAX_EXPONENT));
-    n = max(n, fill(TanhLimits<T>::MIN_EXPONENT)) + Bits<T>::ROUND;
-    return (Vector<T>)((U)x + ((U)n << Bits<T>::MANTISSA));
+    return times_power_within<T>(x, max(n, fill(TanhLimits<T>::MIN_EXPONENT)));
+}
+
+// The same for any n, giving ∞ and 0 where |n| is large.
+template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, Vector<T> n) {
+    Vector<T> most = fill(T(sizeof(T) == 4 ? 124 : 1020)), zero{};
+    Vector<T> power = times_power_within<T>(x, max(min(n, most), -most));
+    power = n > most ? fill(from_bits<T>(Bits<T>::INFINITE)) : power;
+    return n < -most ? zero : power;
 }
 
 // What the keys of one set say of each feature, `padded` numbers each.
 template <class T> struct TanhRange {
-    const T* centre;  // an integer: a + centre and b − centre are worked with
-    const T* wide;    // 1 where |b − centre| exceeds NARROW, else 0
-    const T* small;   // 1 where all |b| ≤ ½, else 0
-    bool any_wide;
+    const T* centre = nullptr;  // an integer: a + centre and b − centre are worked with
+    const T* wide = nullptr;    // 1 where |b − centre| exceeds NARROW, else 0
+    const T* small = nullptr;   // 1 where all |b| ≤ ½, else 0
+    bool any_wide = false;
 
     static Size size(Size padded) { return 3 * padded; }
 
     TanhRange() = default;
     TanhRange(const T* numbers, Size padded) : centre(numbers), wide(numbers + padded), small(numbers + 2 * padded) {
-        any_wide = false;
-        for (Size d = 0; d < padded; d++) any_wide |= wide[d] > 0;
+        T wides = 0;
+        for (Size d = 0; d < padded; d++) wides = max(wides, wide[d]);
+        any_wide = wides > 0;
     }
 
-    // low, high: of each feature, over the keys.
+    // most: the largest |b| of each feature. Gives whether that is all there is to know.
+    static bool make(const T* most, Size padded, T* numbers) {
+        bool narrow = true;
+        for (Size d = 0; d < padded; d++) {
+            narrow &= most[d] <= TanhLimits<T>::NARROW;
+            numbers[d] = numbers[padded + d] = 0;
+            numbers[2 * padded + d] = most[d] <= T(0.5) ? T(1) : T(0);
+        }
+        return narrow;
+    }
+
+    // low, high: the range of each feature. A wide one is not centred: that would cost digits.
     static void make(const T* low, const T* high, Size padded, T* numbers) {
         for (Size d = 0; d < padded; d++) {
             T most = max(abs(low[d]), abs(high[d])), middle = low[d] + (high[d] - low[d]) / 2;
             T centre = most <= TanhLimits<T>::NARROW ? T(0) : (middle + Bits<T>::ROUND) - Bits<T>::ROUND;
-            T reach = max(high[d] - centre, centre - low[d]);
-            numbers[d] = centre;
-            numbers[padded + d] = reach > TanhLimits<T>::NARROW ? T(1) : T(0);
+            bool wide = max(high[d] - centre, centre - low[d]) > TanhLimits<T>::NARROW;
+            numbers[d] = wide ? T(0) : centre;
+            numbers[padded + d] = wide ? T(1) : T(0);
             numbers[2 * padded + d] = most <= T(0.5) ? T(1) : T(0);
         }
     }

@@ -8,19 +8,20 @@ namespace anyscore::ANYSCORE_ISA {
 template <class T> class TanhRows {
     using V = Vector<T>;
     static constexpr int L = LANES<T>, M = ANYSCORE_VECTOR_BYTES < 64 ? 2 : 4;
-    // How e^(2a) and e^(2b) are kept for a vector of features.
+
+public:
+    // How e^(2a) and e^(2b) are kept for a vector of features, in two planes of rows.
     //   NORMAL  as they are
-    //   SMALL   e^(2a), e^(2a) − 1 and e^(2b) − 1: |b| ≤ ½, and tanh keeps its digits near 0
+    //   SMALL   and less 1: all |b| ≤ ½, |a| ≤ 8, and the gradient of w keeps its digits near 0
     //   WIDE    mantissas and exponents
     enum Form { NORMAL, SMALL, WIDE };
 
-public:
     TanhRows(Arena& arena, Size width)
-        : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)),
+        : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)), query_forms(arena.take<Form>(padded / L + 1)),
           query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
           few_query(arena.take<T>(2 * padded)), middle(arena.take<T>(L)) {}
 
-    void begin(const T* weight, const TanhRange<T>& range) {
+    void begin(const T* weight, const TanhRange<T>& range, bool gradients) {
         this->weight = weight, this->range = range;
         for (int l = 0; l < L; l++) middle[l] = 0;
         for (Size d = 0; d < padded; d += L) {
@@ -29,21 +30,38 @@ public:
                 wide |= range.wide[d + l] > 0, small &= range.small[d + l] > 0;
                 middle[l] += weight[d + l] / 2;
             }
-            forms[d / L] = wide ? WIDE : small ? SMALL : NORMAL;
+            forms[d / L] = wide ? WIDE : small && gradients ? SMALL : NORMAL;
         }
     }
 
-    // Gradients
+    void queries(const T* rows, int count) {
+        for (Size d = 0; d < padded; d += L) {
+            query_forms[d / L] = forms[d / L];
+            if (forms[d / L] != SMALL) continue;
+            V most{};
+            for (int i = 0; i < count; i++) most = max(most, abs(load(rows + i * padded + d)));
+            for (int l = 0; l < L; l++)
+                if (most[l] > 8) query_forms[d / L] = NORMAL;
+        }
+        transform<true>(rows, count, query);
+    }
+    void keys(const T* rows, int count) { transform<false>(rows, count, key); }
 
-    void query_rows(const T* rows, int count) { transform<true>(rows, count, query); }
-    void key_rows(const T* rows, int count) { transform<false>(rows, count, key); }
+    // Gradients
 
     // With r = 1/(1 + e^(2a) e^(2b)):  tanh = 1 − 2r,  1 − tanh² = 4 r(1 − r); the 4 comes later.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
+        T total[TILE];
+        for (int i = 0; i < rows; i++) {
+            V sum{};
+            for (int j = 0; j < keys; j += L) sum += load(ds + i * TILE + j);
+            total[i] = sum_lanes<T>(sum);
+        }
         for (Size d = 0; d < padded; d += L) {
             int i = 0;
-            for (; i + M <= rows; i += M) gradient_rows<M>(i, d, keys, ds, da, db, dw);
-            for (; i < rows; i++) gradient_rows<1>(i, d, keys, ds, da, db, dw);
+            for (; i + M <= rows; i += M) gradient_rows<M>(i, d, keys, ds, total, da, db, dw);
+            if (M > 2 && i + 2 <= rows) gradient_rows<2>(i, d, keys, ds, total, da, db, dw), i += 2;
+            for (; i < rows; i++) gradient_rows<1>(i, d, keys, ds, total, da, db, dw);
         }
     }
 
@@ -53,7 +71,7 @@ public:
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d++) {
                 T x = rows[i * padded + d] + range.centre[d];
-                few_query[i * padded + d] = range.wide[d] > 0 ? x : exp_clamped(2 * x);
+                few_query[i * padded + d] = range.wide[d] > 0 ? x : exp_saturated(2 * x);
             }
     }
 
@@ -80,6 +98,13 @@ public:
             }
     }
 
+protected:
+    Size padded;
+    Form *forms, *query_forms;
+    T *query, *key;  // two planes of TILE rows each
+    const T* weight = nullptr;
+    TanhRange<T> range{};
+
 private:
     template <bool IS_QUERY> void transform(const T* rows, int count, T* to) const {
         for (int i = 0; i < count; i++)
@@ -87,13 +112,13 @@ private:
                 const T *x = rows + i * padded + d, *centre = range.centre + d;
                 T *one = to + i * padded + d, *two = one + TILE * padded, y[L];
                 for (int l = 0; l < L; l++) y[l] = IS_QUERY ? x[l] + centre[l] : x[l] - centre[l];
-                switch (forms[d / L]) {
-                    case NORMAL:
-                        for (int l = 0; l < L; l++) one[l] = exp_clamped(2 * y[l]);
+                switch ((IS_QUERY ? query_forms : forms)[d / L]) {
+                    case NORMAL:  // a key that is attended is in range
+                        for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
                         break;
                     case SMALL:
+                        for (int l = 0; l < L; l++) one[l] = exp_clamped(2 * y[l]);
                         for (int l = 0; l < L; l++) two[l] = expm1_clamped(2 * y[l]);
-                        for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_clamped(2 * y[l]) : two[l];
                         break;
                     case WIDE:
                         for (int l = 0; l < L; l++) split(y[l], one[l], two[l]);
@@ -102,49 +127,45 @@ private:
     }
 
     template <int ROWS>
-    void gradient_rows(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
-        switch (forms[d / L]) {
-            case NORMAL: return gradient_tile<NORMAL, ROWS>(i, d, keys, ds, da, db, dw);
-            case SMALL: return gradient_tile<SMALL, ROWS>(i, d, keys, ds, da, db, dw);
-            case WIDE: return gradient_tile<WIDE, ROWS>(i, d, keys, ds, da, db, dw);
-        }
+    void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
+        auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS>
+                    : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS>
+                                                  : gradient_tile<NORMAL, ROWS>;
+        tile(query + i * padded + d, key + d, padded, keys, ds + i * TILE, total + i, da + i * padded + d, db + d, dw + d);
     }
 
+    // One vector of features. A function of its own: it needs all registers.
     template <Form FORM, int ROWS>
-    ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
-        V a[ROWS], more[ROWS], sum_a[ROWS], sum_w[ROWS];
+    static __attribute__((noinline)) void gradient_tile(const T* query, const T* key, Size padded, int keys, const T* ds,
+                                                        const T* total, T* da, T* db, T* dw) {
+        const Size plane = TILE * padded;
+        V a[ROWS], more[ROWS], sum_a[ROWS], sum_w{};
         for (int t = 0; t < ROWS; t++) {
-            const T* x = query + (i + t) * padded + d;
-            a[t] = load(x), more[t] = FORM == NORMAL ? V{} : load(x + TILE * padded);
-            sum_a[t] = sum_w[t] = V{};
+            a[t] = load(query + t * padded), sum_a[t] = V{};
+            more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
         }
-        const T *g_row = ds + i * TILE, *y = key + d;
-        T* to = db + d;
-        const Size next = padded, plane = TILE * padded;
-        for (int j = 0; j < keys; j++, y += next, to += next) {
-            V b = load(y), e = FORM == WIDE ? load(y + plane) : V{}, sum_b[ROWS];
+        for (int j = 0; j < keys; j++, key += padded, db += padded, ds++) {
+            V b = load(FORM == SMALL ? key + plane : key), e = FORM == WIDE ? load(key + plane) : V{};
+            V by_b[ROWS], by_w[ROWS];
             for (int t = 0; t < ROWS; t++) {
-                T g = g_row[t * TILE + j];
-                V r, tanh;
-                if (FORM == SMALL) {
-                    V u = a[t] * b + more[t];  // e^(2a+2b) − 1
-                    r = T(1) / (u + T(2)), tanh = u * r;
-                } else {
-                    V power = FORM == WIDE ? times_power<T>(a[t] * b, more[t] + e) : a[t] * b;
-                    r = T(1) / (power + T(1)), tanh = T(1) - T(2) * r;
-                }
-                V gr = g * r;
-                sum_b[t] = gr - gr * r;
-                sum_a[t] += sum_b[t];
-                sum_w[t] += g * tanh;
+                T g = ds[t * TILE];
+                V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, more[t] + e) : a[t] * b;
+                V u = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b), less 1 if small
+                V r = T(1) / (u + T(FORM == SMALL ? 2 : 1)), gr = g * r;
+                by_b[t] = gr - gr * r;
+                by_w[t] = FORM == SMALL ? gr * u : gr;
+                sum_a[t] += by_b[t];
             }
-            store(to, load(to) + sum<ROWS>(sum_b));
+            store(db, load(db) + sum<ROWS>(by_b));
+            sum_w += sum<ROWS>(by_w);
         }
-        for (int t = 0; t < ROWS; t++) {
-            T* to = da + (i + t) * padded + d;
-            store(to, load(to) + sum_a[t]);
+        if (FORM != SMALL) {  // Σ g tanh = Σ g − 2 Σ g r
+            T sum_g = 0;
+            for (int t = 0; t < ROWS; t++) sum_g += total[t];
+            sum_w = sum_g - T(2) * sum_w;
         }
-        store(dw + d, load(dw + d) + sum<ROWS>(sum_w));
+        for (int t = 0; t < ROWS; t++) store(da + t * padded, load(da + t * padded) + sum_a[t]);
+        store(dw, load(dw) + sum_w);
     }
 
     // Σ w (r − ½) over the vectors of features, for KEYS keys at a time.
@@ -182,11 +203,7 @@ private:
         }
     }
 
-    Size padded;
-    Form* forms;
-    T *query, *key, *few_query, *middle;
-    const T* weight = nullptr;
-    TanhRange<T> range{};
+    T *few_query, *middle;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

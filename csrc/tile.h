@@ -29,6 +29,16 @@ private:
     }
 };
 
+// The keys [from, to) outside of which no query of problem n attends any.
+inline void widen(const Call& call, Size n, Size& from, Size& to) {
+    for (Size i = 0; i < call.queries && (from > 0 || to < call.keys); i += TILE) {
+        Spans block(call, n, i, int(call.queries - i < TILE ? call.queries - i : TILE));
+        if (block.low == block.high) continue;
+        from = block.low < from ? block.low : from;
+        to = block.high > to ? block.high : to;
+    }
+}
+
 // The part of a tile that one query may attend: columns [from, to), and of these what `keep` says.
 struct Part {
     int from, to;
@@ -71,7 +81,11 @@ template <class T> inline void weights_of(const Part& part, T* s, T lse, int key
 template <class T> struct Weight {
     Weight(Arena& arena, Size padded) : raw(arena.take<T>(padded)), finite(arena.take<T>(padded)) {}
 
-    void read_for(const Call& call, Size n, Size padded) {
+    // Gives whether it is another than the last one read.
+    bool read_for(const Call& call, Size n, Size padded) {
+        Size at = call.weight.data ? call.weight.at[n] : 0;
+        if (at == last) return false;
+        last = at;
         if (call.weight.data)
             read_row(call.weight, n, 0, call.width, raw);
         else
@@ -80,10 +94,22 @@ template <class T> struct Weight {
         for (Size d = call.width; d < padded; d++) raw[d] = 0;
         is_odd = largest(raw, call.width) >= Bits<T>::INFINITE;
         for (Size d = 0; d < padded; d++) finite[d] = is_odd ? T(0) : raw[d];
+        return true;
     }
     T *raw, *finite;
     bool is_odd = false;
+
+private:
+    Size last = -1;
 };
+
+// to += factor · weight · from; what is 0 stays 0 whatever the weight.
+template <class T> inline void add_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width) {
+    if (weight.is_odd)
+        for (Size d = 0; d < width; d++) to[d] += bits(from[d]) << 1 ? factor * weight.raw[d] * from[d] : T(0);
+    else
+        for (Size d = 0; d < width; d++) to[d] += factor * weight.raw[d] * from[d];
+}
 
 // Scores and gradients by the formula itself, for pairs of rows one of which is odd: not finite, or
 // too large for the fast form. They are few.
@@ -110,6 +136,7 @@ public:
         for (Size d = 0; d < call.width; d++) {
             T value, by_a, by_b;
             Literal::gradient(a[d], b[d], value, by_a, by_b);
+            if (is_nan(value)) by_a = by_b = value;
             da[d] += g * by_a / factor, db[d] += g * by_b / factor, dw[d] += g * value;
         }
     }

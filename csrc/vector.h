@@ -65,6 +65,15 @@ template <class T> ANYSCORE_INLINE bool is_nan(T x) { return (bits(x) << 1) > (B
 template <class T> ANYSCORE_INLINE T nan() { return from_bits<T>(Bits<T>::INFINITE | (Bits<T>::INFINITE >> 1)); }
 template <class T> ANYSCORE_INLINE T minus_infinity() { return from_bits<T>(~(~Bits<T>::INFINITE << 1 >> 1)); }
 
+// Over the lanes of one vector, in a fixed order.
+template <class T> ANYSCORE_INLINE T sum_lanes(Vector<T> v) {
+    T lanes[LANES<T>];
+    store(lanes, v);
+    for (int n = LANES<T> / 2; n >= 1; n /= 2)
+        for (int l = 0; l < n; l++) lanes[l] += lanes[l + n];
+    return lanes[0];
+}
+
 // Of N vectors, pairwise.
 template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
     if constexpr (N == 1)
@@ -137,6 +146,13 @@ template <class T> ANYSCORE_INLINE T exp_within(T x) {
 
 // eˣ, clamped to e^±LIMIT.
 template <class T> ANYSCORE_INLINE T exp_clamped(T x) { return exp_within(max(min(x, Exp<T>::LIMIT), -Exp<T>::LIMIT)); }
+
+// eˣ; ∞ above LIMIT, 0 below −LIMIT.
+template <class T> ANYSCORE_INLINE T exp_saturated(T x) {
+    T power = exp_clamped(x);
+    power = x > Exp<T>::LIMIT ? from_bits<T>(Bits<T>::INFINITE) : power;
+    return x < -Exp<T>::LIMIT ? T(0) : power;
+}
 
 // eˣ for x ≤ LIMIT; 0 below −LIMIT.
 template <class T> ANYSCORE_INLINE T exp_or_zero(T x) {

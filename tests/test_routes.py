@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from anyscore import (
+    Additive,
+    Causal,
     Dot,
+    Lengths,
     Plan,
     ScaledDot,
+    Score,
+    Window,
     attention,
     plan,
 )
-from samples import make_score, normal
+from anyscore.factors import TANH, Factors, Pair
+from anyscore.kernels import cpu
+from samples import NAMES, make_score, normal
+from transformed import WARNINGS
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
+FUSED = "fused, and keeps the contract"
+
+pytestmark = WARNINGS
+needs_core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+
+
+def call(**change: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        name: torch.tensor(normal(B, t, D))
+        for name, t in (("query", T_Q), ("key", T_K), ("value", T_K))
+    }
+    for name, x in change.items():
+        made[name] = made[name].requires_grad_() if isinstance(x, str) else x
+    return made
+
+
+@pytest.fixture
+def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_problem", "it is not there")
 
 
 def test_fused_where_the_contract_is_kept() -> None:
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
-    assert plan(q, k, v) == Plan("sdpa", "fused, and keeps the contract")
+    assert plan(q, k, v) == Plan("sdpa", FUSED)
     assert plan(q, k, v, impl="fused").route == "sdpa"
     assert plan(q, k, v, impl="reference") == Plan("reference", "asked for")
     for score in (Dot(), ScaledDot(), ScaledDot(0.3), ScaledDot(torch.tensor(0.3).double())):
@@ -32,11 +65,10 @@ def test_fused_where_the_contract_is_kept() -> None:
         assert plan(q.clone().requires_grad_(), k, v).route == "sdpa"
 
 
-@pytest.mark.parametrize(
+NOT_SDPA = pytest.mark.parametrize(
     ("reason", "change"),
     [
         ("the score is not a product", {"score": make_score("Additive").map(torch.tensor)}),
-        ("the score is not a product", {"score": lambda q, k: q @ k.mT}),
         ("the product has biases", {"score": make_score("Trilinear").map(torch.tensor)}),
         ("NaN in masked keys or values would reach the output", {"valid_lens": [3, 4]}),
         ("its dropout is not reproducible across devices", {"dropout": 0.1}),
@@ -46,23 +78,180 @@ def test_fused_where_the_contract_is_kept() -> None:
         ("d_v ≠ d_k leaves its fused path", {"value": torch.zeros(B, T_K, D_V).double()}),
     ],
 )
-def test_the_reference_where_it_is_not(reason: str, change: dict[str, Any]) -> None:
-    call: dict[str, Any] = {
-        name: torch.tensor(normal(B, t, D))
-        for name, t in (("query", T_Q), ("key", T_K), ("value", T_K))
-    }
-    for name, x in change.items():
-        call[name] = call[name].requires_grad_() if x == "grad" else x
-    assert plan(**call) == Plan("reference", f"sdpa: {reason}")
-    with pytest.raises(RuntimeError) as error:
-        attention(**call, impl="fused")
-    assert str(error.value) == f'impl="fused" cannot run: sdpa: {reason}. Use impl="auto".'
-    auto, reference = (attention(**call, dropout_seed=0, impl=i) for i in ("auto", "reference"))
+
+
+@needs_core
+@NOT_SDPA
+def test_the_core_where_sdpa_is_not(reason: str, change: dict[str, Any]) -> None:
+    assert plan(**call(**change)) == Plan("cpu", FUSED)
+    fused, reference = (
+        attention(**call(**change), dropout_seed=0, impl=i) for i in ("fused", "reference")
+    )
+    torch.testing.assert_close(fused, reference)
+
+
+@NOT_SDPA
+def test_the_reference_where_neither_is(reason: str, change: dict[str, Any], no_core: None) -> None:
+    made = call(**change)
+    reasons = f"sdpa: {reason}; cpu: it is not there"
+    assert plan(**made) == Plan("reference", reasons)
+    with pytest.raises(NotImplementedError) as error:
+        attention(**made, impl="fused")
+    assert str(error.value) == f'impl="fused" cannot run: {reasons}. Use impl="auto".'
+    auto, reference = (attention(**made, dropout_seed=0, impl=i) for i in ("auto", "reference"))
     torch.testing.assert_close(auto, reference, rtol=0, atol=0)
 
 
-def test_numpy_has_nothing_fused() -> None:
+@needs_core
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_has_the_core(name: str) -> None:
     arrays = [normal(B, t, D) for t in (T_Q, T_K, T_K)]
-    assert plan(*arrays) == Plan("reference", "no fused implementation for this framework")
-    with pytest.raises(RuntimeError, match="no fused implementation for this framework"):
+    score = make_score(name)
+    options: dict[str, Any] = {"score": score, "valid_lens": [3, 5], "return_lse": True}
+    assert plan(*arrays, **options) == Plan("cpu", FUSED)
+    fused, reference = (attention(*arrays, **options, impl=i) for i in ("fused", "reference"))
+    np.testing.assert_allclose(fused.output, reference.output, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(fused.lse, reference.lse, rtol=1e-12, atol=1e-14)
+
+
+def test_numpy_without_the_core(no_core: None) -> None:
+    arrays = [normal(B, t, D) for t in (T_Q, T_K, T_K)]
+    assert plan(*arrays) == Plan("reference", "cpu: it is not there")
+    with pytest.raises(NotImplementedError, match="cpu: it is not there"):
         attention(*arrays, impl="fused")
+
+
+@dataclass(frozen=True, eq=False)
+class Own(Score):
+    """A score of the user's own: s = scale · Σ pair(q, k)."""
+
+    pair: Pair
+    scale: Any = 1.0
+    weight: Any = None
+
+    def lower(self, xp: Any, query: Any, key: Any) -> Factors:
+        return Factors(query, key, self.pair, self.weight, self.scale)
+
+
+SINE = Pair("tanh", lambda xp, a, b: (a + b) * (a - b))
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        (lambda q, k: q @ k.swapaxes(-1, -2), "the score is a callable"),
+        (Own(SINE), "it does not know the pair 'tanh'"),
+        (Own(TANH, scale=np.array(2.0)), "the scale of the score is not a number"),
+        (Own(TANH, weight=np.ones(D, "int16")), "a factor of the score is int16"),
+    ],
+    ids=["callable", "pair", "scale", "weight"],
+)
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@needs_core
+def test_what_the_core_does_not_know(score: Any, reason: str, framework: str) -> None:
+    """A pair is known by what it computes: a name proves nothing."""
+    to = torch.tensor if framework == "torch" else np.asarray
+    score = score.map(to) if isinstance(score, Own) else score
+    arrays = [to(normal(B, t, D)) for t in (T_Q, T_K, T_K)]
+    assert plan(*arrays, score=score) == Plan(
+        "reference",
+        ("sdpa: the score is not a product; " if framework == "torch" else "") + f"cpu: {reason}",
+    )
+
+
+@needs_core
+def test_tensors_elsewhere() -> None:
+    made = [torch.zeros(B, t, D, device="meta") for t in (T_Q, T_K, T_K)]
+    reason = plan(*made, valid_lens=3).reason
+    assert reason.endswith("cpu: it runs on the CPU, and the tensors are on meta")
+
+
+@needs_core
+def test_forward_mode() -> None:
+    """The reference under "auto"; NotImplementedError where the core is asked for."""
+    q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
+
+    def f(q: torch.Tensor, impl: str) -> torch.Tensor:
+        return attention(q, k, v, mask=Lengths(4), impl=impl).square().sum()
+
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(f(leaf, "fused"), leaf)
+    _, found = torch.func.jvp(lambda q: f(q, "auto"), (q,), (torch.ones_like(q),))
+    torch.testing.assert_close(found, expected.sum())
+    with pytest.raises(NotImplementedError, match="forward mode does not reach into it"):
+        torch.func.jvp(lambda q: f(q, "fused"), (q,), (torch.ones_like(q),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        tangent = torch.autograd.forward_ad.unpack_dual(f(dual, "auto")).tangent
+        torch.testing.assert_close(tangent, expected.sum())
+        with pytest.raises(NotImplementedError):
+            f(dual, "fused")
+
+
+@needs_core
+@pytest.mark.parametrize("mask", [None, Lengths(4), Causal("end")])
+def test_compiled_forward_mode_is_not_silently_wrong(mask: Any) -> None:
+    q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
+
+    def f(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, mask=mask).square().sum()
+
+    def derivative(q: torch.Tensor) -> torch.Tensor:
+        return torch.func.jvp(f, (q,), (torch.ones_like(q),))[1]
+
+    torch._dynamo.reset()
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(f(leaf), leaf)
+    compiled = torch.compile(derivative, backend="eager")
+    try:
+        if isinstance(mask, Causal):
+            with pytest.raises(NotImplementedError):
+                compiled(q)
+        else:
+            torch.testing.assert_close(compiled(q), expected.sum())
+            torch.testing.assert_close(torch.compile(f, backend="eager")(q), f(q))
+    finally:
+        torch._dynamo.reset()
+
+
+WITHOUT = """
+import sys
+sys.modules["anyscore._core"] = None
+import numpy as np
+from anyscore import attention, plan
+x = np.ones((2, 3, 5))
+print(plan(x, x, x).reason)
+assert attention(x, x, x).shape == x.shape
+"""
+
+
+def test_without_the_core_everything_works_and_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("cpu: the C++ core cannot be loaded (")
+    assert "C++17 compiler" in done.stdout
+
+
+def test_what_is_masked_by_a_window_of_everything_is_nothing() -> None:
+    """So that SDPA may still be taken."""
+    q = torch.tensor(normal(B, T_K, D))
+    assert plan(q, q, q, mask=Window(None, None)).route == "sdpa"
+
+
+def test_isa() -> None:
+    assert (cpu.isa() is None) == (cpu.problem() is not None)
+
+
+@needs_core
+def test_the_fused_way_makes_nothing_of_all_pairs() -> None:
+    """With intervals neither mask nor scores are made: 16,384² booleans alone are 256 MiB."""
+    n = 16_384
+    x = np.ones((1, n, 1), np.float32)
+    score = Additive(None, None, np.ones(1, np.float32))
+    tracemalloc.start()
+    out = attention(x, x, x, score=score, mask=Causal() & Lengths(n - 5), impl="fused")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+    assert math.isclose(float(out[0, -1, 0]), 1.0, rel_tol=1e-5)

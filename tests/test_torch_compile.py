@@ -11,6 +11,9 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from anyscore import Causal, Lengths
 from anyscore.torch import Attention, MultiHeadAttention
 from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
+from transformed import WARNINGS
+
+pytestmark = WARNINGS
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +39,6 @@ def test_compiled_whole_forward_and_backward(name: str) -> None:
     torch.testing.assert_close(*grads)
 
 
-# PyTorch's own: the default backend imports deprecated code of its own.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 def test_compiled_by_the_default_backend() -> None:
     layer, (q, k, v) = make("additive"), inputs()
     lengths = torch.tensor([0, 3])

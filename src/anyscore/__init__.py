@@ -8,6 +8,7 @@ Layers live in a module per framework: `anyscore.torch`. No framework is importe
 or its module are used.
 """
 
+from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.routes import Plan
@@ -43,10 +44,12 @@ __all__ = [
     "Lengths",
     "Mask",
     "Plan",
+    "PreparedKeys",
     "ScaledDot",
     "Score",
     "Trilinear",
     "Window",
     "attention",
     "plan",
+    "prepare_keys",
 ]

@@ -97,15 +97,19 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     name, dtype = type(score).__name__, xp.dtype(query)
     d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
     check_widths(type(score), d_q, d_k)
+    tensors = score.tensors()
     for field in score.shapes:
         x = getattr(score, field)
+        if field in tensors:
+            continue
         if isinstance(x, Real):
             if field in ("sigma", "tau") and not float(x) > 0:
                 raise ValueError(f"{name}.{field} must be > 0, got {x}.")
-        elif x is not None and framework(x) is None:
+        elif x is not None:
             raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
-    tensors = score.tensors()
-    find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    ours = framework(query)
+    if any(framework(x) != ours for x in tensors.values()):
+        find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
     if "W_q" in score.shapes and "W_q" not in tensors:  # projected already
         widths["h"] = d_q

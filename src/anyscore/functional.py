@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from anyscore import dropout as philox
-from anyscore import ops, reference, seams
-from anyscore.checks import Sizes, check_options, check_tensors, find_framework
+from anyscore import definition, ops, reference, seams
+from anyscore.autocast import autocast, cast
+from anyscore.cache import PreparedKeys
+from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.routes import Plan, Seam, choose
 from anyscore.score import Score
 from anyscore.scores import ScaledDot
-from anyscore.task import Task, prepare, split_heads
+from anyscore.task import Task, prepare
 
 
 class AttentionOutput(NamedTuple):
@@ -46,8 +47,9 @@ def attention(
 
     Args:
         query: (..., T_q, d_q), of any supported framework.
-        key: (..., T_k, d_k). Leading dimensions broadcast; axis −3 (rank ≥ 4) is heads, and there
-            key and value may have fewer: query head h uses head h // (H_q / H_kv).
+        key: (..., T_k, d_k), or what `prepare_keys` made of it. Leading dimensions broadcast; axis
+            −3 (rank ≥ 4) is heads, and there key and value may have fewer: query head h uses head
+            h // (H_q / H_kv).
         value: (..., T_k, d_v).
         score: a score object, or a callable (query, key) → (..., T_q, T_k).
         mask: mask objects or a boolean array, True = may attend; see `anyscore.masks`.
@@ -65,7 +67,7 @@ def attention(
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
-        RuntimeError: if impl="fused" cannot run.
+        NotImplementedError: if impl="fused" cannot run.
 
     >>> import numpy as np
     >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
@@ -73,7 +75,7 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    result, _ = attend(
+    result, *_ = attend(
         query, key, value, score, mask, valid_lens, dropout, dropout_seed,
         return_weights, return_lse, impl,
     )  # fmt: skip
@@ -100,8 +102,8 @@ def plan(
 
     >>> import numpy as np
     >>> x = np.ones((1, 2, 3))
-    >>> plan(x, x, x)
-    Plan(route='reference', reason='no fused implementation for this framework')
+    >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
+    Plan(route='reference', reason='cpu: the score is a callable')
     """
     check_options(dropout, dropout_seed, impl)
     _, seam, _, task = lower(query, key, value, score, mask, valid_lens)
@@ -120,8 +122,11 @@ def attend(
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
-) -> tuple[AttentionOutput, Task]:
-    """`attention` for layers: the output, and the task, from which `weights` can be had later."""
+) -> tuple[AttentionOutput, Task, Array | None]:
+    """`attention` for layers: the result, and with what `weights` can be had later.
+
+    That is the task, and the log-sum-exp that a fused implementation left.
+    """
     check_options(dropout, dropout_seed, impl)
     xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
     with own():
@@ -129,13 +134,56 @@ def attend(
         if dropout and dropout_seed is None:
             dropout_seed = seam.draw_seed(task.value)
         if route is None:
-            output, attended, lse = run_reference(xp, task, dropout, dropout_seed)
+            left = None
+            output, attended, lse = definition.run(xp, task, dropout, dropout_seed)
         else:
-            output, attended, lse = route.run(task), None, None
-            attended = weights(task) if return_weights else None
-    return AttentionOutput(
-        output, attended if return_weights else None, lse if return_lse else None
-    ), task
+            output, left = route.run(task, dropout, dropout_seed)
+            attended = _weights(xp, seam, task, left) if return_weights else None
+            output, lse = _with_query_bias(xp, task, output, left)
+    if not return_weights:
+        attended = None
+    return AttentionOutput(output, attended, lse if return_lse else None), task, left
+
+
+def weights(task: Task, lse: Array | None = None) -> Array:
+    """The weights (..., T_q, T_k) of a task; lse: what a fused implementation left, if one ran."""
+    some = task.score.a if isinstance(task.score, Factors) else task.score
+    xp, seam = find(some, some, some)
+    own, _ = seam.precision(some)
+    with own():
+        return _weights(xp, seam, task, lse)
+
+
+def _weights(xp: Ops, seam: Seam, task: Task, lse: Array | None) -> Array:
+    f = task.score
+    if lse is not None and isinstance(f, Factors):
+        route = choose(seam, task, 0.0, True, "auto")[1]
+        tensors = (x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None)
+        if route is not None and route.weights is not None and not seam.differentiable(tensors):
+            return route.weights(task, lse)
+    return definition.weights(xp, task)
+
+
+def _with_query_bias(
+    xp: Ops, task: Task, output: Array, lse: Array | None
+) -> tuple[Array, Array | None]:
+    """A query bias cancels in the softmax, and adds to the log-sum-exp."""
+    bias = task.score.query_bias if isinstance(task.score, Factors) else None
+    if bias is None:
+        return output, lse
+    bias = reference.accumulated(xp, bias)
+    if task.attendable is not None:
+        bias = xp.where(task.attendable.used(xp, task.sizes.keys)[0], bias, 0.0)
+    output = output + xp.astype(0 * bias[..., None], task.dtype)
+    return output, None if lse is None else lse + bias
+
+
+def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
+    """Query, key, value and the tensors of the score, one by one."""
+    *tensors, score = tensors_and_score
+    yield from tensors
+    if isinstance(score, Score):
+        yield from score.tensors().values()
 
 
 def find(query: Array, key: Array, value: Array) -> tuple[Ops, Seam]:
@@ -148,90 +196,17 @@ def lower(
     query: Array, key: Array, value: Array, score: Any, mask: Any, valid_lens: Any
 ) -> tuple[Ops, Seam, Callable[[], AbstractContextManager[Any]], Task]:
     """A call, checked and lowered; with its operations, its seam and its context to compute in."""
+    prepared = key if isinstance(key, PreparedKeys) else None
+    key = key if prepared is None else prepared.key
     xp, seam = find(query, key, value)
     own, dtype = seam.precision(query)
     with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
         if dtype is not None:
-            query, key, value, score = _autocast(xp, dtype, query, key, value, score)
+            (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
+            prepared = prepared and prepared.map(partial(cast, xp, dtype))
         sizes = check_tensors(xp, query, key, value)
-        return xp, seam, own, prepare(xp, sizes, query, key, value, score, mask, valid_lens)
-
-
-def _autocast(
-    xp: Ops, dtype: str, query: Array, key: Array, value: Array, score: Any
-) -> tuple[Any, ...]:
-    """What autocasting to `dtype` makes of the inputs of a product; scales are not rounded."""
-
-    def cast(x: Array) -> Array:
-        rounded = xp.dtype(x) in ("float32", "float16", "bfloat16")
-        return xp.astype(x, dtype) if rounded else x
-
-    if isinstance(score, Score):
-        wide = [name for name, shape in score.shapes.items() if shape == ()]
-        tensors = {name: x for name, x in score.tensors().items() if name not in wide}
-        score = replace(score, **{name: cast(x) for name, x in tensors.items()})
-    return cast(query), cast(key), cast(value), score
-
-
-def run_reference(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:
-    """Output, weights and log-sum-exp of a task by the definition, with dropout at rate p."""
-    sizes, kept = task.sizes, None
-    if p:
-        seed = philox.as_seed(xp, seed, like=task.value)
-        kept = philox.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
-        kept = split_heads(xp, kept, sizes.groups, True)
-    score, keep = _split(xp, task)
-    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
-    output, attended, lse = reference.attend(xp, score, value, keep, task.mixed, kept, p)
-    tail = (sizes.queries, sizes.keys)
-    return (
-        xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),
-        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
-        _whole(xp, lse, sizes, tail[:1]),
-    )
-
-
-def weights(task: Task) -> Array:
-    """The weights (..., T_q, T_k) of a task by the definition."""
-    some = task.score.a if isinstance(task.score, Factors) else task.score
-    xp, seam = find(some, some, some)
-    own, _ = seam.precision(some)
-    with own():
-        score, keep = _split(xp, task)
-        if isinstance(score, Factors):
-            score = reference.scores(xp, score, keep if task.mixed else None)
-        attended, _ = reference.softmax(xp, score, keep)
-        tail = (task.sizes.queries, task.sizes.keys)
-        return xp.astype(_whole(xp, attended, task.sizes, tail), task.dtype)
-
-
-def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
-    """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
-
-    def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
-        if x is None:
-            return None
-        x = reference.accumulated(xp, x) if xp.dtype(x) != "bool" else x
-        return split_heads(xp, x, task.sizes.groups, of_query, axis)
-
-    score, keep = task.score, split(task.keep, True, -3)
-    if not isinstance(score, Factors):
-        return split(score, True, -3), keep
-    return replace(
-        score,
-        a=split(score.a, True, -3),
-        b=split(score.b, False, -3),
-        weight=split(score.weight, True, -2),
-        query_bias=split(score.query_bias, True, -2),
-        key_bias=split(score.key_bias, False, -2),
-    ), keep
-
-
-def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
-    """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
-    lead = sizes.lead
-    if sizes.groups > 1:
-        lead = (*lead[:-1], lead[-1] // sizes.groups, sizes.groups)
-    if xp.shape(x) != (*lead, *tail):
-        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
-    return xp.reshape(x, (*sizes.lead, *tail))
+        task = prepare(
+            xp, sizes, query, key, value, score, mask, valid_lens,
+            seam.differentiable(_inputs(query, key, value, score)), prepared,
+        )  # fmt: skip
+        return xp, seam, own, task

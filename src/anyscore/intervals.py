@@ -23,6 +23,11 @@ class Attendable:
     stop: Array | None = None
     keep: Array | None = None
 
+    @property
+    def some(self) -> bool:
+        """Whether anything is masked at all."""
+        return not (self.start is None and self.stop is None and self.keep is None)
+
     def boolean(self, xp: Ops, keys: int) -> Array | None:
         """One boolean array broadcastable to (*lead, T_q, T_k); None if everything is attended."""
         keep = self.keep
@@ -37,6 +42,41 @@ class Attendable:
             before = j < self.stop[..., None]
             keep = before if keep is None else xp.logical_and(keep, before)
         return keep
+
+    def tells_queries_apart(self, xp: Ops) -> bool:
+        """Whether queries of one head may attend to different keys."""
+        bounds = [x for x in (self.start, self.stop) if x is not None]
+        return any(xp.shape(x)[-1] != 1 for x in bounds) or self._has_rows(xp)
+
+    def used(self, xp: Ops, keys: int) -> tuple[Array, Array]:
+        """Which queries attend some key, (..., {1, T_q}); which keys some query may, (..., T_k).
+
+        Needs no more than O(T_q + T_k), unless `keep` itself has a row for each query.
+        """
+        if keys == 0 or self._has_rows(xp) or not self.tells_queries_apart(xp):
+            keep: Array = self.boolean(xp, keys)
+            if keys == 0:
+                keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-1], 0))
+            return xp.any(keep, axis=-1), xp.any(keep, axis=-2)
+        one: Any = self.stop if self.start is None else self.start
+        stop = one * 0 + keys if self.stop is None else self.stop
+        start = xp.minimum(one * 0 if self.start is None else one, stop)
+        stop = xp.maximum(start, stop)  # of one shape
+        opened, closed = xp.count(start, keys + 1), xp.count(stop, keys + 1)
+        covered = (xp.cumsum(opened - closed) > 0)[..., :keys]
+        if self.keep is None:
+            return stop > start, covered
+        kept = self.keep[..., 0, :]
+        kept = xp.broadcast_to(kept, (*xp.shape(kept)[:-1], keys))
+        until = xp.cumsum(kept)
+
+        def before(j: Array) -> Array:
+            return xp.where(j > 0, xp.take(until, xp.maximum(j - 1, 0)), j * 0)
+
+        return before(stop) > before(start), xp.logical_and(covered, kept)
+
+    def _has_rows(self, xp: Ops) -> bool:
+        return self.keep is not None and xp.shape(self.keep)[-2] != 1
 
 
 @dataclass(frozen=True)
@@ -118,13 +158,14 @@ class Call:
             x = min(max(x, 0), self.keys)
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
+        if dtype == "int64":  # the common case
+            return xp.clip(x, 0, self.keys)
         if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
             x = xp.astype(x, "float32" if "float" in dtype else "int64")
         if dtype == "uint64":  # what does not fit was above T_k
             x = xp.where(x < 0, self.keys, x)
         x = xp.where(x == x, x, nan)
-        x = xp.minimum(xp.maximum(x, 0), self.keys)
-        return xp.astype(xp.ceil(x), "int64")
+        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), "int64")
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -157,20 +157,13 @@ def rename(state: dict[str, Any], prefix: str, names: Iterable[str]) -> None:
 def snapshot(xp: Ops, task: Task) -> Task:
     """What `weights` needs of a task, without its graph, safe from later changes to parameters."""
 
-    def still(x: Array | None) -> Array | None:
+    def still(x: Array | None) -> Any:
         return None if x is None else xp.stop_gradient(x)
 
-    score = task.score
-    if isinstance(score, Factors):
-        weight = still(score.weight)
-        score = replace(
-            score,
-            a=still(score.a),
-            b=still(score.b),
-            weight=None if weight is None else weight * 1,
-            query_bias=None,
-            key_bias=still(score.key_bias),
-        )
+    f = task.score
+    if isinstance(f, Factors):
+        weight = None if f.weight is None else still(f.weight) * 1
+        f = Factors(still(f.a), still(f.b), f.pair, weight, f.scale, None, still(f.key_bias))
     else:
-        score = still(score)
-    return replace(task, score=score, value=None, attendable=None, keep=still(task.keep))
+        f = still(f)
+    return Task(f, None, task.attendable, task.zeroed, task.mixed, task.sizes, task.dtype)

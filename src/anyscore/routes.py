@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from anyscore.factors import Factors
 from anyscore.ops import Array
 from anyscore.task import Task
 
@@ -24,12 +25,16 @@ class Route:
     """A fused implementation.
 
     usable: (task, dropout rate, whether the log-sum-exp is wanted) → why it cannot run this task
-    within the contract, or None if it can. run: the output of a task that is usable.
+    within the contract, or None if it can.
+    run: (task, dropout rate, seed) → the output, and the log-sum-exp without the query bias if it
+    gives one.
+    weights: (task, that log-sum-exp) → the weights, without a graph; None if it gives none.
     """
 
     name: str
     usable: Callable[[Task, float, bool], str | None]
-    run: Callable[[Task], Array]
+    run: Callable[[Task, float, Any], tuple[Array, Array | None]]
+    weights: Callable[[Task, Array], Array] | None = None
 
 
 class Seam(Protocol):
@@ -38,6 +43,9 @@ class Seam(Protocol):
     def routes(self) -> tuple[Route, ...]:
         """Its fused implementations, the preferred one first."""
 
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        """Whether derivatives with respect to any of these may be asked for."""
+
     def precision(
         self, query: Array
     ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -45,6 +53,9 @@ class Seam(Protocol):
 
     def draw_seed(self, query: Array) -> Array:
         """A dropout seed from the framework's generator, an integer tensor ()."""
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        """What the fused implementations want to know of the keys of `f`; None if nothing."""
 
 
 def choose(
@@ -59,7 +70,7 @@ def choose(
         if obstacle is None:
             return Plan(route.name, "fused, and keeps the contract"), route
         obstacles.append(f"{route.name}: {obstacle}")
-    reason = "; ".join(obstacles) or "no fused implementation for this framework"
+    reason = "; ".join(obstacles)
     if impl == "fused":
-        raise RuntimeError(f'impl="fused" cannot run: {reason}. Use impl="auto".')
+        raise NotImplementedError(f'impl="fused" cannot run: {reason}. Use impl="auto".')
     return Plan("reference", reason), None

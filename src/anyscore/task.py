@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyscore.checks import Sizes, check_score, check_scores
 from anyscore.factors import Factors
@@ -12,6 +12,10 @@ from anyscore.intervals import Attendable, Call
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.ops import Array, Ops, framework
 from anyscore.score import Score
+from anyscore.unread import zero
+
+if TYPE_CHECKING:
+    from anyscore.cache import PreparedKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,17 +23,19 @@ class Task:
     """What to compute.
 
     score: factors, or the scores (..., T_q, T_k) that a callable gave. value (..., T_k, d_v).
-    attendable: the lowered mask, None if there is none; keep: the same as a boolean; mixed: whether
-    some key may be attended by one query and not by another. dtype: of the output.
+    attendable: the lowered mask, None if there is none. zeroed: whether all that nobody attends is
+    zero, so that a key must be kept from a query only where the mask is `mixed`: where some key may
+    be attended by one query and not by another. dtype: of the output. packed: see `PreparedKeys`.
     """
 
     score: Factors | Array
     value: Array
     attendable: Attendable | None
-    keep: Array | None
+    zeroed: bool
     mixed: bool
     sizes: Sizes
     dtype: str
+    packed: Array | None = None
 
 
 def prepare(
@@ -41,19 +47,45 @@ def prepare(
     score: Score | Callable[[Array, Array], Array],
     mask: Any,
     valid_lens: Any,
+    differentiable: bool,
+    prepared: PreparedKeys | None = None,
 ) -> Task:
-    """Check the score, lower mask and score. What nobody may attend is zeroed on the way."""
+    """Check the score, lower mask and score.
+
+    differentiable: whether derivatives may be asked for. Then what nobody may attend is zeroed
+    before it meets parameters, whose gradients sum over all tokens. A callable is never given it.
+    """
     check_score(xp, score, query, key, sizes)
     dtype = xp.dtype(query)
-    attendable, keep = lower(xp, sizes, query, mask, valid_lens)
-    query, key, value, mixed = zero_unused(
-        xp, keep, query, key, value, sizes.groups, finite=isinstance(score, Score)
-    )
+    attendable = lower(xp, sizes, query, mask, valid_lens)
+    zeroed, mixed = attendable is None, attendable is not None
+    if attendable is not None and (differentiable or not isinstance(score, Score)):
+        finite = isinstance(score, Score)  # a callable may not be differentiable at 0
+        queries, keys = attendable.used(xp, sizes.keys)
+        query, _ = zero(xp, query, queries, 1, finite)
+        value, shared_values = zero(xp, value, keys, sizes.groups)
+        if prepared is None:
+            key, shared_keys = zero(xp, key, keys, sizes.groups, finite)
+            mixed = shared_keys or shared_values or attendable.tells_queries_apart(xp)
+            zeroed = True
+    if prepared is not None:
+        f, packed = prepared.meet(xp, score, query), prepared.packed
+        return Task(f, value, attendable, zeroed, mixed, sizes, dtype, packed)
     if isinstance(score, Score):
         lowered: Factors | Array = score.lower(xp, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
-    return Task(lowered, value, attendable, keep, mixed, sizes, dtype)
+    return Task(lowered, value, attendable, zeroed, mixed, sizes, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered(Mask):
+    """A mask that was lowered already, for a call of the same sizes."""
+
+    attendable: Attendable
+
+    def lower(self, call: Call) -> Attendable:
+        return self.attendable
 
 
 def combine(mask: Any, valid_lens: Any) -> Mask | None:
@@ -65,60 +97,15 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
     return lengths if one is None else one & lengths
 
 
-def lower(
-    xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
-) -> tuple[Attendable | None, Array | None]:
-    """The mask of a call, lowered, and as a boolean; None where everything is attended."""
+def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> Attendable | None:
+    """The mask of a call, lowered; None where everything is attended."""
     both = combine(mask, valid_lens)
     if both is None and sizes.keys == 0:  # every query attends nothing
         both = Lengths(0)
     if both is None:
-        return None, None
+        return None
     attendable = both.lower(Call(xp, query, sizes.lead, sizes.queries, sizes.keys))
-    return attendable, attendable.boolean(xp, sizes.keys)
-
-
-def zero_unused(
-    xp: Ops,
-    keep: Array | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    groups: int,
-    finite: bool = True,
-) -> tuple[Array, Array, Array, bool]:
-    """query, key and value with the rows zeroed that attend nothing, or that nobody may attend.
-
-    finite: finite entries too. A callable keeps those: it may not be differentiable at 0.
-    Also whether some key may still be attended by one query and not by another (`mixed`).
-    """
-    if keep is None:
-        return query, key, value, False
-    attends, attended = xp.any(keep, axis=-1), xp.any(keep, axis=-2)
-    query, _ = _zero_unused(xp, query, attends, 1, finite)
-    key, reduced_key = _zero_unused(xp, key, attended, groups, finite)
-    value, reduced_value = _zero_unused(xp, value, attended, groups, True)
-    return query, key, value, xp.shape(keep)[-2] != 1 or reduced_key or reduced_value
-
-
-def _zero_unused(xp: Ops, x: Array, used: Array, groups: int, finite: bool) -> tuple[Array, bool]:
-    """x (..., T, d) with the rows zeroed that are not `used` (..., {1, T}), any head or batch.
-
-    Also whether one row of x serves several rows of `used`.
-    """
-    lead, reduced = xp.shape(x)[:-2], False
-    if groups > 1 and xp.shape(used)[-2] > 1 and lead[-1] > 1:
-        *outer, heads, tokens = xp.shape(used)
-        used = xp.reshape(used, (*outer, heads // groups, groups, tokens))
-        used, reduced = xp.any(used, axis=-2), True
-    while len(xp.shape(used)) - 1 > len(lead):
-        reduced = reduced or xp.shape(used)[0] > 1
-        used = xp.any(used, axis=0)
-    for axis in range(len(lead)):
-        if lead[axis] == 1 and xp.shape(used)[axis] > 1:
-            used, reduced = xp.any(used, axis=axis, keepdims=True), True
-    used = used[..., None] if finite else xp.where(used[..., None], True, xp.isfinite(x))
-    return xp.where(used, x, 0.0), reduced
+    return attendable if attendable.some else None
 
 
 def _call(

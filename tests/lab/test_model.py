@@ -62,13 +62,15 @@ def test_padding_changes_nothing(score: str) -> None:
         torch.testing.assert_close(alone[0], together[i], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("score", SCORES)
-def test_steps_one_at_a_time_are_the_steps_of_training(score: str) -> None:
+def test_steps_one_at_a_time_are_the_steps_of_training(score: str, prepared: bool) -> None:
     model = build(score)
     source, lengths = pad(SOURCES)
     target = torch.tensor([[START, 5, 3, 8]]).expand(len(SOURCES), -1)
     expected = model(source, lengths, target)
     keys, state = model.encode(source, lengths), None
+    keys = model.attention.prepare_keys(keys) if prepared else keys
     for t in range(target.shape[1]):
         logits, state = model.decode(target[:, t : t + 1], state, keys, lengths)
         torch.testing.assert_close(logits[:, 0], expected[:, t], rtol=1e-5, atol=1e-6)
@@ -83,7 +85,7 @@ def test_the_encoder_reads_both_ways() -> None:
 
 def test_the_source_is_known_through_the_attention_alone() -> None:
     class Nothing(torch.nn.Module):
-        def forward(self, queries: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        def forward(self, queries: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
             return torch.zeros_like(queries)
 
     model = build("dot")

@@ -1,4 +1,4 @@
-"""The command line: `anyscore compare` and `anyscore info`."""
+"""The command line: `anyscore compare`, `anyscore bench` and `anyscore info`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anyscore import __version__
+from anyscore.lab.bench_command import BENCH_HELP, bench
 from anyscore.lab.errors import InputError
 from anyscore.lab.files import RunFailure, new_folder
 from anyscore.lab.wording import visible
@@ -208,7 +209,7 @@ def compare(
 def info() -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     with _one_line_errors():
-        from anyscore.lab.info import devices, frameworks, plans
+        from anyscore.lab.info import core, devices, frameworks, plans
 
         console = Console()
         table = Table(
@@ -224,6 +225,7 @@ def info() -> None:
         for name, description in devices():
             table.add_row(name, description)
         console.print(table)
+        console.print(core(), markup=False, highlight=False)
         found = plans()
         table = Table("score", "formula", *found)
         for name, score in SCORES.items():
@@ -289,3 +291,6 @@ def _complain(text: str) -> None:
     Console(stderr=True).print(
         f"anyscore: {line}", style="bold red", markup=False, highlight=False, soft_wrap=True
     )
+
+
+app.command(help=BENCH_HELP)(_one_line_errors()(bench))

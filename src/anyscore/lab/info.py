@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from anyscore import Plan, plan
+from anyscore.kernels import cpu
 from anyscore.layers import SCORES
 
 _WIDTH = 8
@@ -61,6 +62,11 @@ def devices() -> list[tuple[str, str]]:
     if torch.backends.mps.is_available():
         found.append(("mps", "Apple GPU"))
     return found
+
+
+def core() -> str:
+    """The instruction set that the C++ core uses here, or why there is no core and what to do."""
+    return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"
 
 
 def plans() -> dict[str, dict[str, Plan]]:

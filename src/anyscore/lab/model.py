@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from anyscore import PreparedKeys
 from anyscore.torch import Attention
 
 
@@ -84,16 +85,21 @@ class Translator(nn.Module):
         return keys
 
     def decode(
-        self, target: Tensor, state: Tensor | None, keys: Tensor, lengths: Tensor
+        self,
+        target: Tensor,
+        state: Tensor | None,
+        keys: Tensor | PreparedKeys,
+        lengths: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Target tokens so far (B, T_q) -> logits of each next token (B, T_q, V), the new state.
 
-        `state` (1, B, hidden) is that after the tokens before them, None at the beginning.
+        `state` (1, B, hidden) is that after the tokens before them, None at the beginning. `keys`:
+        what `encode` gave, prepared by the attention where there are many calls.
         """
         embedded = self.dropout(self.target_embedding(target))
         queries, state = self.decoder(embedded, state)
         assert state is not None
-        context = self.attention(queries, keys, keys, lengths)
+        context = self.attention(queries, keys, valid_lens=lengths)
         combined = torch.tanh(self.combine(torch.cat([context, queries], dim=-1)))
         return self.to_logits(self.dropout(combined)), state
 
@@ -126,11 +132,11 @@ class Translator(nn.Module):
             For each source its output tokens, with `end` as the last one unless the limit came
             first; and, when asked, its attention weights (T_q, T_k) on the CPU, a row per token.
         """
-        keys = self.encode(source, lengths)
+        keys = self.attention.prepare_keys(self.encode(source, lengths))
         state: Tensor | None = None
-        lengths = lengths.to(keys.device)
-        token = torch.full((source.shape[0], 1), start, device=keys.device)
-        done = torch.zeros(source.shape[0], dtype=torch.bool, device=keys.device)
+        lengths = lengths.to(source.device)
+        token = torch.full((source.shape[0], 1), start, device=source.device)
+        done = torch.zeros(source.shape[0], dtype=torch.bool, device=source.device)
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         for _ in range(limit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, cast
 
@@ -61,6 +62,10 @@ def transpose(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
+def clip(x: Array, low: int, high: int) -> Array:
+    return np.clip(x, low, high)
+
+
 def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
     return np.sum(x, axis=axis, keepdims=keepdims)
 
@@ -71,6 +76,22 @@ def max(x: Array, axis: int, keepdims: bool = False) -> Array:
 
 def any(x: Array, axis: int, keepdims: bool = False) -> Array:
     return np.any(x, axis=axis, keepdims=keepdims)
+
+
+def cumsum(x: Array) -> Array:
+    return np.cumsum(x, axis=-1)
+
+
+def count(x: Array, n: int) -> Array:
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    cells = rows + n * np.arange(len(rows))[:, None]
+    return np.bincount(cells.ravel(), minlength=n * len(rows)).reshape(*x.shape[:-1], n)
+
+
+def take(x: Array, index: Array) -> Array:
+    lead = np.broadcast_shapes(x.shape[:-1], index.shape[:-1])
+    x = np.broadcast_to(x, (*lead, x.shape[-1]))
+    return np.take_along_axis(x, np.broadcast_to(index, (*lead, index.shape[-1])), axis=-1)
 
 
 def stop_gradient(x: Array) -> Array:

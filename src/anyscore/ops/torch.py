@@ -8,10 +8,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from anyscore.ops import Ops, kept
+from anyscore.ops import DTYPES, Ops, kept
 
 _self = cast(Ops, sys.modules[__name__])
+_NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
 
 where = torch.where
 logical_and = torch.logical_and
@@ -39,7 +41,7 @@ def shape(x: Tensor) -> tuple[int, ...]:
 
 
 def dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
+    return _NAMES.get(x.dtype) or str(x.dtype).removeprefix("torch.")
 
 
 def astype(x: Tensor, dtype: str) -> Tensor:
@@ -66,6 +68,10 @@ def maximum(x: Tensor, y: Any) -> Tensor:
     return torch.maximum(x, y) if isinstance(y, Tensor) else torch.clamp(x, min=y)
 
 
+def clip(x: Tensor, low: int, high: int) -> Tensor:
+    return torch.clamp(x, low, high)
+
+
 def sum(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     return torch.sum(x, dim=axis, keepdim=keepdims)
 
@@ -78,6 +84,21 @@ def any(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     return torch.any(x, dim=axis, keepdim=keepdims)
 
 
+def cumsum(x: Tensor) -> Tensor:
+    return torch.cumsum(x, dim=-1)
+
+
+def count(x: Tensor, n: int) -> Tensor:
+    return x.new_zeros((*x.shape[:-1], n)).scatter_add(-1, x, torch.ones_like(x))
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        x.shape[:-1], index.shape[:-1]
+    )
+    return torch.gather(x.expand(*lead, -1), -1, index.expand(*lead, -1))
+
+
 def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()
 
@@ -88,11 +109,31 @@ def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     return (product >> 32) & 0xFFFFFFFF, product & 0xFFFFFFFF
 
 
+def is_forward_mode() -> bool:
+    """Whether derivatives are taken in forward mode."""
+    return forward_ad._current_level >= 0
+
+
+# torch.compile takes its answer as it is at compile time, and guards that level by itself.
+is_forward_mode._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _refuse_compiled_forward_mode() -> None:
+    """torch.compile takes the tangent of an autograd.Function without a `jvp` for 0."""
+    if torch.compiler.is_compiling() and is_forward_mode():
+        raise NotImplementedError(
+            "anyscore cannot be compiled in forward mode with a mask that tells queries apart: "
+            "call it without torch.compile, or with derivatives in reverse mode."
+        )
+
+
 def masked_scores(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
+    _refuse_compiled_forward_mode()
     return cast(Tensor, _Scores.apply(a, b, keep))  # type: ignore[no-untyped-call]
 
 
 def masked_sum(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    _refuse_compiled_forward_mode()
     return cast(Tensor, _Sum.apply(p, v, keep))  # type: ignore[no-untyped-call]
 
 

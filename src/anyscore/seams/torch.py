@@ -1,4 +1,4 @@
-"""PyTorch: autocasting, the generator, and SDPA where it keeps the contract."""
+"""PyTorch: autocasting, the generator, SDPA where it keeps the contract, and the C++ core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from torch import Tensor
 
 from anyscore.factors import PRODUCT, Factors
 from anyscore.routes import Route
+from anyscore.seams import torch_cpu
+from anyscore.seams.torch_cpu import pack_keys
+from anyscore.seams.torch_modes import (
+    differentiable,
+    is_compiling,
+    is_forward_mode,
+    is_transforming,
+)
 from anyscore.task import Task
+
+__all__ = ["differentiable", "draw_seed", "pack_keys", "precision", "routes"]
 
 
 def precision(query: Tensor) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -27,23 +37,13 @@ def draw_seed(query: Tensor) -> Tensor:
     return torch.randint(2**63 - 1, (), device=query.device)
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether a function transform (grad, vmap) is at work: its tensors must not outlive it."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
-
-
-def _is_followed(x: Tensor) -> bool:
-    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
-    return is_transformed(x) or dual.tangent is not None
-
-
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     f = task.score
     if not isinstance(f, Factors) or f.pair != PRODUCT:
         return "the score is not a product"
     if f.query_bias is not None or f.key_bias is not None:
         return "the product has biases"
-    if task.keep is not None:
+    if task.attendable is not None:
         return "NaN in masked keys or values would reach the output"
     if dropout:
         return "its dropout is not reproducible across devices"
@@ -52,7 +52,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "its second derivatives raise"
-    if not torch.compiler.is_compiling() and any(map(_is_followed, tensors)):
+    if is_forward_mode() or (not is_compiling() and is_transforming()):
         return "function transforms and forward mode do not reach into it"
     if f.a.shape[-1] != task.value.shape[-1]:
         return "d_v ≠ d_k leaves its fused path"
@@ -61,7 +61,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     return None
 
 
-def _run(task: Task) -> Tensor:
+def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:
     f, sizes = cast(Factors, task.score), task.sizes
     a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
@@ -79,8 +79,11 @@ def _run(task: Task) -> Tensor:
     )
     output = output.reshape(*sizes.lead, *output.shape[-2:])
     # On the CPU it gives 0 for a query that holds NaN or ±inf.
-    return output + (0 * a).sum(-1, keepdim=True)
+    return output + (0 * a).sum(-1, keepdim=True), None
+
+
+_ROUTES = Route("sdpa", _usable, _run), torch_cpu.ROUTE
 
 
 def routes() -> tuple[Route, ...]:
-    return (Route("sdpa", _usable, _run),)
+    return _ROUTES

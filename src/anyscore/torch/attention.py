@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import (
     check_options,
     check_size,
@@ -22,7 +23,7 @@ from anyscore.layers import Parameter, build, find_score, rename, snapshot, spec
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
-from anyscore.seams.torch import is_transformed
+from anyscore.seams.torch_modes import is_transformed
 from anyscore.task import Task, combine, lower
 from anyscore.torch.weight import Weight
 
@@ -99,7 +100,7 @@ class Attention(nn.Module):
         if heads and kv_heads and heads % kv_heads:
             raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
         self.dropout = dropout
-        self._last: Task | None = None
+        self._last: tuple[Task, Tensor | None] | None = None
         self._fields: list[str] = []
         self.score: Any = find_score(score) if isinstance(score, str) else score
         if is_named(score):
@@ -139,7 +140,7 @@ class Attention(nn.Module):
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
+        keys: Tensor | PreparedKeys,
         values: Tensor | None = None,
         valid_lens: Any = None,
         *,
@@ -149,18 +150,37 @@ class Attention(nn.Module):
 
         values default to keys.
         """
-        values = keys if values is None else values
-        find_framework(queries=queries, keys=keys, values=values)
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = tensor if values is None else values
+        find_framework(queries=queries, keys=tensor, values=values)
         if is_named(self.score) and self._made is None:
-            self._meet(queries, keys, values, mask, valid_lens)
+            self._meet(queries, tensor, values, mask, valid_lens)
         score = self._score()
         dropout = self.dropout if self.training else 0.0
-        result, task = attend(queries, keys, values, score, mask, valid_lens, dropout)
+        result, task, lse = attend(queries, keys, values, score, mask, valid_lens, dropout)
         if not torch.compiler.is_compiling():
-            self._last = None if is_transformed(result.output) else snapshot(_xp, task)
+            done = is_transformed(result.output)
+            self._last = (
+                None if done else (snapshot(_xp, task), None if lse is None else lse.detach())
+            )
         elif not torch.compiler.is_exporting():
             self._last = None
         return cast(Tensor, result.output)
+
+    def prepare_keys(
+        self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
+    ) -> PreparedKeys:
+        """The keys prepared for calls `layer(queries, prepared, …)`; see `anyscore.prepare_keys`.
+
+        >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), torch.ones(2, 10, 2)
+        >>> prepared = layer.prepare_keys(keys)
+        >>> queries = torch.ones(2, 1, 20)
+        >>> torch.allclose(layer(queries, prepared), layer(queries, keys))
+        True
+        """
+        if is_named(self.score) and self._made is None:
+            raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
+        return prepare_keys(keys, self._score(), mask=mask, valid_lens=valid_lens)
 
     @property
     def attention_weights(self) -> Tensor | None:
@@ -169,11 +189,11 @@ class Attention(nn.Module):
         Computed when asked, with the score's parameters of that call, and without a graph. Calls
         under compilation, export and function transforms are not recorded. Queries, keys and
         masks that reach the score as they came are not copied: change them in place, and the
-        weights follow. They are kept until the next call, and pickled with the layer (state dicts
-        are free of them).
+        weights are no longer those of the call. They are kept until the next call, and pickled
+        with the layer (state dicts are free of them).
         """
         with torch.no_grad():
-            return None if self._last is None else cast(Tensor, weights(self._last))
+            return None if self._last is None else cast(Tensor, weights(*self._last))
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, those of a named score that has met its sizes."""
@@ -221,7 +241,7 @@ class Attention(nn.Module):
         return self.score
 
     def _weight(self, name: str) -> Tensor:
-        return cast(Tensor, self.get_submodule(name).weight)
+        return cast(Tensor, cast(Weight, self._modules[name]).weight)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         rename(state_dict, prefix, [f"{field}.weight" for field in self._fields])

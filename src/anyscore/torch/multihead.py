@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
-from anyscore.masks import Keep, parts
+from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import load
-from anyscore.task import lower, zero_unused
+from anyscore.seams.torch_modes import differentiable
+from anyscore.task import Lowered, lower
 from anyscore.torch.attention import AnyScore, Attention, is_named
+from anyscore.unread import zero
 
 _xp = load("torch")
 
@@ -128,7 +132,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor | None = None,
+        keys: Tensor | PreparedKeys | None = None,
         values: Tensor | None = None,
         valid_lens: Any = None,
         *,
@@ -140,14 +144,17 @@ class MultiHeadAttention(nn.Module):
         from the end.
         """
         keys = queries if keys is None else keys
-        values = keys if values is None else values
-        queries, keys, values = self._read(queries, keys, values, valid_lens, mask)
+        if values is None and isinstance(keys, PreparedKeys):
+            raise ValueError("prepared keys are projected already: pass values beside them.")
+        values = cast(Tensor, keys) if values is None else values
+        queries, keys, values, read = self._read(queries, keys, values, valid_lens, mask)
+        if not isinstance(keys, PreparedKeys):
+            keys = self._heads(self.W_k(keys), self.kv_heads)
         output = self.attention(
             self._heads(self.W_q(queries), self.n_heads),
-            self._heads(self.W_k(keys), self.kv_heads),
+            keys,
             self._heads(self.W_v(values), self.kv_heads),
-            valid_lens,
-            mask=mask,
+            mask=read,
         )
         output = output.transpose(-3, -2).flatten(-2)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
@@ -157,13 +164,29 @@ class MultiHeadAttention(nn.Module):
         """Weights (batch, heads, T_q, T_k), as of `Attention`."""
         return self.attention.attention_weights
 
+    def prepare_keys(
+        self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
+    ) -> PreparedKeys:
+        """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
+        return self.attention.prepare_keys(
+            self._heads(self.W_k(keys), self.kv_heads), valid_lens, mask=mask
+        )
+
     def _read(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Any, mask: Any
-    ) -> tuple[Tensor, ...]:
-        """The three with the rows zeroed that no head reads, so that projections do not either."""
+        self,
+        queries: Tensor,
+        keys: Tensor | PreparedKeys,
+        values: Tensor,
+        valid_lens: Any,
+        mask: Any,
+    ) -> tuple[Tensor, Tensor | PreparedKeys, Tensor, Mask | None]:
+        """The three with the rows zeroed that no head reads, so that projections do not either.
+
+        And the mask, lowered.
+        """
         tensors = {"queries": queries, "keys": keys, "values": values}
         for name, x in tensors.items():
-            if x.dim() < 3:
+            if isinstance(x, Tensor) and x.dim() < 3:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected (batch, tokens, width)."
                 )
@@ -173,12 +196,21 @@ class MultiHeadAttention(nn.Module):
                     f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
                     "with heads third from the end: for a mask without heads pass mask[:, None]."
                 )
-        queries, keys, values = (x.unsqueeze(-3) for x in tensors.values())
-        sizes = check_tensors(_xp, queries, keys, values)
+        q, k, v = (
+            x.key if isinstance(x, PreparedKeys) else x.unsqueeze(-3) for x in tensors.values()
+        )
+        sizes = check_tensors(_xp, q, k, v)
         sizes = replace(sizes, lead=(*sizes.lead[:-1], self.n_heads))
-        _, keep = lower(_xp, sizes, queries, mask, valid_lens)
-        *read, _ = zero_unused(_xp, keep, queries, keys, values, 1)
-        return tuple(x.squeeze(-3) for x in read)
+        attendable = lower(_xp, sizes, q, mask, valid_lens)
+        if attendable is None:
+            return queries, keys, values, None
+        if differentiable(chain((q, k, v), self.parameters())):
+            by_queries, of_keys = attendable.used(_xp, sizes.keys)
+            queries = zero(_xp, q, by_queries)[0].squeeze(-3)
+            values = zero(_xp, v, of_keys)[0].squeeze(-3)
+            if not isinstance(keys, PreparedKeys):
+                keys = zero(_xp, k, of_keys)[0].squeeze(-3)
+        return queries, keys, values, Lowered(attendable)
 
     @staticmethod
     def _heads(x: Tensor, heads: int) -> Tensor:

@@ -1,0 +1,87 @@
+"""A task run by the definition: grouped heads become an axis, sums are in float32 or better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anyscore import dropout, reference
+from anyscore.checks import Sizes
+from anyscore.factors import Factors
+from anyscore.ops import Array, Ops
+from anyscore.task import Task, split_heads
+from anyscore.unread import zero
+
+
+def run(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:
+    """Output, weights before dropout and log-sum-exp of a task, with dropout at rate p."""
+    task, sizes, kept = _zeroed(xp, task), task.sizes, None
+    if p:
+        seed = dropout.as_seed(xp, seed, like=task.value)
+        kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+        kept = split_heads(xp, kept, sizes.groups, True)
+    score, keep = _split(xp, task)
+    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
+    output, attended, lse = reference.attend(xp, score, value, keep, task.mixed, kept, p)
+    tail = (sizes.queries, sizes.keys)
+    return (
+        xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),
+        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
+        _whole(xp, lse, sizes, tail[:1]),
+    )
+
+
+def weights(xp: Ops, task: Task) -> Array:
+    """The weights (..., T_q, T_k) of a task."""
+    score, keep = _split(xp, task)
+    if isinstance(score, Factors):
+        score = reference.scores(xp, score, keep if task.mixed else None)
+    attended, _ = reference.softmax(xp, score, keep)
+    tail = (task.sizes.queries, task.sizes.keys)
+    return xp.astype(_whole(xp, attended, task.sizes, tail), task.dtype)
+
+
+def _zeroed(xp: Ops, task: Task) -> Task:
+    """The task with the rows of its factors and values zeroed that nobody reads."""
+    f, attendable = task.score, task.attendable
+    if task.zeroed or attendable is None or not isinstance(f, Factors):
+        return task
+    queries, keys = attendable.used(xp, task.sizes.keys)
+    a, _ = zero(xp, f.a, queries)
+    b, mixed_b = zero(xp, f.b, keys, task.sizes.groups)
+    value, mixed_value = zero(xp, task.value, keys, task.sizes.groups)
+    mixed = mixed_b or mixed_value or attendable.tells_queries_apart(xp)
+    return replace(task, score=replace(f, a=a, b=b), value=value, zeroed=True, mixed=mixed)
+
+
+def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
+    """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
+
+    def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
+        if x is None:
+            return None
+        x = reference.accumulated(xp, x) if xp.dtype(x) != "bool" else x
+        return split_heads(xp, x, task.sizes.groups, of_query, axis)
+
+    keep = None if task.attendable is None else task.attendable.boolean(xp, task.sizes.keys)
+    score, keep = task.score, split(keep, True, -3)
+    if not isinstance(score, Factors):
+        return split(score, True, -3), keep
+    return replace(
+        score,
+        a=split(score.a, True, -3),
+        b=split(score.b, False, -3),
+        weight=split(score.weight, True, -2),
+        query_bias=split(score.query_bias, True, -2),
+        key_bias=split(score.key_bias, False, -2),
+    ), keep
+
+
+def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
+    """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
+    lead = sizes.lead
+    if sizes.groups > 1:
+        lead = (*lead[:-1], lead[-1] // sizes.groups, sizes.groups)
+    if xp.shape(x) != (*lead, *tail):
+        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
+    return xp.reshape(x, (*sizes.lead, *tail))

@@ -1,0 +1,1 @@
+"""Raw kernels: they compute, and know neither autograd nor the reference."""

@@ -1,0 +1,194 @@
+"""The C++ core for PyTorch, differentiable: first order by its own backward, higher by definition.
+
+Forward mode raises NotImplementedError, as in every autograd.Function without a `jvp`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyscore import definition
+from anyscore.checks import Sizes
+from anyscore.dropout import as_seed
+from anyscore.factors import TANH, Factors
+from anyscore.intervals import Attendable
+from anyscore.kernels import cpu
+from anyscore.ops import DTYPES, load
+from anyscore.routes import Route
+from anyscore.seams import torch_ops
+from anyscore.seams.cpu import obstacle, tensors
+from anyscore.seams.torch_modes import (
+    differentiable,
+    is_compiling,
+    is_forward_mode,
+    is_plain,
+    is_transforming,
+    is_wrapper,
+)
+from anyscore.seams.torch_ops import Maybe
+from anyscore.task import Task
+
+_xp = load("torch")
+_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+_PAIRS = {pair.name: pair for pair in cpu.PAIRS}
+_EVERYTHING = Attendable()
+
+
+class _Forward(torch.autograd.Function):
+    """Arguments and results are those of the operator."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(  # torch.compile does not understand *args here
+        pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+        start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
+        scale: float, groups: int, dropout: float, period: int, lead: tuple[int, ...],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        output, lse = torch_ops.forward(
+            pair, a, b, weight, key_bias, value, start, stop, keep, seed, packed,
+            scale, groups, dropout, period, lead,
+        )  # fmt: skip
+        return output, lse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[1:10], *output)
+        ctx.settings = (inputs[0], *inputs[11:])
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
+        saved = ctx.saved_tensors  # checkpointing allows but one look
+        pair, *settings = ctx.settings
+        found = _Backward.apply(  # type: ignore[no-untyped-call]
+            pair, *saved, d_output, d_lse, *settings
+        )
+        inputs = zip(saved[:5], found, strict=True)
+        return None, *(None if x is None else d for x, d in inputs), *(None,) * 10
+
+
+class _Backward(torch.autograd.Function):
+    """Its own derivative is that of the definition: log-sum-exp and output are recomputed there."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+        start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe,
+        output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
+        scale: float, groups: int, dropout: float, period: int, lead: tuple[int, ...],
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        found: tuple[Tensor, ...] = torch_ops.backward(
+            pair, a, b, weight, key_bias, value, start, stop, keep, seed, output, lse, d_output,
+            d_lse, scale, groups, dropout, period, lead,
+        )  # fmt: skip
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[1:10], *inputs[12:14])
+        ctx.settings = (inputs[0], *inputs[14:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
+        *inputs, start, stop, keep, seed, d_output, d_lse = ctx.saved_tensors
+        settings = Attendable(start, stop, keep), seed, *ctx.settings
+        present = [i for i, x in enumerate(inputs) if x is not None]
+
+        def run(*xs: Tensor) -> tuple[Tensor, Tensor]:
+            given = dict(zip(present, xs, strict=True))
+            return _by_definition([given.get(i) for i in range(5)], *settings)
+
+        def gradients(d_output: Tensor, d_lse: Tensor, *xs: Tensor) -> Any:
+            return torch.func.vjp(run, *xs)[1]((d_output, d_lse))
+
+        with torch.autocast("cpu", enabled=False):
+            xs = [d_output, d_lse, *(inputs[i] for i in present)]
+            again = torch.func.vjp(gradients, *xs)[1]
+            d_output, d_lse, *found = again(tuple(grads[i] for i in present))
+        of_inputs = dict(zip(present, found, strict=True))
+        return (
+            None, *(of_inputs.get(i) for i in range(5)), *(None,) * 6, d_output, d_lse,
+            *(None,) * 5,
+        )  # fmt: skip
+
+
+def _by_definition(
+    inputs: list[Any], mask: Attendable, seed: Maybe, pair: str, scale: float, groups: int,
+    dropout: float, period: int, lead: tuple[int, ...],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output and log-sum-exp as the definition has them."""
+    a, b, weight, key_bias, value = inputs
+    task = Task(
+        Factors(a, b, _PAIRS[pair], weight, scale, key_bias=key_bias),
+        value,
+        mask if mask.some else None,
+        zeroed=not mask.some,
+        mixed=mask.some,
+        sizes=Sizes(tuple(lead), a.shape[-2], b.shape[-2], groups),
+        dtype=str(torch_ops.accumulation(*inputs)).removeprefix("torch."),
+    )
+    output, _, lse = definition.run(_xp, task, dropout, seed)
+    return output, lse
+
+
+def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+    reason = obstacle(task)
+    if reason is not None:
+        return reason
+    xs = tensors(cast(Factors, task.score))
+    for x in xs:
+        if not x.is_cpu:
+            return f"it runs on the CPU, and the tensors are on {x.device}"
+        if x.dtype not in _DTYPES:
+            return f"a factor of the score is {_xp.dtype(x)}"
+    if is_forward_mode():
+        return "forward mode does not reach into it"
+    if not is_compiling() and any(map(is_wrapper, xs)):
+        return "the tensors are made of other tensors"
+    return None
+
+
+def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
+    f, mask, sizes = cast(Factors, task.score), task.attendable or _EVERYTHING, task.sizes
+    args = (
+        f.pair.name, f.a, f.b, f.weight, f.key_bias, task.value, mask.start, mask.stop, mask.keep,
+        as_seed(_xp, seed, like=task.value) if dropout else None, task.packed,
+        float(f.scale), sizes.groups, float(dropout), math.prod(sizes.lead), sizes.lead,
+    )  # fmt: skip
+    if differentiable([*tensors(f), task.value]):
+        output, lse = _Forward.apply(*args)  # type: ignore[no-untyped-call]
+    else:
+        output, lse = torch_ops.forward(*args)
+    return output.to(task.value.dtype), lse
+
+
+def _weights(task: Task, lse: Tensor) -> Tensor:
+    f, mask = cast(Factors, task.score), task.attendable or _EVERYTHING
+    weights: Tensor = torch_ops.weights(
+        f.pair.name, f.a, f.b, f.weight, f.key_bias, mask.start, mask.stop, mask.keep, lse,
+        float(f.scale), task.sizes.groups,
+    )  # fmt: skip
+    total = weights.sum(-1, keepdim=True)  # 1 but for the rounding of a large lse
+    return (weights / torch.where(total == 0, 1.0, total)).to(getattr(torch, task.dtype))
+
+
+ROUTE = Route("cpu", _usable, _run, _weights)
+
+
+def pack_keys(f: Factors) -> Tensor | None:
+    """What the core wants to know of the keys of `f`, without a graph."""
+    b: Tensor = f.b
+    if f.pair != TANH or cpu.problem() is not None or not b.is_cpu or b.dtype not in _DTYPES:
+        return None
+    if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
+        return None
+    *lead, keys, width = b.shape
+    packed = b.new_empty((*lead, keys + 1, width), dtype=torch_ops.accumulation(b))
+    cpu.prepare_keys(f.pair.name, torch_ops.array(b), packed.numpy(), torch.get_num_threads())
+    return packed

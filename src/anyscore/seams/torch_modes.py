@@ -1,0 +1,53 @@
+"""What PyTorch may do around a call: record it, transform it, compile it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from anyscore.ops.torch import is_forward_mode
+
+__all__ = [
+    "differentiable",
+    "is_compiling",
+    "is_forward_mode",
+    "is_plain",
+    "is_transformed",
+    "is_transforming",
+    "is_wrapper",
+]
+
+
+def is_compiling() -> bool:
+    """Whether the call is being compiled or exported."""
+    return torch.compiler.is_compiling()
+
+
+def is_transforming() -> bool:
+    """Whether a function transform (grad, vmap, …) is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether x belongs to a function transform: such tensors must not outlive it."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether x is a tensor of no subclass."""
+    return type(x) in (Tensor, nn.Parameter)
+
+
+def is_wrapper(x: Tensor) -> bool:
+    """Whether x is a tensor made of tensors, distributed or nested: it has no memory of its own."""
+    return not is_plain(x) and is_traceable_wrapper_subclass(x)
+
+
+def differentiable(tensors: Iterable[Tensor]) -> bool:
+    """Whether derivatives with respect to any of these may be asked for."""
+    if is_compiling() or is_transforming() or is_forward_mode():
+        return True
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

@@ -1,0 +1,228 @@
+"""The raw interface in plain NumPy: each line of the contract as it is written, one head at a time.
+
+    s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + key_bias_j      p = softmax over the kept j
+    o_i  = Σ_j z_ij p_ij v_j,   z_ij = kept by dropout / (1 − rate)
+
+`run(call, float64)` is the oracle of the tests, and `run(call, float32)` the error that plain
+operations make. What is not kept is replaced before it is used, so it is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from call import Call, name_of, numbers, stored
+
+from anyscore import dropout
+from anyscore.ops import load
+
+Array = Any
+Results = dict[str, np.ndarray]
+
+VALUE: dict[str, Callable[[Array, Array], Array]] = {
+    "product": lambda a, b: a * b,
+    "tanh": lambda a, b: np.tanh(a + b),
+    "leaky_relu": lambda a, b: np.where(a + b > 0, a + b, (a + b) * (a + b).dtype.type(0.2)),
+    "absolute": lambda a, b: np.abs(a - b),
+    "squared": lambda a, b: (a - b) ** 2,
+}
+SLOPES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "product": lambda a, b: (b, a),
+    "tanh": lambda a, b: (1 - np.tanh(a + b) ** 2,) * 2,
+    "leaky_relu": lambda a, b: (np.where(a + b > 0, 1, (a + b).dtype.type(0.2)),) * 2,
+    "absolute": lambda a, b: (np.sign(a - b), np.sign(b - a)),
+    "squared": lambda a, b: (2 * (a - b), 2 * (b - a)),
+}
+"""The derivatives by a and by b."""
+
+OF_FLOATS = "a", "b", "weight", "key_bias", "value"
+OF_KEY = "b", "key_bias", "value"
+OWN_RANK = {"weight": 1, "key_bias": 1, "start": 1, "stop": 1, "d_lse": 1}
+"""Axes after the leading dimensions, where they are not two."""
+
+
+class Head(NamedTuple):
+    """The operands of one head, where they lie in their arrays, and what follows from them."""
+
+    at: dict[str, tuple[int, ...]]
+    a: np.ndarray  # (T_q, 1, h)
+    b: np.ndarray  # (1, T_k, h)
+    weight: np.ndarray  # (h,)
+    value: np.ndarray  # (T_k, d_v)
+    keep: np.ndarray  # (T_q, T_k)
+    kept: np.ndarray  # (T_q, T_k), what dropout multiplies weights by
+    s: np.ndarray  # (T_q, T_k), −∞ where not kept
+    p: np.ndarray  # (T_q, T_k)
+    lse: np.ndarray  # (T_q,)
+
+
+@np.errstate(all="ignore")
+def run(call: Call, dtype: Any, rounded: bool = False) -> Results:
+    """Every result by name: output, lse, weights, and a gradient d_x for each operand x.
+
+    rounded: the output is rounded to the dtype of the values, before the backward uses it too.
+    """
+    out = forward(call, dtype)
+    if rounded:
+        out["output"] = numbers(stored(out["output"], name_of(call.value)), dtype)
+    return out | backward(call, dtype, out["output"] if rounded else None)
+
+
+def forward(call: Call, dtype: Any) -> Results:
+    queries, keys, d_v = call.queries, call.keys, call.value.shape[-1]
+    output = np.zeros((*call.lead, queries, d_v), dtype)
+    weights = np.zeros((*call.lead, queries, keys), dtype)
+    lse = np.zeros((*call.lead, queries), dtype)
+    for n, head in heads(call, dtype):
+        output[n] = product(head.p * head.kept, head.value, head.keep)
+        weights[n], lse[n] = head.p, head.lse
+    return {"output": output, "weights": weights, "lse": lse}
+
+
+def backward(
+    call: Call, dtype: Any, output: np.ndarray | None = None, absolute: bool = False
+) -> Results:
+    """d s_ij = p_ij (d p_ij − Σ_j p_ij d p_ij + d lse_i), and the chain rule from there.
+
+    output: the sum is taken as d output · output, as a kernel that holds one tile does.
+    absolute: every term by its size, which is what the rounding of a gradient is relative to.
+    """
+    size: Callable[[Array], Array] = np.abs if absolute else np.asarray
+    found = {
+        f"d_{name}": np.zeros(getattr(call, name).shape, dtype)
+        for name in OF_FLOATS
+        if getattr(call, name) is not None
+    }
+    for n, head in heads(call, dtype):
+        keep, p = head.keep, head.p
+        d_output = size(numbers(call.d_output[n], dtype))
+        every = np.ones_like(d_output, bool)
+        d_p = product(d_output, size(head.value).T, every, keep) * head.kept
+        held = np.where(keep, p * d_p, 0) if output is None else d_output * output[n]
+        total = held.sum(-1) * (-1 if absolute else 1)
+        d_lse = size(0 if call.d_lse is None else numbers(call.d_lse[n], dtype))
+        d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]), 0)
+        found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
+        if call.key_bias is not None:
+            found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
+        d_s = (d_s * size(dtype(call.scale)))[..., None]
+        slopes = SLOPES[call.pair](head.a, head.b)
+        if absolute and call.pair == "tanh":  # 1 − tanh² is rounded as 1 is; small, it may be lost
+            slope = 4 * np.exp(-2 * np.abs(head.a + head.b)) + 2.0**-83
+            slopes = (np.minimum(1, slope / np.finfo(call.compute).eps),) * 2
+        by_a, by_b = (size(head.weight * x) for x in slopes)
+        found["d_a"][head.at["a"]] += clean(d_s * by_a, keep).sum(1)
+        found["d_b"][head.at["b"]] += clean(d_s * by_b, keep).sum(0)
+        if call.weight is not None:
+            value = (SIZE if absolute else VALUE)[call.pair](head.a, head.b)
+            found["d_weight"][head.at["weight"]] += clean(d_s * value, keep).sum((0, 1))
+    return found
+
+
+@np.errstate(all="ignore")
+def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
+    """Each position of the leading dimensions, and its operands in `dtype`."""
+    names = "a", "b", "weight", "key_bias", "value", "start", "stop", "keep"
+    given = {name: getattr(call, name) for name in names if getattr(call, name) is not None}
+    dropped, found = kept_by_dropout(call), []
+    for count, n in enumerate(np.ndindex(*call.lead)):
+        at = {name: place(call, name, x, n) for name, x in given.items()}
+        own = {name: numbers(x[at[name]], dtype) for name, x in given.items() if name in OF_FLOATS}
+        keep = np.ones((call.queries, call.keys), bool)
+        j = np.arange(call.keys)
+        if call.start is not None:
+            keep &= j >= call.start[at["start"]][:, None]
+        if call.stop is not None:
+            keep &= j < call.stop[at["stop"]][:, None]
+        if call.keep is not None:
+            keep &= call.keep[at["keep"]]
+        a, b = own["a"][:, None], own["b"][None]
+        weight = own.get("weight", np.ones(a.shape[-1], dtype))
+        s = clean(VALUE[call.pair](a, b) * weight, keep).sum(-1) * dtype(call.scale)
+        s = np.where(keep, s + own.get("key_bias", dtype(0)), -np.inf)
+        p, lse = softmax(s, keep)
+        kept = dropped[count % call.repeats] / dtype(1 - call.dropout)
+        kept = kept.astype(dtype)
+        found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, p, lse)))
+    return found
+
+
+def place(call: Call, name: str, x: np.ndarray, n: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the array `name` is read for the output at n."""
+    if name in OF_KEY and n:
+        n = (*n[:-1], n[-1] // call.groups)
+    lead = x.shape[: x.ndim - OWN_RANK.get(name, 2)]
+    return tuple(0 if size == 1 else i for size, i in zip(lead, n, strict=True))
+
+
+def softmax(s: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As reference.softmax: a row that keeps nothing, or only −∞, gives 0 and −∞."""
+    top = s.max(-1, keepdims=True, initial=-np.inf)
+    top = np.where(top == -np.inf, 0, top)
+    e = np.where(keep, np.exp(s - top), 0)
+    total = e.sum(-1, keepdims=True)
+    empty = total == 0
+    total = np.where(empty, 1, total)
+    lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
+    return np.where(keep, e / total, 0), lse
+
+
+def kept_by_dropout(call: Call) -> np.ndarray:
+    """Boolean (period, T_q, T_k)."""
+    period = call.repeats
+    if not call.dropout:
+        return np.ones((period, call.queries, call.keys), bool)
+    xp = load("numpy")
+    seed = dropout.as_seed(xp, call.seed, call.a)
+    drawn = dropout.keep(xp, seed, call.dropout, (period,), call.queries, call.keys)
+    return cast(np.ndarray, drawn)
+
+
+def clean(terms: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """terms (T_q, T_k, h), 0 where not kept."""
+    return np.where(keep[..., None], terms, 0)
+
+
+def product(
+    x: np.ndarray, y: np.ndarray, keep: np.ndarray, wanted: np.ndarray | None = None
+) -> np.ndarray:
+    """Σ over the kept j of x_ij y_jc, and of that the `wanted` entries; the others are 0."""
+    if np.isfinite(x).all() and np.isfinite(y).all():
+        out = np.where(keep, x, 0) @ y
+    else:
+        out = np.where(keep[..., None], x[..., None] * y, 0).sum(1)
+    return out if wanted is None else np.where(wanted, out, 0)
+
+
+@np.errstate(all="ignore")
+def sizes(call: Call) -> dict[str, float]:
+    """What the rounding of a result is relative to, beside its own size: the largest sum of the
+    sizes of its terms. Of a score first of all, and of each gradient.
+    """
+    gradients = backward(call, np.float64, absolute=True)
+    found = {name: float(x[np.isfinite(x)].max(initial=0.0)) for name, x in gradients.items()}
+    return found | {"score": terms(call)}
+
+
+def terms(call: Call) -> float:
+    """What the rounding of a score is relative to: the largest sum of |terms| that is attended."""
+    largest = 0.0
+    for _, head in heads(call, np.float64):
+        sizes = np.abs(head.weight) * SIZE[call.pair](head.a, head.b)
+        sums = abs(call.scale) * clean(sizes, head.keep).sum(-1)
+        largest = max(largest, float(sums[np.isfinite(sums)].max(initial=0.0)))
+    if call.key_bias is not None:
+        bias = numbers(call.key_bias)
+        largest += float(np.abs(bias[np.isfinite(bias)]).max(initial=0.0))
+    return largest
+
+
+SIZE: dict[str, Callable[[Array, Array], Array]] = {
+    "product": lambda a, b: np.abs(a * b),
+    "tanh": lambda a, b: np.minimum(np.abs(a) + np.abs(b), 1),
+    "leaky_relu": lambda a, b: np.abs(a) + np.abs(b),
+    "absolute": lambda a, b: np.abs(a - b),
+    "squared": lambda a, b: (a - b) ** 2,
+}

@@ -1,0 +1,116 @@
+"""A call run through `anyscore._core`, and held against the literal formulas with a budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import literal
+import numpy as np
+import pytest
+from call import Call, name_of, numbers, stored
+from literal import Results
+
+from budget import BAND, EPS, assert_near, error, size
+
+core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+
+WIDER = {"float32": np.float64, "float64": np.longdouble}
+GRADIENTS = "a", "b", "weight", "key_bias", "value"
+
+
+def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
+    """All results by name, as the core gives them; what it leaves unwritten is NaN."""
+    return forward(call, threads, prepared) | backward(call, threads)
+
+
+def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
+    """output, lse and weights."""
+    output = nan((*call.lead, call.queries, call.value.shape[-1]), name_of(call.value))
+    lse = nan((*call.lead, call.queries), call.compute)
+    packed = prepare(call, threads) if prepared else None
+    core.forward(
+        call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
+        call.start, call.stop, call.keep, call.scale, call.groups,
+        call.dropout, call.seed, call.repeats, packed, output, lse, threads,
+    )  # fmt: skip
+    weights = nan((*lse.shape, call.keys), call.compute)
+    core.weights(
+        call.pair, call.a, call.b, call.weight, call.key_bias, call.start, call.stop, call.keep,
+        call.scale, call.groups, lse, weights, threads,
+    )  # fmt: skip
+    return {"output": output, "lse": lse, "weights": weights}
+
+
+def prepare(call: Call, threads: int = 1) -> np.ndarray:
+    packed = nan((*call.b.shape[:-2], call.keys + 1, call.b.shape[-1]), call.compute)
+    core.prepare_keys(call.pair, call.b, packed, threads)
+    return packed
+
+
+def backward(call: Call, threads: int = 1, results: Results | None = None) -> Results:
+    """Gradients, from the forward's own output and log-sum-exp unless given."""
+    results = forward(call, threads) if results is None else results
+    found = {
+        name: None if x is None else nan(x.shape, call.compute)
+        for name in GRADIENTS
+        for x in (getattr(call, name),)
+    }
+    core.backward(
+        call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
+        call.start, call.stop, call.keep, call.scale, call.groups,
+        call.dropout, call.seed, call.repeats,
+        results["output"], results["lse"], call.d_output, call.d_lse,
+        *found.values(), threads,
+    )  # fmt: skip
+    return {f"d_{name}": x for name, x in found.items() if x is not None}
+
+
+def nan(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """NaN throughout, so that an unwritten entry shows."""
+    return stored(np.full(shape, math.nan, np.float32), dtype)
+
+
+def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -> Results:
+    """Every result is within the budget: twice the error of plain operations of the same type, and
+    a band for rounding: BAND times the largest entry; and twice the sum of a score's terms, as
+    much of a gradient, and the sum of a gradient's own terms (they may cancel).
+
+    alike: NaN and ±∞ are the same thing in gradients. gradients: whether they are looked at.
+    """
+    found = run(call, **how)
+    if not gradients:
+        found = {name: x for name, x in found.items() if not name.startswith("d_")}
+    exact = literal.run(call, WIDER[call.compute])
+    plain = literal.run(call, np.dtype(call.compute).type, rounded=True)
+    terms = literal.sizes(call)
+    for name, x in found.items():
+        expected = exact[name]
+        if name.startswith("d_"):
+            band = (BAND + 2 * terms["score"]) * size(expected) + terms[name]
+        else:
+            of = size(numbers(call.value)) if name == "output" else 1.0
+            band = BAND * size(expected) + 2 * terms["score"] * of
+        allowance = 2 * error(plain[name], expected) + EPS[call.compute] * band
+        if name_of(x) != call.compute:
+            allowance += EPS[name_of(x)] * size(expected)
+        actual = numbers(x)
+        if alike and name.startswith("d_"):
+            actual, expected = (np.where(np.isfinite(y), y, np.nan) for y in (actual, expected))
+        try:
+            assert_near(actual, expected, allowance, name)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}\n{call} {how}") from None
+    return found
+
+
+def same(x: Results, y: Results) -> bool:
+    """Whether all results are the same bits."""
+    return x.keys() == y.keys() and all(x[name].tobytes() == y[name].tobytes() for name in x)
+
+
+def with_compute(call: Call, dtype: str) -> Call:
+    """The same call, computed in another dtype."""
+    d_lse = None if call.d_lse is None else call.d_lse.astype(dtype)
+    return replace(call, compute=dtype, d_lse=d_lse)

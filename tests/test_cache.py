@@ -1,0 +1,296 @@
+"""Prepared keys: what a call without them gives, and its gradients, computed once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import (
+    Additive,
+    Causal,
+    Concat,
+    Dot,
+    Gaussian,
+    Keys,
+    PreparedKeys,
+    Score,
+    attention,
+    plan,
+    prepare_keys,
+)
+from anyscore.kernels import cpu
+from anyscore.layers import SCORES as LAYER_SCORES
+from anyscore.torch import Attention, MultiHeadAttention
+from cases import SCORES as CASES
+from cases import WIDTH
+from samples import NAMES, gradients, leaves, make_score, normal
+from transformed import WARNINGS
+
+pytestmark = WARNINGS
+B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 11
+SCORES = pytest.mark.parametrize("name", NAMES)
+IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])
+FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
+MASKS: dict[str, Any] = {
+    "none": {},
+    "lengths": {"valid_lens": [4, 0]},
+    "causal": {"mask": Causal("end") & Keys(normal(B, T_K) > -0.5)},
+    "boolean": {"mask": normal(B, 1, T_Q, T_K) > 0},
+}
+MASK = pytest.mark.parametrize("mask", MASKS)
+
+
+def arrays(kv: int = KV) -> list[np.ndarray]:
+    return [normal(B, H, T_Q, D), normal(B, kv, T_K, D), normal(B, kv, T_K, D_V)]
+
+
+def same(found: Any, expected: Any) -> None:
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=1e-11, atol=1e-12)
+
+
+@IMPLS
+@FRAMEWORKS
+@MASK
+@SCORES
+def test_as_a_call_without(name: str, mask: str, framework: str, impl: str) -> None:
+    to = torch.tensor if framework == "torch" else np.asarray
+    score = make_score(name).map(to)
+    for kv in (H, KV, 1):
+        q, k, v = map(to, arrays(kv))
+        options = {"score": score, "impl": impl, "dropout": 0.3, "dropout_seed": 1, **MASKS[mask]}
+        options |= {"return_weights": True, "return_lse": True}
+        prepared = prepare_keys(k, score)
+        for query in (q, q[..., :1, :]):
+            if query.shape[-2] == 1 and mask == "boolean":
+                continue
+            same(attention(query, prepared, v, **options), attention(query, k, v, **options))
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "callable"])
+def test_every_score_of_the_table_finds_the_width_of_its_queries(case: str) -> None:
+    """Parameters of each head, projected inputs, other widths of the keys."""
+    row = CASES[case]
+    rng = np.random.default_rng(0)
+    score = row.build(row.make(rng, (B, 6), (B, 2)), np.asarray)
+    q, k, v = normal(B, 6, T_Q, row.d_q), normal(B, 2, T_K, row.d_k), normal(B, 2, T_K, D_V)
+    q, k, v = (x.astype("float32") for x in (q, k, v))
+    prepared = prepare_keys(k, score)
+    found = attention(q, prepared, v, score=score, valid_lens=[3, 7])
+    expected = attention(q, k, v, score=score, valid_lens=[3, 7])
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+    assert row.d_q == WIDTH
+
+
+@IMPLS
+@MASK
+@SCORES
+def test_gradients(name: str, mask: str, impl: str) -> None:
+    """Over several steps, of keys and parameters too."""
+    found = []
+    for is_prepared in (True, False):
+        score, inputs = leaves(make_score(name), *arrays())
+        q, k, v = inputs[:3]
+        keys = prepare_keys(k, score) if is_prepared else k
+        options = {"score": score, "impl": impl, "return_lse": True, **MASKS[mask]}
+        steps = [attention(q * n, keys, v, **options) for n in (1, 2)]
+        out = [torch.where(x == -torch.inf, 0.0, x) for s in steps for x in s if x is not None]
+        loss = sum(x.square().sum() for x in out)
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        found.append([*first, *gradients([sum(x.square().sum() for x in first)], inputs)])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@FRAMEWORKS
+def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
+    to = torch.tensor if framework == "torch" else np.asarray
+    q, k, v = map(to, arrays())
+    for name, packs in (("Additive", True), ("Gaussian", False)):
+        score = make_score(name).map(to)
+        prepared = prepare_keys(k, score)
+        assert (prepared.packed is not None) == packs
+        assert plan(q, prepared, v, score=score, valid_lens=3).route == "cpu"
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+@SCORES
+def test_what_no_query_may_attend_is_not_read(name: str, fill: float) -> None:
+    """Told when the keys are prepared, it reaches no gradient of a parameter either."""
+    found = []
+    for x in (0.0, fill):
+        q, k, v = arrays()
+        k[0, :, 4:] = v[0, :, 4:] = x
+        score, inputs = leaves(make_score(name), q, k, v)
+        prepared = prepare_keys(inputs[1], score, valid_lens=[4, 7])
+        out = attention(inputs[0], prepared, inputs[2], score=score, valid_lens=[4, 7])
+        found.append([out, *gradients([out], inputs)])
+    same(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype: torch.dtype) -> None:
+    score = make_score("Additive").map(lambda x: torch.tensor(x, dtype=torch.float32))
+    q, k, v = (torch.tensor(x, dtype=torch.float32) for x in arrays())
+    outside = prepare_keys(k, score)
+    with torch.autocast("cpu", dtype=dtype):
+        expected = attention(q, k, v, score=score)
+        inside = prepare_keys(k, score)
+        for prepared in (inside, outside):
+            found = attention(q, prepared, v, score=score)
+            assert found.dtype == dtype
+            torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
+
+
+def test_without_values() -> None:
+    """Fake tensors have none to pack."""
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        q, k, v = (torch.zeros(B, t, D) for t in (T_Q, T_K, T_K))
+        score = Additive(None, None, torch.zeros(D))
+        assert attention(q, prepare_keys(k, score), v, score=score).shape == (B, T_Q, D)
+
+
+def test_copies() -> None:
+    score, (q, k, v) = make_score("Additive"), arrays()
+    prepared = prepare_keys(k, score)
+    for other in (copy.deepcopy(prepared), pickle.loads(pickle.dumps(prepared))):
+        same([attention(q, other, v, score=score)], [attention(q, k, v, score=score)])
+
+
+def test_transforms_and_compilation() -> None:
+    score = make_score("Additive").map(torch.tensor)
+    q, k, v = map(torch.tensor, arrays(H))
+
+    def f(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        keys = prepare_keys(k, score)
+        return attention(q, keys, v[0], score=score, valid_lens=3).square().sum()
+
+    def plain(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v[0], score=score, valid_lens=3).square().sum()
+
+    for of in (f, plain):
+        assert of(q[0], k[0]).ndim == 0
+    same(*(torch.vmap(torch.func.grad(of, argnums=(0, 1)))(q, k) for of in (f, plain)))
+    torch._dynamo.reset()
+    same([torch.compile(f, fullgraph=True, backend="aot_eager")(q[0], k[0])], [plain(q[0], k[0])])
+    prepared = prepare_keys(k, score)
+    step = torch.compile(
+        lambda q, keys: attention(q, keys, v, score=score, valid_lens=3),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    same([step(q, prepared)], [attention(q, k, v, score=score, valid_lens=3)])
+    torch._dynamo.reset()
+
+
+# Layers
+
+
+@pytest.mark.parametrize("name", LAYER_SCORES)
+def test_layers(name: str) -> None:
+    hidden = 3 if name in ("additive", "concat", "gatv2") else None
+    layer = Attention(name, hidden=hidden, d_q=D, d_k=D).double()
+    q, k, v = map(torch.tensor, arrays())
+    prepared = layer.prepare_keys(k)
+    for n in ([4, 0], None):
+        expected = layer(q, k, v, n), layer.attention_weights
+        same([layer(q, prepared, v, n), layer.attention_weights], expected)
+    same([layer(q, prepared)], [layer(q, k)])
+    parameters = list(layer.parameters())
+    if parameters:
+        of_step = torch.autograd.grad(layer(q, prepared, v).sum(), parameters)
+        same(of_step, torch.autograd.grad(layer(q, k, v).sum(), parameters))
+
+
+def test_multi_head_layer() -> None:
+    layer = MultiHeadAttention(12, H, kv_heads=KV, score="additive")
+    x, memory, n = torch.randn(B, T_Q, 12), torch.randn(B, T_K, 12), torch.tensor([4, 0])
+    prepared = layer.prepare_keys(memory)
+    found = layer(x, prepared, memory, n), layer.attention_weights
+    expected = layer(x, memory, memory, n), layer.attention_weights
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    parameters = list(layer.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(found[0].square().sum(), parameters),
+        torch.autograd.grad(expected[0].square().sum(), parameters),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    with pytest.raises(ValueError, match="prepared keys are projected already: pass values"):
+        layer(x, prepared)
+
+
+def test_a_layer_without_sizes_cannot_prepare() -> None:
+    with pytest.raises(ValueError, match="give the layer d_q= and d_k=, or call it once"):
+        Attention("additive", hidden=3).prepare_keys(torch.ones(2, 3, 5))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (lambda q, k, v: prepare_keys(k, lambda q, k: q @ k), TypeError, "for a score object"),
+        (lambda q, k, v: prepare_keys([1.0], Dot()), TypeError, "key is a list"),
+        (lambda q, k, v: prepare_keys(k[..., 0, 0, 0], Dot()), ValueError, "rank ≥ 2"),
+        (
+            lambda q, k, v: prepare_keys(k, Dot(), mask=Causal()),
+            TypeError,
+            "expected Lengths, Interval or Keys, got Causal",
+        ),
+        (
+            lambda q, k, v: prepare_keys(k, make_score("Additive", d=D + 1)),
+            ValueError,
+            r"Additive.W_k has shape \(3, 6\)",
+        ),
+        (
+            lambda q, k, v: prepare_keys(k, Concat(np.ones((3, 2)), np.ones(3))),
+            ValueError,
+            "Concat.W has shape",
+        ),
+        (
+            lambda q, k, v: attention(q, prepare_keys(k, Dot()), v, score=Gaussian()),
+            ValueError,
+            "prepared for the score Dot, got Gaussian",
+        ),
+        (
+            lambda q, k, v: attention(q, prepare_keys(k, Dot()), v, score=lambda q, k: q),
+            ValueError,
+            "prepared for the score Dot, got <function",
+        ),
+        (
+            lambda q, k, v: attention(q, prepare_keys(k, wide(4)), v, score=wide(3)),
+            ValueError,
+            "score of width 4, got 3",
+        ),
+        (
+            lambda q, k, v: attention(q, prepare_keys(k, Dot()), v[..., 1:, :]),
+            ValueError,
+            "key has 7 tokens but value has 6",
+        ),
+        (
+            lambda q, k, v: attention(torch.tensor(q), prepare_keys(k, Dot()), v),
+            TypeError,
+            "query is a PyTorch tensor but key is a NumPy",
+        ),
+    ],
+)
+def test_errors(run: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(*arrays())
+
+
+def wide(h: int) -> Score:
+    return Additive(normal(h, D), normal(h, D), normal(h))
+
+
+def test_what_it_is() -> None:
+    assert isinstance(prepare_keys(arrays()[1]), PreparedKeys)

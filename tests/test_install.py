@@ -1,0 +1,65 @@
+"""What an installation from source is like, with a C++ compiler and without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from anyscore.kernels import cpu
+
+ROOT = Path(__file__).parent.parent
+
+WITHOUT = """
+import sys
+sys.path[:0] = sys.argv[1:]  # the installed package, then NumPy's place
+import numpy as np
+import anyscore
+from anyscore.kernels import cpu
+assert anyscore.__file__.startswith(sys.argv[1])
+assert "compiler" in cpu.problem(), cpu.problem()
+x = np.ones((2, 3, 5))
+plan = anyscore.plan(x, x, x, score=anyscore.Gaussian())
+assert plan.route == "reference", plan
+assert "compiler" in plan.reason, plan
+assert anyscore.attention(x, x, x, score=anyscore.Gaussian()).shape == (2, 3, 5)
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX") or "c++") is None, reason="there is no C++ compiler"
+)
+def test_where_there_is_a_compiler_there_is_a_core() -> None:
+    """An installation goes on without the core if that cannot be built: here it must not."""
+    assert cpu.problem() is None
+
+
+def test_without_a_compiler_the_reference_works(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
+    environment = os.environ | {"CC": "/no/compiler", "CXX": "/no/compiler"}
+    subprocess.run([*pip, *options, str(ROOT)], check=True, env=environment)
+    (wheel,) = tmp_path.glob("anyscore-*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    installed = tmp_path / "installed"
+    shutil.unpack_archive(wheel, installed, "zip")
+    numpy = next(path for path in sys.path if (Path(path) / "numpy" / "__init__.py").exists())
+    # -S: without the packages of the environment, and so without this one.
+    subprocess.run([sys.executable, "-S", "-c", WITHOUT, str(installed), numpy], check=True)
+
+
+def test_the_source_archive_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = pytest.importorskip("scikit_build_core.build")
+    monkeypatch.chdir(ROOT)
+    name = build.build_sdist(str(tmp_path))
+    with tarfile.open(tmp_path / name) as archive:
+        packed = {path.partition("/")[2] for path in archive.getnames()}
+    needed = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"]
+    needed += [f"csrc/{path.name}" for path in (ROOT / "csrc").iterdir()]
+    assert set(needed) <= packed
+    assert not [path for path in packed if path.endswith(".so") or path.startswith("build/")]

@@ -1,0 +1,61 @@
+"""The core's threads: complete, safe from many threads, in tasks and after a fork."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which(os.environ.get("CXX") or "c++")
+
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the checks are written for Linux"),
+]
+
+
+def build(program: Path, *options: str) -> Path:
+    sources = [HERE / "parallel.cpp", HERE.parent / "csrc" / "parallel.cpp"]
+    command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    subprocess.run([*command, *options, *sources, "-o", program], check=True)  # type: ignore[list-item]
+    return program
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("parallel") / "plain")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same under ThreadSanitizer, where the compiler and the system have it."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "empty.cpp").write_text("int main() {}\n")
+    empty = [COMPILER, "-fsanitize=thread", folder / "empty.cpp", "-o", folder / "empty"]
+    if subprocess.run(empty, capture_output=True).returncode:  # type: ignore[arg-type]
+        pytest.skip("the compiler has no ThreadSanitizer")
+    if subprocess.run([folder / "empty"], capture_output=True).returncode:
+        pytest.skip("ThreadSanitizer does not run here")
+    return build(folder / "watched", "-fsanitize=thread")
+
+
+def check(program: Path, name: str) -> None:
+    done = subprocess.run([program, name], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["covers", "shares", "concurrent", "nested", "forked", "no_threads"]
+)
+def test_tasks_are_shared_out(program: Path, name: str) -> None:
+    check(program, name)
+
+
+@pytest.mark.parametrize("name", ["covers", "shares", "concurrent", "nested"])
+def test_threads_do_not_race(watched: Path, name: str) -> None:
+    check(watched, name)
