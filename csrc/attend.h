@@ -52,6 +52,31 @@ public:
         finish(call, spans, n, first_query, queries, first_key, keys);
     }
 
+    // The same for a decoder's step: lanes go along features. Keys may come prepared.
+    void few_keys(const Call& call, Size n, Size first, int count) {
+        few_rows = key, few_stride = padded;
+        if (KeySets<Scorer, T>::is_prepared(call)) {
+            const T* packed = (const T*)call.packed.data + call.packed.at[n] + (1 + first) * call.packed.stride;
+            for (int j = 0; j < count; j++) odd_key[j] = is_nan(packed[j * call.packed.stride]);
+            if (padded == call.width)
+                few_rows = packed, few_stride = call.packed.stride;
+            else
+                for (int j = 0; j < count; j++)
+                    for (Size d = 0; d < padded; d++)
+                        key[j * padded + d] = d < call.width ? packed[j * call.packed.stride + d] : T(0);
+        } else {
+            KeySets<Scorer, T>::read_keys(call, n, first, count, padded, key, odd_key);
+            few_rows = scorer.few_keys(key, count, panels);
+        }
+        finish_keys(call, n, first, count);
+    }
+
+    void few_compute(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
+        scorer.few_scores(queries, few_rows, few_stride, keys, s);
+        finish(call, spans, n, first_query, queries, first_key, keys);
+    }
+
+private:
     // What is not finite or too large, and the key bias.
     void finish(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
         if (any_odd_query || any_odd_key)
@@ -74,13 +99,15 @@ public:
         for (int j = count; j < TILE; j++) bias[j] = 0;
     }
 
+public:
     Size padded;
     Scorer scorer;
     Weight<T> weight;
     OddRows<Literal, T> odd_rows;
     T *query, *key, *range, *panels, *s, *bias;
     Size panel_size = 0;
-    const T* tile_panels = nullptr;
+    const T *tile_panels = nullptr, *few_rows = nullptr;
+    Size few_stride = 0;
     bool odd_query[TILE], odd_key[TILE], any_odd_query = false, any_odd_key = false;
 };
 

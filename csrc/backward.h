@@ -35,6 +35,7 @@ public:
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
         tile.begin(call, sets, n, true);
+        bool few = call.queries <= FEW;  // scores as in the forward, to the last bit
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             Size j0 = t * TILE;
@@ -49,9 +50,13 @@ public:
                 if (ready != first) {
                     tile.queries(call, n, first, count);
                     tile.scorer.queries(tile.query, count);
+                    if (few) tile.scorer.few_queries(tile.query, count);
                     ready = first;
                 }
-                tile.compute(call, spans, n, first, count, j0, keys);
+                if (few)
+                    tile.few_compute(call, spans, n, first, count, j0, keys);
+                else
+                    tile.compute(call, spans, n, first, count, j0, keys);
                 block(call, back, partial, spans, n, first, count, j0, keys, d_a, d_weight);
             }
             finish_tile(call, back, n, j0, keys, started);
@@ -60,7 +65,12 @@ public:
 
 private:
     void begin_tile(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size j0, int keys) {
-        tile.keys(call, sets, n, j0, keys);
+        if (call.queries <= FEW) {
+            tile.few_keys(call, n, j0, keys);
+            tile.scorer.keys(tile.key, keys);
+        } else {
+            tile.keys(call, sets, n, j0, keys);
+        }
         for (int j = 0; j < keys; j++) {
             read_row(call.value, n, j0 + j, call.value_width, v_rows + j * v_padded);
             for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;

@@ -37,8 +37,8 @@ public:
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
             int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
             if (few) {
-                few_scores(call, sets, n, j0, keys, count);
-                tile.finish(call, spans, n, first, count, j0, keys);
+                tile.few_keys(call, n, j0, keys);
+                tile.few_compute(call, spans, n, first, count, j0, keys);
             } else {
                 tile.keys(call, sets, n, j0, keys);
                 tile.compute(call, spans, n, first, count, j0, keys);
@@ -61,27 +61,6 @@ public:
     }
 
 private:
-    void few_scores(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size j0, int keys, int count) {
-        const T* rows = tile.key;
-        Size stride = tile.padded;
-        if (sets.is_prepared(call)) {
-            bool direct = tile.padded == call.width;
-            const T* packed = (const T*)call.packed.data + call.packed.at[n] + (1 + j0) * call.packed.stride;
-            for (int j = 0; j < keys; j++) {
-                tile.odd_key[j] = is_nan(packed[j * call.packed.stride]);
-                if (direct) continue;
-                for (Size d = 0; d < tile.padded; d++)
-                    tile.key[j * tile.padded + d] = d < call.width ? packed[j * call.packed.stride + d] : T(0);
-            }
-            if (direct) rows = packed, stride = call.packed.stride;
-        } else {
-            read_tile(call.b, n, j0, keys, call.width, tile.padded, Scorer::limit(), tile.key, tile.odd_key);
-            rows = tile.scorer.few_keys(tile.key, keys, tile.panels);
-        }
-        tile.finish_keys(call, n, j0, keys);
-        tile.scorer.few_scores(count, rows, stride, keys, tile.s);
-    }
-
     // Whether a score is NaN or +∞, perhaps one that is masked.
     static bool has_odd(const T* s, int rows, int end) {
         typename Bits<T>::Unsigned odd = 0;

@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "arrays.h"
 #include "isa.h"
 
@@ -141,6 +143,12 @@ void backward(const std::string& pair, Array a, Array b, MaybeArray weight, Mayb
     back.d_value = arrays.gradient("d_value", d_value, value, sums, true);
     back.of_a = arrays.groups_by(back.d_a.at);
     if (back.d_weight.data) back.of_weight = arrays.groups_by(back.d_weight.at);
+    if (!arrays.problems) {  // nothing reaches any of them
+        for (const Output& one : {d_a, d_b, d_value}) std::memset(one.data(), 0, one.nbytes());
+        for (const auto& one : {d_weight, d_key_bias})
+            if (one) std::memset(one->data(), 0, one->nbytes());
+        return;
+    }
     std::vector<std::vector<Size>> shared{Arrays::shape(b), Arrays::shape(value)};
     if (key_bias) shared.push_back(Arrays::shape(*key_bias));
     back.tasks = arrays.tasks(shared);

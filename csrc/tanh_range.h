@@ -51,7 +51,7 @@ template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, 
 template <class T> struct TanhRange {
     const T* centre = nullptr;  // an integer: a + centre and b − centre are worked with
     const T* wide = nullptr;    // 1 where |b − centre| exceeds NARROW, else 0
-    const T* small = nullptr;   // 1 where all |b| ≤ ½, else 0
+    const T* small = nullptr;   // 1 where all |b − centre| ≤ ½, else 0
     bool any_wide = false;
 
     static Size size(Size padded) { return 3 * padded; }
@@ -79,10 +79,11 @@ template <class T> struct TanhRange {
         for (Size d = 0; d < padded; d++) {
             T most = max(abs(low[d]), abs(high[d])), middle = low[d] + (high[d] - low[d]) / 2;
             T centre = most <= TanhLimits<T>::NARROW ? T(0) : (middle + Bits<T>::ROUND) - Bits<T>::ROUND;
-            bool wide = max(high[d] - centre, centre - low[d]) > TanhLimits<T>::NARROW;
+            T reach = max(high[d] - centre, centre - low[d]);
+            bool wide = reach > TanhLimits<T>::NARROW;
             numbers[d] = wide ? T(0) : centre;
             numbers[padded + d] = wide ? T(1) : T(0);
-            numbers[2 * padded + d] = most <= T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = reach <= T(0.5) ? T(1) : T(0);
         }
     }
 

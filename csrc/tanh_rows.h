@@ -12,7 +12,7 @@ template <class T> class TanhRows {
 public:
     // How e^(2a) and e^(2b) are kept for a vector of features, in two planes of rows.
     //   NORMAL  as they are
-    //   SMALL   and less 1: all |b| ≤ ½, |a| ≤ 8, and the gradient of w keeps its digits near 0
+    //   SMALL   and less 1: all |b| ≤ ½, |a| ≤ 8, centred, and the gradient of w keeps its digits near 0
     //   WIDE    mantissas and exponents
     enum Form { NORMAL, SMALL, WIDE };
 
@@ -39,7 +39,7 @@ public:
             query_forms[d / L] = forms[d / L];
             if (forms[d / L] != SMALL) continue;
             V most{};
-            for (int i = 0; i < count; i++) most = max(most, abs(load(rows + i * padded + d)));
+            for (int i = 0; i < count; i++) most = max(most, abs(load(rows + i * padded + d) + load(range.centre + d)));
             for (int l = 0; l < L; l++)
                 if (most[l] > 8) query_forms[d / L] = NORMAL;
         }

@@ -6,6 +6,7 @@ largest entry), plus a band of `BAND` roundings of the largest entry.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,26 @@ def assert_within_budget(
     allowance = 2 * error(plain, exact)
     allowance += EPS[kind] * (BAND * size(exact) if band is None else band)
     assert_near(actual, exact, allowance, what, kind)
+
+
+def assert_gradients_within_budget(
+    actual: dict[str, Any],
+    exact: dict[str, np.ndarray],
+    plain: dict[str, Any],
+    terms: Callable[[], dict[str, float]],
+    bands: dict[str, float] | None = None,
+) -> None:
+    """The same for gradients, whose sums may cancel: then the band is of their terms as well.
+
+    terms: roundings that the terms of each bring along, computed only if they are needed.
+    """
+    for name, x in actual.items():
+        what, band = f"gradient of {name}", (bands or {}).get(name)
+        try:
+            assert_within_budget(x, exact[name], plain[name], what, band=band)
+        except AssertionError:
+            largest = terms().get(name)
+            if largest is None:
+                raise
+            band = (BAND * size(exact[name]) if band is None else band) + largest
+            assert_within_budget(x, exact[name], plain[name], what, band=band)

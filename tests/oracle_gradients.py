@@ -57,6 +57,58 @@ def gradients(
     return {name: x.numpy() for name, x in zip(leaves, found, strict=True)}
 
 
+def largest_terms(
+    query: Any,
+    key: Any,
+    value: Any,
+    score: Any,
+    d_output: np.ndarray,
+    d_lse: np.ndarray,
+    mask: Any = None,
+    valid_lens: Any = None,
+) -> dict[str, float]:
+    """The roundings of float32 that `gradients` may be off by where they cancel: the largest entry of
+
+        Σ_ij P_ij (|dO_i| · |v_j| + |dO_i| · |O_i| + |dlse_i|) (4 |∂s_ij/∂x| + |∂s'_ij/∂x|)
+
+    four for each term, and those of tanh(a + b) itself: s' has min(1, |a| + |b|) in its place, and
+    min(1, (1 − tanh²)/eps) in that of 1 − tanh², which is lost where tanh is ±1 but for a rounding.
+    """
+    tensors = {"query": query, "key": key}
+    fields = vars(score) if hasattr(score, "__dataclass_fields__") else {}
+    tensors |= {name: x for name, x in fields.items() if hasattr(x, "dtype")}
+    leaves = {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
+    q, k, v = leaves["query"], leaves["key"], torch.tensor(oracle.numbers(value))
+    lead = oracle.lead_of(*(oracle.numbers(x) for x in (query, key, value)))
+    keep = oracle.allowed(mask, lead, q.shape[-2], k.shape[-2])
+    keep &= oracle.allowed(oracle.lengths(valid_lens), lead, q.shape[-2], k.shape[-2])
+    kind = type(score).__name__
+    formulas = [(4.0, FORMULAS[kind])]
+    if kind in ("Additive", "Concat"):
+        formulas.append((1.0, _rounded))
+    sums = {name: torch.zeros_like(x) for name, x in leaves.items()}
+    for n in np.ndindex(*lead):
+        of_q, of_k, of_v = (oracle.place(tuple(x.shape[:-2]), n, lead) for x in (q, k, v))
+        p = {name: _own(name, leaves.get(name, x), of_q, of_k) for name, x in fields.items()}
+        for i in range(q.shape[-2]):
+            attended = torch.from_numpy(np.flatnonzero(keep[(*n, i)]))
+            if not len(attended):
+                continue
+            s = formulas[0][1](q[(*of_q, i)], k[of_k][attended], p)
+            weights, values = torch.softmax(s, 0).detach(), v[of_v][attended]
+            d_o = torch.from_numpy(np.abs(d_output[(*n, i)]))
+            terms = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[(*n, i)])
+            for times, formula in formulas:
+                s = formula(q[(*of_q, i)], k[of_k][attended], p)
+                for one, term in zip(s, weights * terms, strict=True):
+                    slopes = torch.autograd.grad(
+                        one, list(leaves.values()), retain_graph=True, materialize_grads=True
+                    )
+                    for name, slope in zip(leaves, slopes, strict=True):
+                        sums[name] += times * term * slope.abs()
+    return {name: float(x.max()) if x.numel() else 0.0 for name, x in sums.items()}
+
+
 def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any:
     """A parameter as the query, or the key, at these leading indices has it."""
     if not isinstance(x, Tensor):
@@ -98,3 +150,27 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor, Parameters], Tensor]] = {
     "GATv2": lambda q, k, p: torch.nn.functional.leaky_relu(_hidden(q, k, p), 0.2) @ p["w_v"],
     "SquaredProduct": lambda q, k, p: (k @ q) ** 2 / 20,
 }
+
+
+class _Rounded(torch.autograd.Function):
+    """What tanh(a + b), and its slope, may be off by, in roundings."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a + b)
+        return (a.abs() + b.abs()).clamp(max=1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (x,) = ctx.saved_tensors
+        slope = grads[0] * (x.cosh() ** -2 * 2.0**23).clamp(max=1)
+        return slope.sum(0), slope
+
+
+def _rounded(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
+    if "W" in p:
+        W_q, W_k = p["W"][:, : len(q)], p["W"][:, len(q) :]
+    else:
+        W_q, W_k = p["W_q"], p["W_k"]
+    a, b = q if W_q is None else W_q @ q, k if W_k is None else k @ W_k.T
+    return _Rounded.apply(a if p.get("bias") is None else a + p["bias"], b) @ p["w_v"]

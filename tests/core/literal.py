@@ -109,9 +109,9 @@ def backward(
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
         slopes = SLOPES[call.pair](head.a, head.b)
-        if absolute and call.pair == "tanh":  # 1 − tanh² is rounded as 1 is; small, it may be lost
+        if absolute and call.pair == "tanh":  # 4r(1 − r) is rounded as 4r is; small, it may be lost
             slope = 4 * np.exp(-2 * np.abs(head.a + head.b)) + 2.0**-83
-            slopes = (np.minimum(1, slope / np.finfo(call.compute).eps),) * 2
+            slopes = (np.minimum(2, slope / np.finfo(call.compute).eps),) * 2
         by_a, by_b = (size(head.weight * x) for x in slopes)
         found["d_a"][head.at["a"]] += clean(d_s * by_a, keep).sum(1)
         found["d_b"][head.at["b"]] += clean(d_s * by_b, keep).sum(0)
