@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "isa.h"
+#include "parallel.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -193,6 +194,9 @@ NB_MODULE(_core, module) {
                "period"_a, "output"_a, "lse"_a, "d_output"_a, "d_lse"_a.none(), "d_a"_a, "d_b"_a,
                "d_weight"_a.none(), "d_key_bias"_a.none(), "d_value"_a, "threads"_a);
     module.def("prepare_keys", &prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
+    module.def("borrow_threads", [](std::uintptr_t parallel) {
+        borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));
+    }, "parallel"_a);
     module.def("isas", &isas);
     module.def("isa", &isa);
     module.def("use", &use, "isa"_a);

@@ -136,6 +136,9 @@ private:
     std::atomic<int> busy{0};    // workers in it
 };
 
+// Whether this thread runs a task on borrowed threads.
+thread_local bool in_borrowed = false;
+
 // Never destroyed: workers may sleep in it when the process ends.
 std::atomic<Pool*> pool{nullptr};
 
@@ -149,11 +152,36 @@ Pool* the_pool() {
     return found;
 }
 
+// GOMP_parallel(function, data, number of threads, flags), or null.
+std::atomic<void (*)(void (*)(void*), void*, unsigned, unsigned)> borrowed{nullptr};
+std::mutex borrower;
+
+// False, and nothing done, if there are none to borrow or another thread has them.
+bool share_borrowed(Job& job, int helpers) {
+    auto* parallel = borrowed.load();
+    if (!parallel || helpers <= 0 || in_borrowed) return false;
+    std::unique_lock<std::mutex> lock(borrower, std::try_to_lock);
+    if (!lock) return false;
+    struct Team {
+        Job& job;
+        std::atomic<int> slots{0};
+    } team{job};
+    parallel(
+        [](void* data) {
+            Team& team = *static_cast<Team*>(data);
+            in_borrowed = true;
+            team.job.run(team.slots++);
+            in_borrowed = false;
+        },
+        &team, static_cast<unsigned>(helpers + 1), 0);
+    return true;
+}
+
 #if !defined(_WIN32)
 // A child has none of its parent's threads, and one of those may have held the mutex: the old pool
 // is left behind, and a new one made when it is needed. Registered when the library is loaded.
 [[maybe_unused]] const int registered =
-    pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr); });
+    pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr), borrowed.store(nullptr); });
 #endif
 
 bool share(Job& job, int helpers) {
@@ -167,7 +195,11 @@ void parallel_for(int threads, std::int64_t count, void (*task)(void*, std::int6
                   void* context) {
     Job job{task, context, count};
     const auto helpers = static_cast<int>(std::min<std::int64_t>(threads, count)) - 1;
-    if (!share(job, helpers)) job.run(0);
+    if (borrowed.load() ? !share_borrowed(job, helpers) : !share(job, helpers)) job.run(0);
+}
+
+void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
+    borrowed = parallel;
 }
 
 }  // namespace anyscore

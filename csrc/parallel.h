@@ -15,4 +15,9 @@ namespace anyscore {
 void parallel_for(int threads, std::int64_t count,
                   void (*task)(void* context, std::int64_t index, int slot), void* context);
 
+// From now on, run tasks on the OpenMP threads that PyTorch has: beside threads of ours its own would
+// go on spinning for milliseconds after its last operation. `parallel` is GOMP_parallel of the
+// library that PyTorch uses. A forked child, where those threads would hang, falls back to the pool.
+void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned));
+
 }  // namespace anyscore

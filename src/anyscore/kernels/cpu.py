@@ -5,6 +5,7 @@ bfloat16, which NumPy does not have, passes as int16. Arrays may lack leading di
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from typing import Any
 
@@ -33,6 +34,20 @@ def problem() -> str | None:
 def isa() -> str | None:
     """The instruction set that the core uses here: "avx512", "avx2", …; None without the core."""
     return None if _core is None else str(_core.isa())
+
+
+def borrow_threads(library: str) -> None:
+    """Compute on the OpenMP threads of a framework's library, if it has such threads.
+
+    Else the core's own would compete with the framework's, which spin between its operations.
+    """
+    if _core is None:
+        return
+    try:
+        parallel = ctypes.CDLL(library).GOMP_parallel
+    except (OSError, AttributeError):
+        return
+    _core.borrow_threads(ctypes.cast(parallel, ctypes.c_void_p).value)
 
 
 def forward(

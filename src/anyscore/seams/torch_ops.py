@@ -10,6 +10,7 @@ are: the backward needs it so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -22,6 +23,9 @@ Maybe: TypeAlias = Tensor | None
 FACTORS = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 SETTINGS = "float scale, SymInt groups, float dropout, SymInt period, SymInt[] lead"
+
+# Found through the library that needs it: there may be other copies of OpenMP in the process.
+cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 _library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
 
