@@ -39,12 +39,12 @@ template <class T> ANYSCORE_INLINE Vector<T> times_power_clamped(Vector<T> x, Ve
     return times_power_within<T>(x, max(n, fill(TanhLimits<T>::MIN_EXPONENT)));
 }
 
-// The same for any n, giving ∞ and 0 where |n| is large.
+// The same for any n: 2ⁿ is ∞ from 128 on and 0 from −127 down, for double from 1024 and −1023.
 template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, Vector<T> n) {
-    Vector<T> most = fill(T(sizeof(T) == 4 ? 124 : 1020)), zero{};
-    Vector<T> power = times_power_within<T>(x, max(min(n, most), -most));
-    power = n > most ? fill(from_bits<T>(Bits<T>::INFINITE)) : power;
-    return n < -most ? zero : power;
+    typedef typename Bits<T>::Unsigned U __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    constexpr T BIAS = sizeof(T) == 4 ? 127 : 1023;
+    n = max(min(n, fill(BIAS + 1)), fill(-BIAS)) + (Bits<T>::ROUND + BIAS);
+    return x * (Vector<T>)((U)n << Bits<T>::MANTISSA);
 }
 
 // What the keys of one set say of each feature, `padded` numbers each.

@@ -144,6 +144,7 @@ private:
             a[t] = load(query + t * padded), sum_a[t] = V{};
             more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
         }
+#pragma GCC unroll 2
         for (int j = 0; j < keys; j++, key += padded, db += padded, ds++) {
             V b = load(FORM == SMALL ? key + plane : key), e = FORM == WIDE ? load(key + plane) : V{};
             V by_b[ROWS], by_w[ROWS];
