@@ -10,7 +10,7 @@ template <> struct TanhLimits<float> {
     static constexpr float CAP = 0x1p60f;    // on x: two may be multiplied
     static constexpr float C_MAX = 0x1p26f;  // what weighs less than this part of w_max weighs nothing
     static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
-    static constexpr float HUGE_INPUT = 0x1p22f;  // |a|, |b| beyond which exponents lose digits
+    static constexpr float HUGE_INPUT = 0x1p20f;  // |a|, |b| beyond which exponents lose digits
     static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
 };
 template <> struct TanhLimits<double> {
@@ -26,6 +26,16 @@ template <class T> ANYSCORE_INLINE void split(T x, T& mantissa, T& exponent) {
     mantissa = T(1.0 + r * series<double, 1, E::DEGREE>(r));
     exponent = T(n);
 }
+#if defined(__FMA__)
+// 2 log₂ e in two parts and a fused multiply-add do what double does above.
+ANYSCORE_INLINE void split(float x, float& mantissa, float& exponent) {
+    constexpr float HIGH = 2.88539008f, LOW = 3.851926066e-8f;
+    float t = x * HIGH + Bits<float>::ROUND, n = t - Bits<float>::ROUND;
+    float r = (__builtin_fmaf(x, HIGH, -n) + x * LOW) * 0.693147181f;
+    mantissa = 1 + r * series<float, 1, Exp<float>::DEGREE>(r);
+    exponent = n;
+}
+#endif
 
 // x · 2ⁿ for x of about 1: n between −126 and 126, for double −1021 and 1021.
 template <class T> ANYSCORE_INLINE Vector<T> times_power_within(Vector<T> x, Vector<T> n) {
