@@ -22,6 +22,7 @@ from anyscore.routes import Route
 from anyscore.seams import torch_ops
 from anyscore.seams.cpu import obstacle, tensors
 from anyscore.seams.torch_modes import (
+    apply,
     differentiable,
     is_compiling,
     is_forward_mode,
@@ -64,9 +65,7 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
         saved = ctx.saved_tensors  # checkpointing allows but one look
         pair, *settings = ctx.settings
-        found = _Backward.apply(  # type: ignore[no-untyped-call]
-            pair, *saved, d_output, d_lse, *settings
-        )
+        found = apply(_Backward, pair, *saved, d_output, d_lse, *settings)
         inputs = zip(saved[:5], found, strict=True)
         return None, *(None if x is None else d for x, d in inputs), *(None,) * 10
 
@@ -162,7 +161,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
         float(f.scale), sizes.groups, float(dropout), math.prod(sizes.lead), sizes.lead,
     )  # fmt: skip
     if differentiable([*tensors(f), task.value]):
-        output, lse = _Forward.apply(*args)  # type: ignore[no-untyped-call]
+        output, lse = apply(_Forward, *args)
     else:
         output, lse = torch_ops.forward(*args)
     return output.to(task.value.dtype), lse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from anyscore.ops.torch import is_forward_mode
 
 __all__ = [
+    "apply",
     "differentiable",
     "is_compiling",
     "is_forward_mode",
@@ -51,3 +53,11 @@ def differentiable(tensors: Iterable[Tensor]) -> bool:
     if is_compiling() or is_transforming() or is_forward_mode():
         return True
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """`function.apply(*args)`, without what it does only for transforms: 60 µs of a call."""
+    if is_compiling() or is_transforming():
+        return function.apply(*args)  # type: ignore[no-untyped-call]
+    args = torch._functorch.utils.unwrap_dead_wrappers(args)
+    return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
