@@ -92,9 +92,10 @@ private:
                Size first, int count, Size j0, int keys, T* d_a, T* d_weight) {
         int end = int(round_up(keys, L));
         Size at = n * call.queries + first;
-        bool any_odd_output = false, odd_output[TILE];
+        bool odd_output[TILE];
         T finite = from_bits<T>(Bits<T>::INFINITE - 1);
-        any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded, finite, d_output, odd_output);
+        bool any_odd_output =
+            read_tile(back.d_output, n, first, count, call.value_width, v_padded, finite, d_output, odd_output);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
         bool has_odd = tile.any_odd_query || tile.any_odd_key;

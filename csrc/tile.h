@@ -117,10 +117,6 @@ template <class Literal, class T> class OddRows {
 public:
     OddRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
 
-    static bool is_odd(bool any, const bool* odd_a, const bool* odd_b, int i, int j) {
-        return any && (odd_a[i] || odd_b[j]);
-    }
-
     T score(const Call& call, Size n, Size i, Size j, const T* weight) {
         read_row(call.a, n, i, call.width, a);
         read_row(call.b, n, j, call.width, b);

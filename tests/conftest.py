@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from anyscore.kernels import cpu
+
 torch.set_num_threads(1)
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
@@ -16,3 +18,9 @@ settings.load_profile("deterministic")
 def _seeded() -> None:
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the C++ core were not there."""
+    monkeypatch.setattr(cpu, "_problem", "it is not there")

@@ -67,7 +67,7 @@ def largest_terms(
     mask: Any = None,
     valid_lens: Any = None,
 ) -> dict[str, float]:
-    """The roundings of float32 that `gradients` may be off by where they cancel: the largest entry of
+    """The roundings of float32 that `gradients` may be off by where they cancel: the largest of
 
         Σ_ij P_ij (|dO_i| · |v_j| + |dO_i| · |O_i| + |dlse_i|) (4 |∂s_ij/∂x| + |∂s'_ij/∂x|)
 

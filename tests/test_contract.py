@@ -63,7 +63,7 @@ def test_returns_a_plain_tensor_or_what_was_asked(arrays: Any, framework: str) -
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-12)
 
 
-def test_weights_are_those_of_the_fused_output() -> None:
+def test_weights_are_those_of_the_fused_output(no_core: None) -> None:
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
     assert plan(q, k, v).route == "sdpa"
     out = attention(q, k, v, return_weights=True)

@@ -77,7 +77,7 @@ def test_largest_sees_an_expansion() -> None:
 
 
 @pytest.mark.parametrize("kv_heads", [1, 3])
-def test_sdpa_does_not_expand_them_either(kv_heads: int) -> None:
+def test_sdpa_does_not_expand_them_either(kv_heads: int, no_core: None) -> None:
     q = torch.tensor(normal(B, 12, 2, 61))
     k, v = (torch.tensor(normal(B, kv_heads, 1009, 61, seed=s)) for s in (0, 1))
     assert plan(q, k, v).route == "sdpa"

@@ -122,7 +122,7 @@ def test_same_bits_whatever_the_number_of_threads(name: str, masked: bool, threa
         assert all(torch.equal(first, x) for x in others)
 
 
-def test_sdpa_gives_the_same_bits_whatever_the_number_of_threads(threads: None) -> None:
+def test_sdpa_gives_the_same_bits_whatever_the_threads(threads: None, no_core: None) -> None:
     q, k, v = (torch.tensor(normal(3, t, 31), dtype=torch.float32) for t in (257, 521, 521))
     assert plan(q, k, v).route == "sdpa"
     outputs = []

@@ -41,7 +41,7 @@ def test_padding_makes_no_nan_in_the_gradients_of_a_callable() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyTorch's own
-def test_no_shortcut_under_forward_mode_and_transforms() -> None:
+def test_no_shortcut_under_forward_mode_and_transforms(no_core: None) -> None:
     q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
     assert plan(q, k, v).route == "sdpa"
 
@@ -174,7 +174,7 @@ def test_two_threads_at_the_first_call() -> None:
             torch.testing.assert_close(y, layer(x, x))
 
 
-def test_plan_takes_what_attention_takes() -> None:
+def test_plan_takes_what_attention_takes(no_core: None) -> None:
     x = torch.randn(1, 2, 3, 4)
     assert plan(x, x, x, return_weights=True, dropout_seed=3).route == "sdpa"
 

@@ -47,12 +47,16 @@ def call(**change: Any) -> dict[str, Any]:
     return made
 
 
-@pytest.fixture
-def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_problem", "it is not there")
+@needs_core
+@pytest.mark.parametrize(
+    ("dtype", "route"), [(torch.float32, "cpu"), (torch.float64, "cpu"), (torch.bfloat16, "sdpa")]
+)
+def test_products_take_the_faster_one(dtype: Any, route: str) -> None:
+    q, k, v = (torch.tensor(normal(B, t, D)).to(dtype) for t in (T_Q, T_K, T_K))
+    assert plan(q, k, v) == Plan(route, FUSED)
 
 
-def test_fused_where_the_contract_is_kept() -> None:
+def test_fused_where_the_contract_is_kept(no_core: None) -> None:
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
     assert plan(q, k, v) == Plan("sdpa", FUSED)
     assert plan(q, k, v, impl="fused").route == "sdpa"
@@ -233,7 +237,7 @@ def test_without_the_core_everything_works_and_says_so() -> None:
     assert "C++17 compiler" in done.stdout
 
 
-def test_what_is_masked_by_a_window_of_everything_is_nothing() -> None:
+def test_what_is_masked_by_a_window_of_everything_is_nothing(no_core: None) -> None:
     """So that SDPA may still be taken."""
     q = torch.tensor(normal(B, T_K, D))
     assert plan(q, q, q, mask=Window(None, None)).route == "sdpa"

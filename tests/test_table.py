@@ -100,7 +100,7 @@ PRODUCTS = sorted({score for score, case_ in SCORES.items() if case_.kind in SDP
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_sdpa(shape: str, dtype: Any) -> None:
+def test_sdpa(shape: str, dtype: Any, no_core: None) -> None:
     """Where PyTorch's own attention may be taken (no mask, d_v = d_k), it is, and it is right."""
     for score in PRODUCTS:
         c = case(score, shape, "none")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.factors import PRODUCT, Factors
+from anyscore.kernels import cpu
 from anyscore.routes import Route
 from anyscore.seams import torch_cpu
 from anyscore.seams.torch_cpu import pack_keys
@@ -58,6 +59,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
         return "d_v ≠ d_k leaves its fused path"
     if 0 in (*task.sizes.lead, *f.a.shape, *f.b.shape):
         return "there is nothing to compute"
+    if f.a.is_cpu and f.a.dtype in (torch.float32, torch.float64) and cpu.problem() is None:
+        return "the core is faster"
     return None
 
 
