@@ -19,7 +19,8 @@ namespace anyscore::ANYSCORE_ISA {
 template <class T> constexpr int LANES = ANYSCORE_VECTOR_BYTES / int(sizeof(T));
 
 template <class T> struct VectorOf {
-    typedef T type __attribute__((vector_size(ANYSCORE_VECTOR_BYTES), may_alias, aligned(alignof(T))));
+    typedef T type __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    typedef T anywhere __attribute__((vector_size(ANYSCORE_VECTOR_BYTES), may_alias, aligned(alignof(T))));
 };
 template <class T> using Vector = typename VectorOf<T>::type;
 
@@ -39,8 +40,8 @@ template <> struct Bits<double> {
     static constexpr double ROUND = 6755399441055744.0;  // 1.5 · 2⁵²
 };
 
-template <class T> ANYSCORE_INLINE Vector<T> load(const T* x) { return *(const Vector<T>*)x; }
-template <class T> ANYSCORE_INLINE void store(T* x, Vector<T> v) { *(Vector<T>*)x = v; }
+template <class T> ANYSCORE_INLINE Vector<T> load(const T* x) { return *(const typename VectorOf<T>::anywhere*)x; }
+template <class T> ANYSCORE_INLINE void store(T* x, Vector<T> v) { *(typename VectorOf<T>::anywhere*)x = v; }
 template <class T> ANYSCORE_INLINE Vector<T> fill(T x) { return Vector<T>{} + x; }
 
 // min, max, abs: for scalars and for vectors, so that a pair is written once for both.
