@@ -120,14 +120,13 @@ public:
 
     // whole: every query attends every key, so nothing has to be kept from being read.
     void read_for(const Call& call, Size n, Size first, int count, bool whole) {
-        bool same = call.value.type == (sizeof(T) == 4 ? Type::F32 : Type::F64) && padded == call.value_width;
+        bool same = call.value.type == TYPE_OF<T> && padded == call.value_width;
         if (whole && same) {
             rows = (const T*)call.value.data + call.value.at[n] + first * call.value.stride;
             stride = call.value.stride, any_odd = false;
             return;
         }
-        T finite = from_bits<T>(Bits<T>::INFINITE - 1);
-        any_odd = read_tile(call.value, n, first, count, call.value_width, padded, finite, copy, odd);
+        any_odd = read_tile(call.value, n, first, count, call.value_width, padded, largest_finite<T>(), copy, odd);
         rows = copy, stride = padded;
     }
 

@@ -30,7 +30,7 @@ public:
 
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial,
              Size n, Size chunk) {
-        Size tiles = (call.keys + TILE - 1) / TILE;
+        Size tiles = tiles_of(call.keys);
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
@@ -39,10 +39,10 @@ public:
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             Size j0 = t * TILE;
-            int keys = int(call.keys - j0 < TILE ? call.keys - j0 : TILE);
+            int keys = left_of(call.keys, j0);
             bool started = false;
             for (Size first = 0; first < call.queries; first += TILE) {
-                int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+                int count = left_of(call.queries, first);
                 Spans spans(call, n, first, count);
                 if (spans.high <= j0 || spans.low >= j0 + keys) continue;
                 if (!started) begin_tile(call, sets, n, j0, keys);
@@ -77,15 +77,11 @@ private:
         }
         zero(v_rows + keys * v_padded, (round_up(keys, L) - keys) * v_padded);
         for (Size d = 0; d < v_padded; d += L)
-            for (int j = 0; j < keys; j += L) {
-                Vector<T> square[L];
-                for (int l = 0; l < L; l++) square[l] = load(v_rows + (j + l) * v_padded + d);
-                transpose<T>(square);
-                for (int l = 0; l < L; l++) store(v_columns + (d + l) * TILE + j, square[l]);
-            }
+            for (int j = 0; j < keys; j += L)
+                transpose_square(v_rows + j * v_padded + d, v_padded, v_columns + d * TILE + j, TILE);
         zero(d_b, keys * padded);
         zero(d_value, keys * v_padded);
-        for (int j = 0; j < TILE; j++) d_bias[j] = 0;
+        zero(d_bias, TILE);
     }
 
     void block(const Call& call, const Backward& back, const Partial<T>& partial, const Spans& spans, Size n,
@@ -93,9 +89,8 @@ private:
         int end = int(round_up(keys, L));
         Size at = n * call.queries + first;
         bool odd_output[TILE];
-        T finite = from_bits<T>(Bits<T>::INFINITE - 1);
-        bool any_odd_output =
-            read_tile(back.d_output, n, first, count, call.value_width, v_padded, finite, d_output, odd_output);
+        bool any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded,
+                                        largest_finite<T>(), d_output, odd_output);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
         bool has_odd = tile.any_odd_query || tile.any_odd_key;
@@ -113,7 +108,7 @@ private:
                 for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
             }
             if (!part.is_whole(keys)) part.mask(d, keys, T(0));
-            for (int j = keys; j < end; j++) d[j] = 0;
+            zero(d + keys, end - keys);
             for (int j = 0; j < keys; j++) d_bias[j] += d[j];
             if (has_odd)
                 for (int j = part.from; j < part.to; j++)

@@ -22,7 +22,7 @@ public:
           top(arena.take<T>(TILE)), sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
 
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
-        int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+        int count = left_of(call.queries, first);
         Spans spans(call, n, first, count);
         tile.begin(call, sets, n, false);
         tile.queries(call, n, first, count);
@@ -33,9 +33,9 @@ public:
             tile.scorer.queries(tile.query, count);
         zero(output, count * values.padded);
         for (int i = 0; i < count; i++) top[i] = lowest<T>(), is_odd[i] = false;
-        for (int i = 0; i < count * L; i++) sum[i] = 0;
+        zero(sum, count * L);
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
-            int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
+            int keys = left_of(spans.high, j0);
             if (few) {
                 tile.few_keys(call, n, j0, keys);
                 tile.few_compute(call, spans, n, first, count, j0, keys);
@@ -112,7 +112,7 @@ template <class Scorer, class T>
 void forward(const Call& call, void* output, Type type, void* lse, int threads) {
     using Task = ForwardBlock<Scorer, T>;
     threads = threads_for(call, threads);
-    Size blocks = (call.queries + TILE - 1) / TILE;
+    Size blocks = tiles_of(call.queries);
     bool shared = call.queries > FEW && call.problems * blocks > call.key_sets;
     KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<Task> slots(call, threads);
@@ -126,14 +126,14 @@ void forward(const Call& call, void* output, Type type, void* lse, int threads) 
 template <class Scorer, class T> void weights(const Call& call, const void* lse, void* output, int threads) {
     using Task = TileScores<Scorer, T>;
     threads = threads_for(call, threads);
-    Size blocks = (call.queries + TILE - 1) / TILE;
+    Size blocks = tiles_of(call.queries);
     bool shared = call.problems * blocks > call.key_sets;
     KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<Task> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
         Task& task = slots.task(slot);
         Size n = index / blocks, first = index % blocks * TILE;
-        int count = int(call.queries - first < TILE ? call.queries - first : TILE);
+        int count = left_of(call.queries, first);
         Spans spans(call, n, first, count);
         T* to = (T*)output + (n * call.queries + first) * call.keys;
         zero(to, count * call.keys);
@@ -141,7 +141,7 @@ template <class Scorer, class T> void weights(const Call& call, const void* lse,
         task.queries(call, n, first, count);
         task.scorer.queries(task.query, count);
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
-            int keys = int(spans.high - j0 < TILE ? spans.high - j0 : TILE);
+            int keys = left_of(spans.high, j0);
             task.keys(call, sets, n, j0, keys);
             task.compute(call, spans, n, first, count, j0, keys);
             for (int i = 0; i < count; i++) {

@@ -15,12 +15,11 @@ public:
         : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)) {}
 
     void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
-        int count = int(call.queries - first < L ? call.queries - first : L);
+        int count = left_of(call.queries, first, L);
         bool odd[L];
-        T finite = from_bits<T>(Bits<T>::INFINITE - 1);
         zero(output, L * padded), zero(d_output, L * padded);
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
-        read_tile(back.d_output, n, first, count, call.value_width, padded, finite, d_output, odd);
+        read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, odd);
         Vector<T> sum{};
         for (Size d = 0; d < padded; d += L) {
             Vector<T> x[L], y[L];
@@ -53,11 +52,11 @@ template <class T> struct WeightReader {
 template <class Scorer, class T>
 void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     Slots<WeightReader<T>> slots(call, threads);
-    Size blocks = (call.queries + TILE - 1) / TILE;
+    Size blocks = tiles_of(call.queries);
     for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
         WeightReader<T>& rows = slots.task(slot);
         Size set = index / blocks, first = index % blocks * TILE;
-        Size end = first + TILE < call.queries ? first + TILE : call.queries;
+        Size end = first + left_of(call.queries, first);
         for (Size m = back.of_a.first[set]; m < back.of_a.first[set + 1]; m++) {
             Size n = back.of_a.members[m];
             rows.weight.read_for(call, n, call.width);
@@ -88,7 +87,7 @@ template <class T> void sum_weights(const Call& call, const Backward& back, cons
 template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
     using Task = BackwardChunk<Scorer, T>;
     threads = threads_for(call, threads);
-    Size padded = round_up(call.width, LANES<T>), tiles = (call.keys + TILE - 1) / TILE;
+    Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
     Size chunks = back.tasks.count ? (4 + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
     Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
@@ -122,12 +121,11 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, in
     };
     KeySets<Scorer, T> sets(call, true, false, threads);
     Slots<Task> slots(call, threads);
-    Size tiles = (call.keys + TILE - 1) / TILE;
-    tiles = tiles ? tiles : 1;
+    Size tiles = call.keys ? tiles_of(call.keys) : 1;
     for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
         Task& task = slots.task(slot);
         Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
-        int count = int(call.keys - first < TILE ? call.keys - first : TILE);
+        int count = left_of(call.keys, first);
         zero(task.weight, task.padded);
         task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded), false);
         T* to = (T*)packed + set * (call.keys + 1) * call.width;

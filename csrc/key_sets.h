@@ -76,9 +76,8 @@ public:
         return Range(own, padded);
     }
 
-    // Up to `most` rows of keys from the first-th; the rest of their last panel becomes 0.
-    static void read_keys(const Call& call, Size n, Size first, int most, Size padded, T* rows, bool* odd) {
-        int count = int(call.keys - first < most ? call.keys - first : most);
+    // `count` rows of keys from the first-th; the rest of their last panel becomes 0.
+    static void read_keys(const Call& call, Size n, Size first, int count, Size padded, T* rows, bool* odd) {
         read_tile(call.b, n, first, count, call.width, padded, Scorer::limit(), rows, odd);
         for (int j = count; j < TILE; j++) odd[j] = false;
         zero(rows + count * padded, (round_up(count, L) - count) * padded);
@@ -132,7 +131,7 @@ private:
         bool odd[TILE], first = true;
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
-            int count = int(to - j0 < TILE ? to - j0 : TILE);
+            int count = left_of(to, j0);
             read_tile(call.b, n, j0, count, call.width, padded, Scorer::limit(), rows, odd);
             for (int j = 0; j < count; j++) {
                 if (odd[j]) continue;
@@ -148,7 +147,7 @@ private:
     }
 
     void make_panels(const Call& call, int threads) {
-        Size tiles = (call.keys + TILE - 1) / TILE, size = Scorer::panel_size(padded, any_wide);
+        Size tiles = tiles_of(call.keys), size = Scorer::panel_size(padded, any_wide);
         per_set = tiles * TILE / L;
         panels = allocate(size * Size(sizeof(T)), call.key_sets * per_set);
         odds = allocate(L, call.key_sets * per_set);
@@ -158,8 +157,8 @@ private:
             Size set = index / tiles, j0 = index % tiles * TILE;
             zero(reader.weight, padded);
             reader.scorer.begin(reader.weight, true, Range(numbers(set), padded), false);
-            read_keys(call, call.first_problem[set], j0, TILE, padded, reader.rows, (bool*)odd(set, j0));
-            int count = int(call.keys - j0 < TILE ? call.keys - j0 : TILE);
+            int count = left_of(call.keys, j0);
+            read_keys(call, call.first_problem[set], j0, count, padded, reader.rows, (bool*)odd(set, j0));
             make_panels_of(reader.scorer, reader.rows, count, size, (T*)panel(set, j0));
         });
     }

@@ -32,7 +32,7 @@ template <class Pair, class T> class Plain {
 public:
     using Literal = Pair;
     using Range = NoRange;
-    static T limit() { return from_bits<T>(Bits<T>::INFINITE - 1); }  // on |a| and |b|
+    static T limit() { return largest_finite<T>(); }  // on |a| and |b|
 
     Plain(Arena& arena, Size width)
         : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
@@ -59,12 +59,7 @@ public:
 
     // L of the keys, from the first-th, as a panel: the keys of one feature are one vector.
     void panel(int first, T* to) const {
-        for (Size d = 0; d < padded; d += L) {
-            Vector<T> square[L];
-            for (int j = 0; j < L; j++) square[j] = load(key_row + (first + j) * padded + d);
-            transpose<T>(square);
-            for (int j = 0; j < L; j++) store(to + (d + j) * L, square[j]);
-        }
+        for (Size d = 0; d < padded; d += L) transpose_square(key_row + first * padded + d, padded, to + d * L, L);
     }
 
     // s[i · TILE + j] for the queries and for the keys of `count` panels, `stride` apart.
@@ -99,8 +94,8 @@ public:
 
     // Gradients
 
-    // Adds to da (rows), db (keys) and dw what ds[i · TILE + j] makes of them, without the factor
-    // that `finish` brings.
+    // Adds to da (rows), db (keys) and dw what ds[i · TILE + j] makes of them, without FACTOR
+    // and the weight, which multiply the finished sums.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         if constexpr (IS_PRODUCT) {
             zero(product, rows * padded);
@@ -121,7 +116,6 @@ public:
         }
     }
 
-    // da and db are still to be multiplied by this much times the weight.
     static constexpr T FACTOR = T(1);
 
 private:

@@ -11,6 +11,13 @@ namespace anyscore::ANYSCORE_ISA {
 constexpr int TILE = 64;  // queries, and keys, of a tile
 
 ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1) / multiple * multiple; }
+ANYSCORE_INLINE Size tiles_of(Size n) { return (n + TILE - 1) / TILE; }
+
+// How many of n there are from the first-th on, up to `most`.
+ANYSCORE_INLINE int left_of(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
+
+template <class T> constexpr Type TYPE_OF = sizeof(T) == 4 ? Type::F32 : Type::F64;
+template <class T> ANYSCORE_INLINE T largest_finite() { return from_bits<T>(Bits<T>::INFINITE - 1); }
 
 ANYSCORE_INLINE float from_bf16(std::uint16_t x) { return from_bits<float>(std::uint32_t(x) << 16); }
 
@@ -103,7 +110,7 @@ template <class T> inline void read_row(const Rows& from, Size n, Size i, Size w
 
 // The same where it stands, if it is of type T; read into x otherwise.
 template <class T> inline const T* find_row(const Rows& from, Size n, Size i, Size width, T* x) {
-    if (from.type == (sizeof(T) == 4 ? Type::F32 : Type::F64)) return (const T*)from.data + from.at[n] + i * from.stride;
+    if (from.type == TYPE_OF<T>) return (const T*)from.data + from.at[n] + i * from.stride;
     read_row(from, n, i, width, x);
     return x;
 }
@@ -134,6 +141,14 @@ inline bool read_tile(const Rows& from, Size n, Size first, int count, Size widt
         if (odd[i]) zero(x + i * padded, width);
     }
     return true;
+}
+
+// A square of L rows becomes L columns elsewhere.
+template <class T> ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride) {
+    Vector<T> square[LANES<T>];
+    for (int i = 0; i < LANES<T>; i++) square[i] = load(rows + i * stride);
+    transpose<T>(square);
+    for (int i = 0; i < LANES<T>; i++) store(to + i * to_stride, square[i]);
 }
 
 // Pieces of one block of memory; without a block, it only counts.

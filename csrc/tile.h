@@ -32,7 +32,7 @@ private:
 // The keys [from, to) outside of which no query of problem n attends any.
 inline void widen(const Call& call, Size n, Size& from, Size& to) {
     for (Size i = 0; i < call.queries && (from > 0 || to < call.keys); i += TILE) {
-        Spans block(call, n, i, int(call.queries - i < TILE ? call.queries - i : TILE));
+        Spans block(call, n, i, left_of(call.queries, i));
         if (block.low == block.high) continue;
         from = block.low < from ? block.low : from;
         to = block.high > to ? block.high : to;
@@ -65,7 +65,7 @@ struct Part {
     }
 };
 
-template <class T> constexpr T lowest() { return sizeof(T) == 4 ? T(-3.4028234e38) : T(-1.7976931348623157e308); }
+template <class T> ANYSCORE_INLINE T lowest() { return -largest_finite<T>(); }
 
 // Scores s of one query to weights, from its log-sum-exp.
 template <class T> inline void weights_of(const Part& part, T* s, T lse, int keys) {

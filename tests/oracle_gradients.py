@@ -7,7 +7,7 @@ the loops in `oracle`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,26 +31,12 @@ def gradients(
 
     A query that attends nothing has no part in either sum.
     """
-    tensors = {"query": query, "key": key, "value": value}
-    fields = vars(score) if hasattr(score, "__dataclass_fields__") else {}
-    tensors |= {name: x for name, x in fields.items() if hasattr(x, "dtype")}
-    leaves = {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
-    q, k, v = (leaves[name] for name in ("query", "key", "value"))
-    lead = oracle.lead_of(*(oracle.numbers(x) for x in (query, key, value)))
-    queries, keys = q.shape[-2], k.shape[-2]
-    keep = oracle.allowed(mask, lead, queries, keys)
-    keep &= oracle.allowed(oracle.lengths(valid_lens), lead, queries, keys)
+    leaves = _leaves(query, key, value, score)
     formula, loss = FORMULAS[type(score).__name__], torch.zeros((), dtype=torch.float64)
-    for n in np.ndindex(*lead):
-        of_q, of_k, of_v = (oracle.place(tuple(x.shape[:-2]), n, lead) for x in (q, k, v))
-        p = {name: _own(name, leaves.get(name, x), of_q, of_k) for name, x in fields.items()}
-        for i in range(queries):
-            attended = torch.from_numpy(np.flatnonzero(keep[(*n, i)]))
-            if len(attended):
-                s = formula(q[(*of_q, i)], k[of_k][attended], p)
-                output = torch.softmax(s, 0) @ v[of_v][attended]
-                loss = loss + output @ torch.from_numpy(d_output[(*n, i)])
-                loss = loss + torch.logsumexp(s, 0) * d_lse[(*n, i)]
+    for at, q, k, v, p in _attending(leaves, score, mask, valid_lens):
+        s = formula(q, k, p)
+        loss = loss + torch.softmax(s, 0) @ v @ torch.from_numpy(d_output[at])
+        loss = loss + torch.logsumexp(s, 0) * d_lse[at]
     if not loss.requires_grad:
         return {name: np.zeros(x.shape) for name, x in leaves.items()}
     found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
@@ -74,39 +60,53 @@ def largest_terms(
     four for each term, and those of tanh(a + b) itself: s' has min(1, |a| + |b|) in its place, and
     min(1, (1 − tanh²)/eps) in that of 1 − tanh², which is lost where tanh is ±1 but for a rounding.
     """
-    tensors = {"query": query, "key": key}
-    fields = vars(score) if hasattr(score, "__dataclass_fields__") else {}
-    tensors |= {name: x for name, x in fields.items() if hasattr(x, "dtype")}
-    leaves = {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
-    q, k, v = leaves["query"], leaves["key"], torch.tensor(oracle.numbers(value))
-    lead = oracle.lead_of(*(oracle.numbers(x) for x in (query, key, value)))
-    keep = oracle.allowed(mask, lead, q.shape[-2], k.shape[-2])
-    keep &= oracle.allowed(oracle.lengths(valid_lens), lead, q.shape[-2], k.shape[-2])
+    leaves = _leaves(query, key, value, score)
     kind = type(score).__name__
     formulas = [(4.0, FORMULAS[kind])]
     if kind in ("Additive", "Concat"):
         formulas.append((1.0, _rounded))
-    sums = {name: torch.zeros_like(x) for name, x in leaves.items()}
+    sums = {name: torch.zeros_like(x) for name, x in leaves.items() if name != "value"}
+    inputs = [leaves[name] for name in sums]
+    for at, q, k, v, p in _attending(leaves, score, mask, valid_lens):
+        weights, values = torch.softmax(FORMULAS[kind](q, k, p), 0).detach(), v.detach()
+        d_o = torch.from_numpy(np.abs(d_output[at]))
+        terms = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[at])
+        for times, formula in formulas:
+            for one, term in zip(formula(q, k, p), weights * terms, strict=True):
+                slopes = torch.autograd.grad(one, inputs, retain_graph=True, materialize_grads=True)
+                for name, slope in zip(sums, slopes, strict=True):
+                    sums[name] += times * term * slope.abs()
+    return {name: float(x.max()) if x.numel() else 0.0 for name, x in sums.items()}
+
+
+def _leaves(query: Any, key: Any, value: Any, score: Any) -> dict[str, Tensor]:
+    """Query, key, value and the parameters by name, in float64, to be differentiated."""
+    tensors = {"query": query, "key": key, "value": value}
+    tensors |= {name: x for name, x in _fields(score).items() if hasattr(x, "dtype")}
+    return {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
+
+
+def _fields(score: Any) -> dict[str, Any]:
+    return vars(score) if hasattr(score, "__dataclass_fields__") else {}
+
+
+def _attending(
+    leaves: dict[str, Tensor], score: Any, mask: Any, valid_lens: Any
+) -> Iterator[tuple[tuple[int, ...], Tensor, Tensor, Tensor, dict[str, Any]]]:
+    """Where each query that attends anything stands; it, its keys, their values, the parameters."""
+    q, k, v = (leaves[name] for name in ("query", "key", "value"))
+    lead = oracle.lead_of(*(oracle.numbers(x.detach()) for x in (q, k, v)))
+    queries, keys = q.shape[-2], k.shape[-2]
+    keep = oracle.allowed(mask, lead, queries, keys)
+    keep &= oracle.allowed(oracle.lengths(valid_lens), lead, queries, keys)
     for n in np.ndindex(*lead):
         of_q, of_k, of_v = (oracle.place(tuple(x.shape[:-2]), n, lead) for x in (q, k, v))
-        p = {name: _own(name, leaves.get(name, x), of_q, of_k) for name, x in fields.items()}
-        for i in range(q.shape[-2]):
+        own = _fields(score).items()
+        p = {name: _own(name, leaves.get(name, x), of_q, of_k) for name, x in own}
+        for i in range(queries):
             attended = torch.from_numpy(np.flatnonzero(keep[(*n, i)]))
-            if not len(attended):
-                continue
-            s = formulas[0][1](q[(*of_q, i)], k[of_k][attended], p)
-            weights, values = torch.softmax(s, 0).detach(), v[of_v][attended]
-            d_o = torch.from_numpy(np.abs(d_output[(*n, i)]))
-            terms = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[(*n, i)])
-            for times, formula in formulas:
-                s = formula(q[(*of_q, i)], k[of_k][attended], p)
-                for one, term in zip(s, weights * terms, strict=True):
-                    slopes = torch.autograd.grad(
-                        one, list(leaves.values()), retain_graph=True, materialize_grads=True
-                    )
-                    for name, slope in zip(leaves, slopes, strict=True):
-                        sums[name] += times * term * slope.abs()
-    return {name: float(x.max()) if x.numel() else 0.0 for name, x in sums.items()}
+            if len(attended):
+                yield (*n, i), q[(*of_q, i)], k[of_k][attended], v[of_v][attended], p
 
 
 def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any:

@@ -25,6 +25,16 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
+def check_help_does_not_wait_for_pytorch(command: str) -> None:
+    program = (
+        "import sys; from anyscore.lab.cli import app\n"
+        f"try: app(['{command}', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
 def start(*arguments: object) -> subprocess.Popen[str]:
     # The shell that runs the tests may have told its children to ignore Ctrl-C.
     program = (

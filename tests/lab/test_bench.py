@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command_line import call, plain
+from command_line import call, check_help_does_not_wait_for_pytorch, plain
 from test_cli import check_refused
 from torch import Tensor
 
@@ -331,10 +329,4 @@ def test_help_teaches_and_does_not_wait_for_pytorch() -> None:
         assert option in result.output
     assert "anyscore bench --quick" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
-    program = (
-        "import sys; from anyscore.lab.cli import app\n"
-        "try: app(['bench', '--help'])\n"
-        "except SystemExit: pass\n"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+    check_help_does_not_wait_for_pytorch("bench")

@@ -6,13 +6,11 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SMALL, call, plain
+from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, plain
 from typer.testing import Result
 
 import anyscore
@@ -212,10 +210,4 @@ def test_info_says_what_runs_where_and_why() -> None:
 
 
 def test_help_does_not_wait_for_pytorch() -> None:
-    program = (
-        "import sys; from anyscore.lab.cli import app\n"
-        "try: app(['compare', '--help'])\n"
-        "except SystemExit: pass\n"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+    check_help_does_not_wait_for_pytorch("compare")

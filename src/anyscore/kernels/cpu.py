@@ -82,10 +82,9 @@ def forward(
     """
     rank = lse.ndim - 1
     _core.forward(
-        pair, _rows(a, rank + 2), _rows(b, rank + 2), _rows(weight, rank + 1),
-        _full(key_bias, rank + 1), _rows(value, rank + 2), _full(start, rank + 1),
-        _full(stop, rank + 1), _full(keep, rank + 2), scale, groups, dropout, seed,
-        max(period, 1), _rows(packed, rank + 2), output, lse, threads,
+        pair, *_factors(rank, a, b, weight, key_bias), _rows(value, rank + 2),
+        *_mask(rank, start, stop, keep), scale, groups, dropout, seed, period,
+        _rows(packed, rank + 2), output, lse, threads,
     )  # fmt: skip
 
 
@@ -118,10 +117,9 @@ def backward(
     """Writes the gradients d_a, d_b, …, each of the shape of its input and the dtype of `lse`."""
     rank = lse.ndim - 1
     _core.backward(
-        pair, _rows(a, rank + 2), _rows(b, rank + 2), _rows(weight, rank + 1),
-        _full(key_bias, rank + 1), _rows(value, rank + 2), _full(start, rank + 1),
-        _full(stop, rank + 1), _full(keep, rank + 2), scale, groups, dropout, seed,
-        max(period, 1), output, lse, _rows(d_output, rank + 2), d_lse, _full(d_a, rank + 2),
+        pair, *_factors(rank, a, b, weight, key_bias), _rows(value, rank + 2),
+        *_mask(rank, start, stop, keep), scale, groups, dropout, seed, period,
+        output, lse, _rows(d_output, rank + 2), d_lse, _full(d_a, rank + 2),
         _full(d_b, rank + 2), _full(d_weight, rank + 1), _full(d_key_bias, rank + 1),
         _full(d_value, rank + 2), threads,
     )  # fmt: skip
@@ -145,15 +143,33 @@ def weights(
     """Writes exp(s − lse), 0 where masked, (*lead, T_q, T_k) in the dtype of `lse`."""
     rank = lse.ndim - 1
     _core.weights(
-        pair, _rows(a, rank + 2), _rows(b, rank + 2), _rows(weight, rank + 1),
-        _full(key_bias, rank + 1), _full(start, rank + 1), _full(stop, rank + 1),
-        _full(keep, rank + 2), scale, groups, lse, output, threads,
+        pair, *_factors(rank, a, b, weight, key_bias), *_mask(rank, start, stop, keep),
+        scale, groups, lse, output, threads,
     )  # fmt: skip
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     """Writes what `forward` may be given for b (*lead, T_k, h), into packed (*lead, T_k + 1, h)."""
     _core.prepare_keys(pair, _rows(b, b.ndim), packed, threads)
+
+
+def _factors(
+    rank: int, a: Array, b: Array, weight: Array | None, key_bias: Array | None
+) -> tuple[Array | None, ...]:
+    """The factors of a score with all `rank` leading dimensions."""
+    return (
+        _rows(a, rank + 2),
+        _rows(b, rank + 2),
+        _rows(weight, rank + 1),
+        _full(key_bias, rank + 1),
+    )
+
+
+def _mask(
+    rank: int, start: Array | None, stop: Array | None, keep: Array | None
+) -> tuple[Array | None, ...]:
+    """The same of a mask."""
+    return _full(start, rank + 1), _full(stop, rank + 1), _full(keep, rank + 2)
 
 
 def _full(x: Array | None, rank: int) -> Array | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
-from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +13,7 @@ import typer
 from rich.console import Console
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import new_folder
+from anyscore.lab.files import run_folder
 
 DEFAULT_SHAPES = (
     "4,512,512,128,128",
@@ -115,17 +113,15 @@ def bench(
             raise InputError(f"--rivals: {name} cannot compute {score}; it can {able}")
     if quick:
         settings = settings.quicker()
-    folder = new_folder(out or Path("runs") / f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     console = Console()
-    watcher = TerminalWatcher(console)
-    try:
-        record = run(
-            settings, folder, watcher=watcher, command=shlex.join(["anyscore", *sys.argv[1:]])
-        )
-    finally:
-        watcher.stop()
-        with suppress(OSError):  # it stays unless it is empty
-            folder.rmdir()
+    with run_folder(out, "bench") as folder:
+        watcher = TerminalWatcher(console)
+        try:
+            record = run(
+                settings, folder, watcher=watcher, command=shlex.join(["anyscore", *sys.argv[1:]])
+            )
+        finally:
+            watcher.stop()
     show_summary(console, record, folder)
     if record["interrupted"]:
         raise typer.Exit(130)

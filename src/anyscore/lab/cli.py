@@ -8,8 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -22,7 +21,7 @@ from rich.table import Table
 from anyscore import __version__
 from anyscore.lab.bench_command import BENCH_HELP, bench
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, new_folder
+from anyscore.lab.files import RunFailure, run_folder
 from anyscore.lab.wording import visible
 from anyscore.layers import SCORES
 
@@ -189,15 +188,13 @@ def compare(
             hidden=hidden or _HIDDEN[pairs is None],
             device=found,
         )
-        folder = new_folder(out or Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}")
         console = Console()
-        watcher = TerminalWatcher(console, folder)
-        try:
-            metrics = run(task, settings, folder, watcher=watcher, command=_command())
-        finally:
-            watcher.stop()
-            with suppress(OSError):  # it stays unless it is empty
-                folder.rmdir()
+        with run_folder(out, task.name) as folder:
+            watcher = TerminalWatcher(console, folder)
+            try:
+                metrics = run(task, settings, folder, watcher=watcher, command=_command())
+            finally:
+                watcher.stop()
         show_outcome(console, metrics, folder)
         if metrics["interrupted"]:
             raise typer.Exit(130)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from anyscore.lab.errors import InputError
@@ -15,6 +17,17 @@ class RunFailure(Exception):
 
     The command line exits with status 1.
     """
+
+
+@contextmanager
+def run_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder of a run, runs/NAME-DATE-TIME unless given; removed again if it stays empty."""
+    folder = new_folder(out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
 
 
 def new_folder(path: Path) -> Path:
