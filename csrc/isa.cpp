@@ -6,17 +6,21 @@
 #include <stdexcept>
 #include <utility>
 
+#if defined(ANYSCORE_X86)
+#include <cpuid.h>
+#endif
+
 namespace anyscore {
 
 namespace baseline {
-extern const KernelTable TABLE;
+extern const KernelTable DIVIDING, ESTIMATING;
 }
 #if defined(ANYSCORE_X86)
 namespace avx2 {
-extern const KernelTable TABLE;
+extern const KernelTable DIVIDING, ESTIMATING;
 }
 namespace avx512 {
-extern const KernelTable TABLE;
+extern const KernelTable DIVIDING, ESTIMATING;
 }
 #endif
 
@@ -28,6 +32,17 @@ struct Isa {
     bool runs;
 };
 
+#if defined(ANYSCORE_X86)
+// Whether 16 divisions take less than an estimate and Newton's step: from Zen 5 on (2.5 cycles). Intel's
+// cores up to Granite Rapids take 16, Zen 4 takes 10.
+bool divides_fast() {
+    unsigned eax, ebx, ecx, edx;
+    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+    unsigned family = (eax >> 8 & 15) + (eax >> 20 & 255);
+    return family >= 0x1a;
+}
+#endif
+
 std::vector<Isa> known() {
     std::vector<Isa> all;
 #if defined(ANYSCORE_X86)
@@ -37,10 +52,13 @@ std::vector<Isa> known() {
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
-    all.push_back({"avx512", &avx512::TABLE, v4});
-    all.push_back({"avx2", &avx2::TABLE, v3});
+    all.push_back({"avx512-divide", &avx512::DIVIDING, v4});
+    all.push_back({"avx512-estimate", &avx512::ESTIMATING, v4});
+    all.push_back({"avx2-divide", &avx2::DIVIDING, v3});
+    all.push_back({"avx2-estimate", &avx2::ESTIMATING, v3});
+    if (!divides_fast()) std::swap(all[0], all[1]), std::swap(all[2], all[3]);
 #endif
-    all.push_back({"baseline", &baseline::TABLE, true});
+    all.push_back({"baseline", &baseline::DIVIDING, true});
     return all;
 }
 

@@ -8,13 +8,17 @@ template <class Scorer, class T> constexpr Kernels make() {
     return {forward<Scorer, T>, weights<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
 }
 
-extern const KernelTable TABLE;
-const KernelTable TABLE = {{
-    {make<Plain<Product, float>, float>(), make<Plain<Product, double>, double>()},
-    {make<Tanh<float>, float>(), make<Tanh<double>, double>()},
-    {make<Plain<LeakyRelu, float>, float>(), make<Plain<LeakyRelu, double>, double>()},
-    {make<Plain<Absolute, float>, float>(), make<Plain<Absolute, double>, double>()},
-    {make<Plain<Squared, float>, float>(), make<Plain<Squared, double>, double>()},
-}};
+template <class Reciprocal> constexpr KernelTable make_all() {
+    return {{
+        {make<Plain<Product, float>, float>(), make<Plain<Product, double>, double>()},
+        {make<Tanh<float, Reciprocal>, float>(), make<Tanh<double, Divide>, double>()},
+        {make<Plain<LeakyRelu, float>, float>(), make<Plain<LeakyRelu, double>, double>()},
+        {make<Plain<Absolute, float>, float>(), make<Plain<Absolute, double>, double>()},
+        {make<Plain<Squared, float>, float>(), make<Plain<Squared, double>, double>()},
+    }};
+}
+
+extern const KernelTable DIVIDING, ESTIMATING;
+const KernelTable DIVIDING = make_all<Divide>(), ESTIMATING = make_all<Estimate>();
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -9,13 +9,15 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-template <class T> class Tanh : public TanhRows<T> {
+template <class T, class Reciprocal> class Tanh : public TanhRows<T, Reciprocal> {
     using V = Vector<T>;
     using Limits = TanhLimits<T>;
-    using Rows = TanhRows<T>;
+    using Rows = TanhRows<T, Reciprocal>;
     using Rows::forms, Rows::padded, Rows::range, Rows::weight;
     static constexpr int L = LANES<T>, M = 4;
     static constexpr int GROUP = 16;  // features whose sum starts at its middle, for accuracy
+    static constexpr int SHARE = Reciprocal::SHARE;
+    static constexpr T CAP = Reciprocal::template CAP<T>;
 
 public:
     using Literal = TanhOfSum;
@@ -25,7 +27,7 @@ public:
 
     Tanh(Arena& arena, Size width)
         : Rows(arena, width), width(width), query(arena.take<T>(TILE * padded)), exponent(arena.take<T>(TILE * padded)),
-          c(arena.take<T>(padded)), c_at(arena.take<T>(width + 8)), order(arena.take<int>(width + 8)),
+          c(arena.take<T>(padded)), c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
           halves(arena.take<T>(width / GROUP + 4)) {}
 
     void begin(const T* weight, bool is_new, const Range& range, bool gradients) {
@@ -88,7 +90,7 @@ private:
     }
 
     // Features of weight 0 are left out. The others come in four segments: positive, negative, wide
-    // positive, wide negative; each is made even by one whose C is CAP, which adds 1/CAP.
+    // positive, wide negative; each is made a multiple of SHARE by some whose C is CAP, which adds 1/CAP.
     void sort() {
         Size count = 0, group = 0;
         for (int segment = 0; segment < 4; segment++) {
@@ -98,7 +100,7 @@ private:
                 bool here = (weight[d] != 0) & ((range.wide[d] > 0) == wide) & ((weight[d] < 0) == negative);
                 c_at[count] = c[d], order[count] = int(d), count += here;
             }
-            if ((count - first[segment]) % 2) c_at[count] = Limits::CAP, order[count] = order[count - 1], count++;
+            while ((count - first[segment]) % SHARE) c_at[count] = CAP, order[count] = order[count - 1], count++;
             for (Size p = first[segment]; p < count; p += GROUP) {
                 T half = 0;
                 for (Size k = p; k < count && k < p + GROUP; k++) half += T(0.5) / c_at[k];
@@ -136,23 +138,23 @@ private:
             for (int t = 0; t < ROWS; t++) part[t] = fill(-*half);
             if (count >= GROUP)
 #pragma GCC unroll 8
-                for (int k = 0; k < GROUP; k += 2) add_two<ROWS>(a, padded, panel, order + k, c + k, part);
+                for (int k = 0; k < GROUP; k += SHARE) add<ROWS>(a, padded, panel, order + k, c + k, part);
             else
-                for (int k = 0; k < count; k += 2) add_two<ROWS>(a, padded, panel, order + k, c + k, part);
+                for (int k = 0; k < count; k += SHARE) add<ROWS>(a, padded, panel, order + k, c + k, part);
             for (int t = 0; t < ROWS; t++) sum[t] += part[t];
         }
         for (int t = 0; t < ROWS; t++) sums[t] = sum[t];
     }
 
-    // 1/x + 1/y = (x + y)/(xy): two features share a division.
+    // SHARE features.
     template <int ROWS>
-    static ANYSCORE_INLINE void add_two(const T* a, Size padded, const T* panel, const int* order, const T* c, V* part) {
-        Size one = order[0], two = order[1];
-        V b0 = load(panel + one * L), b1 = load(panel + two * L), cap = fill(Limits::CAP);
-        V c0 = fill(c[0]), c1 = fill(c[1]);
+    static ANYSCORE_INLINE void add(const T* a, Size padded, const T* panel, const int* order, const T* c, V* part) {
         for (int t = 0; t < ROWS; t++) {
-            V x = min(a[t * padded + one] * b0 + c0, cap), y = min(a[t * padded + two] * b1 + c1, cap);
-            part[t] += (x + y) / (x * y);
+            V x[SHARE];
+            for (int n = 0; n < SHARE; n++)
+                x[n] = min(a[t * padded + order[n]] * load(panel + Size(order[n]) * L) + fill(c[n]), fill(CAP));
+            auto sum = sum_of_reciprocals<SHARE>(x);
+            part[t] += Reciprocal::ratio(sum.above, sum.below);
         }
     }
 
@@ -176,7 +178,7 @@ private:
         for (int t = 0; t < ROWS; t++) {
             V x = times_power_clamped<T>(a[t * padded + one] * b0, e[t * padded + one] + e0) + c0;
             V y = times_power_clamped<T>(a[t * padded + two] * b1, e[t * padded + two] + e1) + c1;
-            part[t] += (x + y) / (x * y);
+            part[t] += Reciprocal::ratio(x + y, x * y);
         }
     }
 

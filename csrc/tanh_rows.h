@@ -1,11 +1,12 @@
 // tanh(a + b) with lanes along features: gradients of a tile, and scores of a decoder's step.
 #pragma once
 
+#include "reciprocal.h"
 #include "tanh_range.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-template <class T> class TanhRows {
+template <class T, class Reciprocal> class TanhRows {
     using V = Vector<T>;
     static constexpr int L = LANES<T>, M = ANYSCORE_VECTOR_BYTES < 64 ? 2 : 4;
 
@@ -139,27 +140,42 @@ private:
     static __attribute__((noinline)) void gradient_tile(const T* query, const T* key, Size padded, int keys, const T* ds,
                                                         const T* total, T* da, T* db, T* dw) {
         const Size plane = TILE * padded;
-        V a[ROWS], more[ROWS], sum_a[ROWS], sum_w{};
+        V a[ROWS], more[ROWS], sum_a[ROWS], sums_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
-            a[t] = load(query + t * padded), sum_a[t] = V{};
+            a[t] = load(query + t * padded), sum_a[t] = sums_w[t] = V{};
             more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
         }
 #pragma GCC unroll 2
         for (int j = 0; j < keys; j++, key += padded, db += padded, ds++) {
             V b = load(FORM == SMALL ? key + plane : key), e = FORM == WIDE ? load(key + plane) : V{};
-            V by_b[ROWS], by_w[ROWS];
+            V u[ROWS], x[ROWS], r[ROWS];
             for (int t = 0; t < ROWS; t++) {
-                T g = ds[t * TILE];
                 V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, more[t] + e) : a[t] * b;
-                V u = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b), less 1 if small
-                V r = T(1) / (u + T(FORM == SMALL ? 2 : 1)), gr = g * r;
-                by_b[t] = gr - gr * r;
-                by_w[t] = FORM == SMALL ? gr * u : gr;
-                sum_a[t] += by_b[t];
+                u[t] = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b), less 1 if small
+                x[t] = u[t] + T(FORM == SMALL ? 2 : 1);
             }
-            store(db, load(db) + sum<ROWS>(by_b));
-            sum_w += sum<ROWS>(by_w);
+            Reciprocal::template reciprocals<T, ROWS>(x, r);
+            if constexpr (Reciprocal::SPARES_ADDITIONS) {
+                V sum_b = load(db);
+                for (int t = 0; t < ROWS; t++) {
+                    V by = r[t] - r[t] * r[t], g = fill(ds[t * TILE]);
+                    sum_a[t] += g * by, sum_b += g * by;
+                    sums_w[t] += g * (FORM == SMALL ? r[t] * u[t] : r[t]);
+                }
+                store(db, sum_b);
+            } else {
+                V by_b[ROWS], by_w[ROWS];
+                for (int t = 0; t < ROWS; t++) {
+                    V gr = ds[t * TILE] * r[t];
+                    by_b[t] = gr - gr * r[t];
+                    by_w[t] = FORM == SMALL ? gr * u[t] : gr;
+                    sum_a[t] += by_b[t];
+                }
+                store(db, load(db) + sum<ROWS>(by_b));
+                sums_w[0] += sum<ROWS>(by_w);
+            }
         }
+        V sum_w = sum<ROWS>(sums_w);
         if (FORM != SMALL) {  // Σ g tanh = Σ g − 2 Σ g r
             T sum_g = 0;
             for (int t = 0; t < ROWS; t++) sum_g += total[t];
@@ -184,7 +200,7 @@ private:
             for (int j = 0; j < KEYS; j++) {
                 const T* b = keys + j * stride + d;
                 V x = min(a0 * load(b) + T(1), cap), y = min(a1 * load(b + L) + T(1), cap);
-                sum[j] += (w0 * y + w1 * x) / (x * y);
+                sum[j] += Reciprocal::ratio(w0 * y + w1 * x, x * y);
             }
         }
         if (d < padded) few_single<KEYS>(a, keys, stride, d, sum);
@@ -200,7 +216,7 @@ private:
             if (forms[d / L] == WIDE)
                 for (int l = 0; l < L; l++)
                     power[l] = range.wide[d + l] > 0 ? exp_clamped(2 * (a[d + l] + b[l])) : power[l];
-            sum[j] += w / (load(power) + T(1));
+            sum[j] += Reciprocal::ratio(w, load(power) + T(1));
         }
     }
 
