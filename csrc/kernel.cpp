@@ -18,7 +18,11 @@ template <class Reciprocal> constexpr KernelTable make_all() {
     }};
 }
 
-extern const KernelTable DIVIDING, ESTIMATING;
-const KernelTable DIVIDING = make_all<Divide>(), ESTIMATING = make_all<Estimate>();
+extern const KernelTable DIVIDING;
+const KernelTable DIVIDING = make_all<Divide>();
+#if defined(__AVX512F__)
+extern const KernelTable ESTIMATING;
+const KernelTable ESTIMATING = make_all<Estimate>();
+#endif
 
 }  // namespace anyscore::ANYSCORE_ISA
