@@ -1,9 +1,8 @@
 #include "arrays.h"
 
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace anyscore {
 
@@ -31,104 +30,145 @@ Arrays::Arrays(std::vector<Size> sizes, Size groups) : lead(std::move(sizes)), g
             refuse("lead " + text(lead), "is too large");
 }
 
-Type Arrays::type_of(const char* name, nanobind::dlpack::dtype dtype) {
+Type Arrays::type(const char* name, const View& array) {
     using Code = nanobind::dlpack::dtype_code;
-    if (dtype.lanes == 1 && dtype.code == std::uint8_t(Code::Float)) {
-        if (dtype.bits == 32) return Type::F32;
-        if (dtype.bits == 64) return Type::F64;
-        if (dtype.bits == 16) return Type::F16;
-    }
-    if (dtype.lanes == 1 && dtype.code == std::uint8_t(Code::Int) && dtype.bits == 16) return Type::BF16;
-    refuse(name, "must be float32, float64, float16, or int16 for the bits of bfloat16");
+    auto is = [&](Code code, int bits) { return array.dtype == nanobind::dlpack::dtype{std::uint8_t(code), std::uint8_t(bits), 1}; };
+    if (is(Code::Float, 32)) return Type::F32;
+    if (is(Code::Float, 64)) return Type::F64;
+    if (is(Code::Float, 16)) return Type::F16;
+    if (is(Code::Bfloat, 16) || is(Code::Int, 16)) return Type::BF16;
+    refuse(name, "must be float32, float64, float16, bfloat16, or int16 for the bits of bfloat16");
 }
 
-void Arrays::check_shape(const char* name, const std::vector<Size>& shape, const std::vector<Size>& tail, bool of_keys, bool one) {
+void Arrays::check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool one) {
     std::vector<Size> full = lead;
     if (of_keys && groups > 1) full.back() /= groups;
     std::size_t rank = full.size();
     full.insert(full.end(), tail.begin(), tail.end());
-    bool fits = shape.size() == full.size();
+    std::vector<Size> got = array.shape;
+    if (array.shape.size() >= tail.size())
+        while (array.shape.size() < full.size())
+            array.shape.insert(array.shape.begin(), 1), array.strides.insert(array.strides.begin(), 0);
+    bool fits = array.shape.size() == full.size();
     for (std::size_t i = 0; fits && i < full.size(); i++) {
-        bool broadcast = (i < rank || one) && shape[i] == 1;
-        fits = full[i] < 0 || shape[i] == full[i] || broadcast;
+        bool broadcast = (i < rank || one) && array.shape[i] == 1;
+        fits = full[i] < 0 || array.shape[i] == full[i] || broadcast;
     }
-    if (!fits) refuse(name, "has shape " + text(shape) + ", expected " + text(full) + " or 1 where it broadcasts");
-    for (Size n : shape)
-        if (n >= LONGEST) refuse(name, "has shape " + text(shape) + ", which is too large");
+    if (!fits) refuse(name, "has shape " + text(got) + ", expected " + text(full) + " or 1 where it broadcasts");
+    for (Size n : got)
+        if (n >= LONGEST) refuse(name, "has shape " + text(got) + ", which is too large");
 }
 
-const Size* Arrays::offsets(const std::vector<Size>& shape, const std::vector<Size>& strides, bool of_keys) {
+// The array as a C-contiguous copy.
+void Arrays::copy(View& array) {
+    Size bytes = array.dtype.bits / 8, count = array.size();
+    std::size_t rank = array.shape.size();
+    Block block = allocate(bytes, count);
+    std::vector<Size> index(rank, 0);
+    auto* to = (char*)block.data;
+    for (Size i = 0, at = 0; i < count; i++, to += bytes) {
+        std::memcpy(to, (const char*)array.data + at * bytes, std::size_t(bytes));
+        for (std::size_t r = rank; r-- > 0;) {
+            at += array.strides[r];
+            if (++index[r] < array.shape[r]) break;
+            at -= array.strides[r] * array.shape[r], index[r] = 0;
+        }
+    }
+    Size stride = 1;
+    for (std::size_t r = rank; r-- > 0; stride *= array.shape[r]) array.strides[r] = stride;
+    array.data = block.data;
+    copies.push_back(std::move(block));
+}
+
+const Size* Arrays::offsets(const View& array, bool of_keys) {
     std::vector<Size> at(std::size_t(problems), 0);
     Size inner = problems;
     for (std::size_t r = 0; r < lead.size() && problems; r++) {
         inner /= lead[r];
-        if (shape[r] == 1) continue;
+        if (array.shape[r] == 1) continue;
         Size shared = of_keys && r + 1 == lead.size() ? groups : 1;
-        for (Size n = 0; n < problems; n++) at[std::size_t(n)] += n / inner % lead[r] / shared * strides[r];
+        for (Size n = 0; n < problems; n++) at[std::size_t(n)] += n / inner % lead[r] / shared * array.strides[r];
     }
     kept.push_back(std::move(at));
     return kept.back().data();
 }
 
-Rows Arrays::numbers(const char* name, const Array& array, Size count, bool of_keys) {
+Rows Arrays::rows(const char* name, View& array, const std::vector<Size>& tail, bool of_keys) {
+    check(name, array, tail, of_keys);
+    Type type = Arrays::type(name, array);
+    if (array.size() > 0 && array.shape.back() > 1 && array.strides.back() != 1) copy(array);
+    Rows found{array.data, type, offsets(array, of_keys), 0};
+    if (tail.size() == 2) found.stride = array.strides[array.strides.size() - 2];
+    return found;
+}
+
+Rows Arrays::numbers(const char* name, View& array, Size count, bool of_keys) {
     check(name, array, {count}, of_keys);
-    std::vector<Size> all = shape(array), strides = steps(array);
-    return {array.data(), type(name, array), offsets(all, strides, of_keys), strides.back()};
+    return {array.data, type(name, array), offsets(array, of_keys), array.strides.back()};
 }
 
-Bound Arrays::bound(const char* name, const MaybeArray& array, Size queries) {
+Bound Arrays::bound(const char* name, View& array, Size queries) {
     if (!array) return {};
-    if (array->dtype() != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64");
-    check(name, *array, {queries}, false, true);
-    std::vector<Size> all = shape(*array), strides = steps(*array);
-    Size stride = all.back() == 1 ? 0 : strides.back();
-    return {static_cast<const std::int64_t*>(array->data()), offsets(all, strides, false), stride};
+    if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64");
+    check(name, array, {queries}, false, true);
+    return {static_cast<const std::int64_t*>(array.data), offsets(array, false), array.shape.back() == 1 ? 0 : array.strides.back()};
 }
 
-Keep Arrays::keep(const MaybeArray& array, Size queries, Size keys) {
+Keep Arrays::keep(View& array, Size queries, Size keys) {
     if (!array) return {};
-    if (array->dtype() != nanobind::dtype<bool>()) refuse("keep", "must be bool");
-    check("keep", *array, {queries, keys}, false, true);
-    std::vector<Size> all = shape(*array), strides = steps(*array);
-    std::size_t rank = all.size();
-    return {static_cast<const bool*>(array->data()), offsets(all, strides, false),
-            all[rank - 2] == 1 ? 0 : strides[rank - 2], all[rank - 1] == 1 ? 0 : strides[rank - 1]};
+    if (array.dtype != nanobind::dtype<bool>()) refuse("keep", "must be bool");
+    check("keep", array, {queries, keys}, false, true);
+    std::size_t row = array.shape.size() - 2, column = row + 1;
+    return {static_cast<const bool*>(array.data), offsets(array, false), array.shape[row] == 1 ? 0 : array.strides[row],
+            array.shape[column] == 1 ? 0 : array.strides[column]};
 }
 
-void Arrays::check_contiguous(const char* name, const std::vector<Size>& shape, const std::vector<Size>& strides,
-                              const std::vector<Size>& expected) {
-    if (shape != expected) refuse(name, "has shape " + text(shape) + ", expected " + text(expected));
-    Size size = 1, stride = 1;
-    for (Size n : shape) size *= n;
-    for (std::size_t i = shape.size(); size && i-- > 0; stride *= shape[i])
-        if (shape[i] > 1 && strides[i] != stride) refuse(name, "must be C-contiguous");
-}
-
-Gradient Arrays::gradient(const char* name, const std::optional<Output>& to, const MaybeArray& input, Type sums, bool of_keys) {
-    if (!to || !input) return {};
-    std::vector<Size> sizes = shape(*input), strides(sizes.size());
-    void* data = contiguous(name, *to, sizes);
-    if (type(name, *to) != sums) refuse(name, "must have the type of lse");
+void* Arrays::contiguous(const char* name, const View& array, const std::vector<Size>& expected) {
+    if (array.shape != expected) refuse(name, "has shape " + text(array.shape) + ", expected " + text(expected));
     Size stride = 1;
-    for (std::size_t i = sizes.size(); i-- > 0; stride *= sizes[i]) strides[i] = stride;
-    const Size* at = offsets(sizes, strides, of_keys);
-    std::unordered_set<Size> seen;
-    std::vector<char> is_first(std::size_t(problems), 0);
-    for (Size n = 0; n < problems; n++) is_first[std::size_t(n)] = seen.insert(at[n]).second;
-    flags.push_back(std::move(is_first));
-    return {data, at, reinterpret_cast<const bool*>(flags.back().data())};
+    for (std::size_t i = expected.size(); array.size() && i-- > 0; stride *= expected[i])
+        if (expected[i] > 1 && array.strides[i] != stride) refuse(name, "must be C-contiguous");
+    return array.data;
 }
 
-void Arrays::key_sets(Call& call) {
-    std::unordered_map<Size, Size> seen;
-    std::vector<Size> set(std::size_t(problems), 0), first;
-    for (Size n = 0; n < problems; n++) {
-        auto [found, is_new] = seen.emplace(call.b.at[n], Size(first.size()));
-        if (is_new) first.push_back(n);
-        set[std::size_t(n)] = found->second;
+Gradient Arrays::gradient(const char* name, Output& to, const View& input, Type sums, bool of_keys) {
+    if (!to || !input) return {};
+    to.shape.insert(to.shape.begin(), input.shape.size() - std::min(input.shape.size(), to.shape.size()), 1);
+    to.strides.insert(to.strides.begin(), to.shape.size() - to.strides.size(), 0);
+    void* data = contiguous(name, to, input.shape);
+    if (type(name, to) != sums) refuse(name, "must have the type of lse");
+    Size count;
+    std::vector<Size> number = numbered({&to}, of_keys, count);
+    std::vector<char> is_first(number.size(), 0), seen(std::size_t(count), 0);
+    for (std::size_t n = 0; n < number.size(); n++)
+        if (char& was = seen[std::size_t(number[n])]; !was) is_first[n] = was = 1;
+    flags.push_back(std::move(is_first));
+    return {data, offsets(to, of_keys), reinterpret_cast<const bool*>(flags.back().data())};
+}
+
+// Problem n has part number[n], of `count`, of the arrays; they are numbered in the order of problems.
+// A leading dimension tells problems apart if all of the arrays have it.
+std::vector<Size> Arrays::numbered(const std::vector<const View*>& arrays, bool of_keys, Size& count) const {
+    std::vector<Size> number(std::size_t(problems), 0);
+    Size inner = problems;
+    count = problems ? 1 : 0;
+    for (std::size_t r = 0; r < lead.size() && problems; r++) {
+        inner /= lead[r];
+        bool shared = false;
+        for (const View* array : arrays) shared |= array->shape[r] == 1 || array->strides[r] == 0;
+        if (shared) continue;
+        Size part = of_keys && r + 1 == lead.size() ? groups : 1, sizes = lead[r] / part;
+        for (Size n = 0; n < problems; n++)
+            number[std::size_t(n)] = number[std::size_t(n)] * sizes + n / inner % lead[r] / part;
+        count *= sizes;
     }
-    call.key_sets = Size(first.size());
-    kept.push_back(std::move(set));
+    return number;
+}
+
+void Arrays::key_sets(Call& call, const View& b) {
+    std::vector<Size> number = numbered({&b}, true, call.key_sets), first(std::size_t(call.key_sets));
+    for (std::size_t n = number.size(); n-- > 0;) first[std::size_t(number[n])] = Size(n);
+    kept.push_back(std::move(number));
     call.key_set = kept.back().data();
     kept.push_back(std::move(first));
     call.first_problem = kept.back().data();
@@ -142,30 +182,9 @@ void Arrays::each_its_own(Call& call) {
     call.key_set = call.first_problem = kept.back().data();
 }
 
-Groups Arrays::groups_by(const Size* at) {
-    std::unordered_map<Size, Size> seen;
-    std::vector<Size> number(std::size_t(problems), 0);
-    for (Size n = 0; n < problems; n++) number[std::size_t(n)] = seen.emplace(at[n], Size(seen.size())).first->second;
-    return group(number, Size(seen.size()));
-}
-
-Groups Arrays::tasks(const std::vector<std::vector<Size>>& shapes) {
-    std::vector<Size> number(std::size_t(problems), 0);
-    Size count = 1, inner = problems;
-    for (std::size_t r = 0; r < lead.size() && problems; r++) {
-        inner /= lead[r];
-        bool shared = false;
-        for (const auto& shape : shapes) shared |= shape[r] == 1;
-        if (shared) continue;
-        Size part = r + 1 == lead.size() ? groups : 1, sizes = lead[r] / part;
-        for (Size n = 0; n < problems; n++)
-            number[std::size_t(n)] = number[std::size_t(n)] * sizes + n / inner % lead[r] / part;
-        count *= sizes;
-    }
-    return group(number, problems ? count : 0);
-}
-
-Groups Arrays::group(const std::vector<Size>& number, Size count) {
+Groups Arrays::groups_by(const std::vector<const View*>& arrays, bool of_keys) {
+    Size count;
+    std::vector<Size> number = numbered(arrays, of_keys, count);
     std::vector<Size> first(std::size_t(count) + 1, 0), members(number.size());
     for (Size g : number) first[std::size_t(g) + 1]++;
     std::partial_sum(first.begin(), first.end(), first.begin());

@@ -1,87 +1,55 @@
 // What Python passes, checked: arrays become the plain data of call.h.
 #pragma once
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <deque>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "isa.h"
+#include "view.h"
 
 namespace anyscore {
 
-using Array = nanobind::ndarray<nanobind::ro, nanobind::device::cpu>;
-using Output = nanobind::ndarray<nanobind::device::cpu>;
-using MaybeArray = std::optional<Array>;
-
-// Owns the offsets that a call points to.
+// Owns what a call points to: offsets, and copies of arrays whose rows are not of unit stride. Arrays
+// may lack leading dimensions of 1.
 class Arrays {
 public:
     Arrays(std::vector<Size> lead, Size groups);
 
-    // An array of shape (*lead or 1, *tail): sizes of the tail that are −1 are free. of_keys: the last
-    // leading dimension is that of the key/value heads.
-    template <class A>
-    void check(const char* name, const A& array, std::vector<Size> tail, bool of_keys, bool one = false) {
-        check_shape(name, shape(array), tail, of_keys, one);
-    }
-    template <class A> Rows rows(const char* name, const A& array, std::vector<Size> tail, bool of_keys) {
-        check(name, array, tail, of_keys);
-        std::vector<Size> all = shape(array), strides = steps(array);
-        bool has_entries = array.size() > 0;
-        if (has_entries && all.back() > 1 && strides.back() != 1) refuse(name, "must have a last axis of unit stride");
-        Rows found{array.data(), type(name, array), offsets(all, strides, of_keys), 0};
-        if (tail.size() == 2) found.stride = strides[all.size() - 2];
-        return found;
-    }
+    // An array of shape (*lead or 1, *tail), as rows: sizes of the tail that are −1 are free. of_keys:
+    // the last leading dimension is that of the key/value heads.
+    Rows rows(const char* name, View& array, const std::vector<Size>& tail, bool of_keys);
     // One number for each of the last axis, at any stride.
-    Rows numbers(const char* name, const Array& array, Size count, bool of_keys);
-    Bound bound(const char* name, const MaybeArray& array, Size queries);
-    Keep keep(const MaybeArray& array, Size queries, Size keys);
-    // The data of an array of exactly this shape, C-contiguous.
-    template <class A> static auto contiguous(const char* name, const A& array, const std::vector<Size>& expected) {
-        check_contiguous(name, shape(array), steps(array), expected);
-        return array.data();
-    }
-    // An output in the shape that an input has.
-    Gradient gradient(const char* name, const std::optional<Output>& to, const MaybeArray& input, Type type, bool of_keys);
+    Rows numbers(const char* name, View& array, Size count, bool of_keys);
+    Bound bound(const char* name, View& array, Size queries);
+    Keep keep(View& array, Size queries, Size keys);
+    // An output in the shape that an input has, or none.
+    Gradient gradient(const char* name, Output& to, const View& input, Type type, bool of_keys);
 
     // Problems with one b are one key set; or each is its own.
-    void key_sets(Call& call);
+    void key_sets(Call& call, const View& b);
     void each_its_own(Call& call);
-    Groups groups_by(const Size* at);
-    Groups tasks(const std::vector<std::vector<Size>>& shapes);
+    // The problems grouped by the part of an array, or of any of several, that they have.
+    Groups groups_by(const std::vector<const View*>& arrays, bool of_keys);
+
+    // The data of an array of exactly this shape, C-contiguous.
+    static void* contiguous(const char* name, const View& array, const std::vector<Size>& expected);
+    static Type type(const char* name, const View& array);
+    [[noreturn]] static void refuse(const std::string& name, const std::string& why);
 
     Size problems = 1;
-
-    template <class A> static std::vector<Size> shape(const A& array) {
-        std::vector<Size> sizes(array.ndim());
-        for (std::size_t i = 0; i < sizes.size(); i++) sizes[i] = Size(array.shape(i));
-        return sizes;
-    }
-    template <class A> static std::vector<Size> steps(const A& array) {
-        std::vector<Size> strides(array.ndim());
-        for (std::size_t i = 0; i < strides.size(); i++) strides[i] = Size(array.stride(i));
-        return strides;
-    }
-    template <class A> static Type type(const char* name, const A& array) { return type_of(name, array.dtype()); }
-    [[noreturn]] static void refuse(const std::string& name, const std::string& why);
     std::vector<Size> lead;
 
 private:
-    static void check_contiguous(const char* name, const std::vector<Size>& shape, const std::vector<Size>& strides,
-                                 const std::vector<Size>& expected);
-    static Type type_of(const char* name, nanobind::dlpack::dtype dtype);
-    void check_shape(const char* name, const std::vector<Size>& shape, const std::vector<Size>& tail, bool of_keys, bool one);
-    const Size* offsets(const std::vector<Size>& shape, const std::vector<Size>& strides, bool of_keys);
-    Groups group(const std::vector<Size>& number, Size count);
+    void check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool one = false);
+    void copy(View& array);
+    const Size* offsets(const View& array, bool of_keys);
+    std::vector<Size> numbered(const std::vector<const View*>& arrays, bool of_keys, Size& count) const;
 
     Size groups;
     std::deque<std::vector<Size>> kept;
     std::deque<std::vector<char>> flags;
+    std::deque<Block> copies;
 };
 
 }  // namespace anyscore

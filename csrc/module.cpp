@@ -1,7 +1,5 @@
 // anyscore._core: the kernels for Python. Private; anyscore/kernels/cpu.py is its one caller.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -27,24 +25,18 @@ int pair_index(const std::string& pair) {
 const Kernels& find(const std::string& pair, Type type) { return kernels().of[pair_index(pair)][type == Type::F64]; }
 
 // The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
-template <class A> Type type_of_sums(const A& lse) {
+Type type_of_sums(const View& lse) {
     Type type = Arrays::type("lse", lse);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("lse", "must be float32 or float64");
-    if (lse.ndim() < 1) Arrays::refuse("lse", "must have shape (*lead, T_q)");
+    if (lse.rank() < 1) Arrays::refuse("lse", "must have shape (*lead, T_q)");
     return type;
 }
 
-template <class A> std::vector<Size> lead_of(const A& lse) {
-    std::vector<Size> lead = Arrays::shape(lse);
-    lead.pop_back();
-    return lead;
-}
+std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
 
+// value: or none, where only scores are wanted.
 struct Inputs {
-    const Array &a, &b;
-    const MaybeArray &weight, &key_bias;
-    const MaybeArray& value;  // or none: only scores are wanted
-    const MaybeArray &start, &stop, &keep;
+    View &a, &b, &weight, &key_bias, &value, &start, &stop, &keep;
     double scale;
 };
 
@@ -52,22 +44,22 @@ Call describe(Arrays& arrays, const Inputs& in, Size queries) {
     Call call;
     call.problems = arrays.problems;
     call.queries = queries;
-    if (in.a.ndim() < 2 || in.b.ndim() < 2) Arrays::refuse("a and b", "must have rank 2 or more");
-    call.width = Size(in.a.shape(in.a.ndim() - 1));
-    call.keys = Size(in.b.shape(in.b.ndim() - 2));
+    if (in.a.rank() < 2 || in.b.rank() < 2) Arrays::refuse("a and b", "must have rank 2 or more");
+    call.width = in.a.shape.back();
+    call.keys = in.b.shape[in.b.shape.size() - 2];
     call.a = arrays.rows("a", in.a, {queries, call.width}, false);
     call.b = arrays.rows("b", in.b, {call.keys, call.width}, true);
-    if (in.weight) call.weight = arrays.rows("weight", *in.weight, {call.width}, false);
-    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", *in.key_bias, call.keys, true);
+    if (in.weight) call.weight = arrays.rows("weight", in.weight, {call.width}, false);
+    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", in.key_bias, call.keys, true);
     if (in.value) {
-        call.value = arrays.rows("value", *in.value, {call.keys, -1}, true);
-        call.value_width = Size(in.value->shape(in.value->ndim() - 1));
+        call.value = arrays.rows("value", in.value, {call.keys, -1}, true);
+        call.value_width = in.value.shape.back();
     }
     call.start = arrays.bound("start", in.start, queries);
     call.stop = arrays.bound("stop", in.stop, queries);
     call.keep = arrays.keep(in.keep, queries, call.keys);
     call.scale = in.scale;
-    arrays.key_sets(call);
+    arrays.key_sets(call, in.b);
     Size elements;
     if (__builtin_mul_overflow(call.problems, queries, &elements) ||
         __builtin_mul_overflow(elements, call.keys + 1, &elements) ||
@@ -82,16 +74,14 @@ Dropout dropout_of(double rate, nb::int_ seed, Size period) {
     return {rate, PyLong_AsUnsignedLongLongMask(seed.ptr()), period ? period : 1};
 }
 
-void forward(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, Array value,
-             MaybeArray start, MaybeArray stop, MaybeArray keep, double scale, Size groups, double dropout,
-             nb::int_ seed, Size period, MaybeArray packed, Output output, Output lse, int threads) {
+void forward(const std::string& pair, View a, View b, View weight, View key_bias, View value, View start,
+             View stop, View keep, double scale, Size groups, double dropout, nb::int_ seed, Size period, View packed, Output output, Output lse, int threads) {
     Type sums = type_of_sums(lse);
     Arrays arrays(lead_of(lse), groups);
-    MaybeArray values(value);
-    Call call = describe(arrays, {a, b, weight, key_bias, values, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
+    Call call = describe(arrays, {a, b, weight, key_bias, value, start, stop, keep, scale}, lse.shape.back());
     call.dropout = dropout_of(dropout, seed, period);
     if (packed) {
-        call.packed = arrays.rows("packed", *packed, {call.keys + 1, call.width}, true);
+        call.packed = arrays.rows("packed", packed, {call.keys + 1, call.width}, true);
         if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
     }
     std::vector<Size> shape = arrays.lead;
@@ -105,12 +95,13 @@ void forward(const std::string& pair, Array a, Array b, MaybeArray weight, Maybe
     kernels.forward(call, to, type, to_lse, threads);
 }
 
-void weights(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, MaybeArray start,
-             MaybeArray stop, MaybeArray keep, double scale, Size groups, Array lse, Output output, int threads) {
+void weights(const std::string& pair, View a, View b, View weight, View key_bias, View start, View stop,
+             View keep, double scale, Size groups, View lse, Output output, int threads) {
+    View none;
     Type sums = type_of_sums(lse);
     Arrays arrays(lead_of(lse), groups);
-    Call call = describe(arrays, {a, b, weight, key_bias, {}, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
-    std::vector<Size> shape = Arrays::shape(lse);
+    Call call = describe(arrays, {a, b, weight, key_bias, none, start, stop, keep, scale}, lse.shape.back());
+    std::vector<Size> shape = lse.shape;
     const void* of_rows = Arrays::contiguous("lse", lse, shape);
     shape.push_back(call.keys);
     void* to = Arrays::contiguous("output", output, shape);
@@ -120,49 +111,47 @@ void weights(const std::string& pair, Array a, Array b, MaybeArray weight, Maybe
     kernels.weights(call, of_rows, to, threads);
 }
 
-void backward(const std::string& pair, Array a, Array b, MaybeArray weight, MaybeArray key_bias, Array value,
-              MaybeArray start, MaybeArray stop, MaybeArray keep, double scale, Size groups, double dropout,
-              nb::int_ seed, Size period, Array output, Array lse, Array d_output, MaybeArray d_lse, Output d_a,
-              Output d_b, std::optional<Output> d_weight, std::optional<Output> d_key_bias, Output d_value, int threads) {
+void backward(const std::string& pair, View a, View b, View weight, View key_bias, View value,
+              View start, View stop, View keep, double scale, Size groups, double dropout,
+              nb::int_ seed, Size period, View output, View lse, View d_output, View d_lse, Output d_a,
+              Output d_b, Output d_weight, Output d_key_bias, Output d_value, int threads) {
     Type sums = type_of_sums(lse);
     Arrays arrays(lead_of(lse), groups);
-    MaybeArray values(value);
-    Call call = describe(arrays, {a, b, weight, key_bias, values, start, stop, keep, scale}, Size(lse.shape(lse.ndim() - 1)));
+    Call call = describe(arrays, {a, b, weight, key_bias, value, start, stop, keep, scale}, lse.shape.back());
     call.dropout = dropout_of(dropout, seed, period);
     Backward back;
-    back.lse = Arrays::contiguous("lse", lse, Arrays::shape(lse));
+    back.lse = Arrays::contiguous("lse", lse, lse.shape);
     back.output = arrays.rows("output", output, {call.queries, call.value_width}, false);
     back.d_output = arrays.rows("d_output", d_output, {call.queries, call.value_width}, false);
     if (d_lse) {
-        if (Arrays::type("d_lse", *d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
-        back.d_lse = Arrays::contiguous("d_lse", *d_lse, Arrays::shape(lse));
+        if (Arrays::type("d_lse", d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
+        back.d_lse = Arrays::contiguous("d_lse", d_lse, lse.shape);
     }
     back.d_a = arrays.gradient("d_a", d_a, a, sums, false);
     back.d_b = arrays.gradient("d_b", d_b, b, sums, true);
     back.d_weight = arrays.gradient("d_weight", d_weight, weight, sums, false);
     back.d_key_bias = arrays.gradient("d_key_bias", d_key_bias, key_bias, sums, true);
     back.d_value = arrays.gradient("d_value", d_value, value, sums, true);
-    back.of_a = arrays.groups_by(back.d_a.at);
-    if (back.d_weight.data) back.of_weight = arrays.groups_by(back.d_weight.at);
     if (!arrays.problems) {  // nothing reaches any of them
-        for (const Output& one : {d_a, d_b, d_value}) std::memset(one.data(), 0, one.nbytes());
-        for (const auto& one : {d_weight, d_key_bias})
-            if (one) std::memset(one->data(), 0, one->nbytes());
+        for (const Output& one : {d_a, d_b, d_weight, d_key_bias, d_value})
+            if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
         return;
     }
-    std::vector<std::vector<Size>> shared{Arrays::shape(b), Arrays::shape(value)};
-    if (key_bias) shared.push_back(Arrays::shape(*key_bias));
-    back.tasks = arrays.tasks(shared);
+    back.of_a = arrays.groups_by({&d_a}, false);
+    if (d_weight) back.of_weight = arrays.groups_by({&d_weight}, false);
+    std::vector<const View*> of_keys{&d_b, &d_value};
+    if (d_key_bias) of_keys.push_back(&d_key_bias);
+    back.tasks = arrays.groups_by(of_keys, true);
     const Kernels& kernels = find(pair, sums);
     nb::gil_scoped_release release;
     kernels.backward(call, back, threads);
 }
 
-void prepare_keys(const std::string& pair, Array b, Output packed, int threads) {
+void prepare_keys(const std::string& pair, View b, Output packed, int threads) {
     Type sums = Arrays::type("packed", packed);
     if (sums != Type::F32 && sums != Type::F64) Arrays::refuse("packed", "must be float32 or float64");
-    if (b.ndim() < 2) Arrays::refuse("b", "must have rank 2 or more");
-    std::vector<Size> shape = Arrays::shape(b), lead(shape.begin(), shape.end() - 2);
+    if (b.rank() < 2) Arrays::refuse("b", "must have rank 2 or more");
+    std::vector<Size> shape = b.shape, lead(shape.begin(), shape.end() - 2);
     Arrays arrays(lead, 1);
     Call call;
     call.problems = arrays.problems;

@@ -48,13 +48,13 @@ def operands(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[tuple[An
 def test_opcheck(dtype: torch.dtype, dropout: float) -> None:
     inputs, settings = operands(dtype, dropout, biased=bool(dropout))
     arguments = ("tanh", *inputs, None, *settings)
-    torch.library.opcheck(torch_ops.forward, arguments)
+    torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
     output, lse = torch_ops.forward(*arguments)
     grads = torch.rand_like(output), torch.rand_like(lse)
     arguments = ("tanh", *inputs, output, lse, *grads, *settings)
-    torch.library.opcheck(torch_ops.backward, arguments)
+    torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
     arguments = ("tanh", *inputs[:4], *inputs[5:8], lse, *settings[:2])
-    torch.library.opcheck(torch_ops.weights, arguments)
+    torch.library.opcheck(torch.ops.anyscore.weights.default, arguments)
 
 
 def test_operators_make_their_results_where_the_inputs_are() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from anyscore import definition, ops, reference, seams
 from anyscore.autocast import autocast, cast
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_options, check_tensors, find_framework
+from anyscore.checks import check_call, check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.routes import Plan, Seam, choose
@@ -204,7 +204,7 @@ def lower(
         if dtype is not None:
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
             prepared = prepared and prepared.map(partial(cast, xp, dtype))
-        sizes = check_tensors(xp, query, key, value)
+        sizes = check_call(xp, query, key, value, score)
         task = prepare(
             xp, sizes, query, key, value, score, mask, valid_lens,
             seam.differentiable(_inputs(query, key, value, score)), prepared,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anyscore.checks import Sizes, check_score, check_scores
+from anyscore.checks import Sizes, check_scores
 from anyscore.factors import Factors
 from anyscore.intervals import Attendable, Call
 from anyscore.masks import Lengths, Mask, as_mask
@@ -50,12 +50,11 @@ def prepare(
     differentiable: bool,
     prepared: PreparedKeys | None = None,
 ) -> Task:
-    """Check the score, lower mask and score.
+    """Lower mask and score of a call that was checked.
 
     differentiable: whether derivatives may be asked for. Then what nobody may attend is zeroed
     before it meets parameters, whose gradients sum over all tokens. A callable is never given it.
     """
-    check_score(xp, score, query, key, sizes)
     dtype = xp.dtype(query)
     attendable = lower(xp, sizes, query, mask, valid_lens)
     zeroed, mixed = attendable is None, attendable is not None

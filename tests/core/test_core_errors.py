@@ -33,7 +33,7 @@ def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 OPERANDS: list[tuple[str, Any]] = [
     ("pair", "cosine"),
-    ("a", zeros(4, 5, 3)),  # of a lower rank
+    ("a", zeros(1, 2, 4, 5, 3)),  # of a higher rank
     ("b", zeros(2, 2, 7, 4)),  # of another width than a
     ("a", zeros(2, 3, 5, 3)),  # of another number of heads
     ("a", zeros(2, 4, 5, 3, dtype=np.int64)),
@@ -41,12 +41,13 @@ OPERANDS: list[tuple[str, Any]] = [
     ("a", zeros(2, 4, 5, 3, dtype=complex)),
     ("b", zeros(2, 4, 7, 3)),  # not of the groups' number of heads
     ("b", zeros(3, 2, 7, 3)),
-    ("b", zeros(2, 7, 3)),
+    ("b", zeros(4, 7, 3)),  # of no heads, but missing dimensions are those in front
+    ("b", zeros(3)),
     ("b", zeros(2, 2, 7, 3, dtype=np.int8)),
     ("weight", zeros(2, 4, 4)),
     ("weight", zeros(2, 4, 1)),
     ("weight", zeros(2, 3, 3)),
-    ("weight", zeros(3)),
+    ("weight", zeros(2, 3)),
     ("weight", zeros(2, 4, 3, dtype=np.int32)),
     ("key_bias", zeros(2, 4, 7)),
     ("key_bias", zeros(2, 2, 8)),
@@ -58,10 +59,10 @@ OPERANDS: list[tuple[str, Any]] = [
     ("start", zeros(2, 4, 6, dtype=np.int64)),
     ("start", zeros(2, 4, 5, dtype=np.int32)),
     ("stop", zeros(2, 2, 5, dtype=np.int64)),
-    ("stop", zeros(5, dtype=np.int64)),
+    ("stop", zeros(2, 5, dtype=np.int64)),
     ("keep", zeros(2, 4, 5, 8, dtype=bool)),
     ("keep", zeros(2, 4, 6, 7, dtype=bool)),
-    ("keep", zeros(5, 7, dtype=bool)),
+    ("keep", zeros(2, 5, 7, dtype=bool)),
     ("keep", zeros(2, 4, 5, 7, dtype=np.uint8)),
     ("groups", 0),
     ("groups", 3),

@@ -43,8 +43,8 @@ AROUND_IT = """
 namespace anyscore::baseline {
 %s
 using Scorer = Plain<Smaller, float>;
-extern const KernelTable TABLE;
-const KernelTable TABLE = {};
+extern const KernelTable DIVIDING;
+const KernelTable DIVIDING = {};
 }
 
 using namespace anyscore;

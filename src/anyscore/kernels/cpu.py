@@ -1,6 +1,7 @@
-"""The C++ core, on NumPy arrays.
+"""The C++ core, on arrays of any framework that lends their memory.
 
-bfloat16, which NumPy does not have, passes as int16. Arrays may lack leading dimensions of 1.
+Those are NumPy arrays, and whatever speaks DLPack. bfloat16 may pass as int16, as NumPy does not
+have it. Arrays may lack leading dimensions of 1.
 """
 
 from __future__ import annotations
@@ -80,11 +81,9 @@ def forward(
     or float64. packed: what `prepare_keys` wrote for b. Dropout is that of `anyscore.dropout`, with
     leading indices counted modulo `period`.
     """
-    rank = lse.ndim - 1
     _core.forward(
-        pair, *_factors(rank, a, b, weight, key_bias), _rows(value, rank + 2),
-        *_mask(rank, start, stop, keep), scale, groups, dropout, seed, period,
-        _rows(packed, rank + 2), output, lse, threads,
+        pair, a, b, weight, key_bias, value, start, stop, keep, scale, groups, dropout, seed,
+        period, packed, output, lse, threads,
     )  # fmt: skip
 
 
@@ -115,13 +114,9 @@ def backward(
     threads: int,
 ) -> None:
     """Writes the gradients d_a, d_b, …, each of the shape of its input and the dtype of `lse`."""
-    rank = lse.ndim - 1
     _core.backward(
-        pair, *_factors(rank, a, b, weight, key_bias), _rows(value, rank + 2),
-        *_mask(rank, start, stop, keep), scale, groups, dropout, seed, period,
-        output, lse, _rows(d_output, rank + 2), d_lse, _full(d_a, rank + 2),
-        _full(d_b, rank + 2), _full(d_weight, rank + 1), _full(d_key_bias, rank + 1),
-        _full(d_value, rank + 2), threads,
+        pair, a, b, weight, key_bias, value, start, stop, keep, scale, groups, dropout, seed,
+        period, output, lse, d_output, d_lse, d_a, d_b, d_weight, d_key_bias, d_value, threads,
     )  # fmt: skip
 
 
@@ -141,44 +136,11 @@ def weights(
     threads: int,
 ) -> None:
     """Writes exp(s − lse), 0 where masked, (*lead, T_q, T_k) in the dtype of `lse`."""
-    rank = lse.ndim - 1
     _core.weights(
-        pair, *_factors(rank, a, b, weight, key_bias), *_mask(rank, start, stop, keep),
-        scale, groups, lse, output, threads,
-    )  # fmt: skip
+        pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lse, output, threads
+    )
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     """Writes what `forward` may be given for b (*lead, T_k, h), into packed (*lead, T_k + 1, h)."""
-    _core.prepare_keys(pair, _rows(b, b.ndim), packed, threads)
-
-
-def _factors(
-    rank: int, a: Array, b: Array, weight: Array | None, key_bias: Array | None
-) -> tuple[Array | None, ...]:
-    """The factors of a score with all `rank` leading dimensions."""
-    return (
-        _rows(a, rank + 2),
-        _rows(b, rank + 2),
-        _rows(weight, rank + 1),
-        _full(key_bias, rank + 1),
-    )
-
-
-def _mask(
-    rank: int, start: Array | None, stop: Array | None, keep: Array | None
-) -> tuple[Array | None, ...]:
-    """The same of a mask."""
-    return _full(start, rank + 1), _full(stop, rank + 1), _full(keep, rank + 2)
-
-
-def _full(x: Array | None, rank: int) -> Array | None:
-    """x with leading dimensions of 1 up to `rank`."""
-    return x if x is None or x.ndim == rank else x[(None,) * (rank - x.ndim)]
-
-
-def _rows(x: Array | None, rank: int) -> Array | None:
-    """The same, and its last axis contiguous."""
-    if x is not None and x.strides[-1] != x.itemsize:
-        x = x.copy()  # ascontiguousarray leaves empty arrays as they are
-    return _full(x, rank)
+    _core.prepare_keys(pair, b, packed, threads)

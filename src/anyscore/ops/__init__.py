@@ -21,6 +21,9 @@ class Ops(Protocol):
 
     __name__: str
 
+    def is_tracing(self) -> bool:
+        """Whether shapes may be symbols now."""
+
     def array(self, x: Any, like: Array) -> Array:
         """`x`, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
 

@@ -29,6 +29,10 @@ reshape = np.reshape
 stack = np.stack
 
 
+def is_tracing() -> bool:
+    return False
+
+
 def where(condition: Array, x: Any, y: Any) -> Array:
     # A number takes the dtype of the array, bfloat16 included, which NumPy itself would widen.
     if isinstance(x, float) and isinstance(y, np.ndarray):

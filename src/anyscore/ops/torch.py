@@ -109,6 +109,10 @@ def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     return (product >> 32) & 0xFFFFFFFF, product & 0xFFFFFFFF
 
 
+def is_tracing() -> bool:
+    return torch.compiler.is_compiling()
+
+
 def is_forward_mode() -> bool:
     """Whether derivatives are taken in forward mode."""
     return forward_ad._current_level >= 0

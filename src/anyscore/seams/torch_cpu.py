@@ -189,5 +189,6 @@ def pack_keys(f: Factors) -> Tensor | None:
         return None
     *lead, keys, width = b.shape
     packed = b.new_empty((*lead, keys + 1, width), dtype=torch_ops.accumulation(b))
-    cpu.prepare_keys(f.pair.name, torch_ops.array(b), packed.numpy(), torch.get_num_threads())
+    array = torch_ops.array
+    cpu.prepare_keys(f.pair.name, array(b), array(packed), torch.get_num_threads())
     return packed

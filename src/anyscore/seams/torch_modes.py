@@ -19,6 +19,7 @@ __all__ = [
     "is_plain",
     "is_transformed",
     "is_transforming",
+    "is_watched",
     "is_wrapper",
 ]
 
@@ -46,6 +47,30 @@ def is_plain(x: Tensor) -> bool:
 def is_wrapper(x: Tensor) -> bool:
     """Whether x is a tensor made of tensors, distributed or nested: it has no memory of its own."""
     return not is_plain(x) and is_traceable_wrapper_subclass(x)
+
+
+def _plain_keys() -> set[int]:
+    with torch.inference_mode():
+        of_inference = torch.empty(0)
+    return {torch._C._dispatch_keys(x).raw_repr() for x in (torch.empty(0), of_inference)}
+
+
+_PLAIN = _plain_keys()
+
+
+def is_watched(*args: Any) -> bool:
+    """Whether something must see an operator called on these: a trace, a profile, a subclass, or
+    what PyTorch resolves before an operator (lazy zeros, lazy signs).
+    """
+    keys = torch._C._dispatch_keys
+    return (
+        is_compiling()
+        or is_transforming()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._autograd._profiler_enabled()
+        or torch._C._get_tracing_state() is not None
+        or any(isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN for x in args)
+    )
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:

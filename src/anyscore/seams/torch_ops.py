@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from anyscore.kernels import cpu
+from anyscore.seams.torch_modes import is_watched
 
 Maybe: TypeAlias = Tensor | None
 
@@ -30,6 +31,10 @@ cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 _library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
+# From PyTorch 2.10 on, the core takes tensors as they are.
+_LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
+
+
 def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> Callable[..., Any]:
     """Defined by hand: torch.library.custom_op costs 9 µs more a call."""
     tags = (torch.Tag.pt2_compliant_tag,)
@@ -38,7 +43,13 @@ def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> C
     full = f"anyscore::{name}"
     torch.library.register_fake(full, fake, lib=_library)
     torch.library.register_vmap(full, batched, lib=_library)
-    return getattr(torch.ops.anyscore, name).default  # type: ignore[no-any-return]
+    operator = getattr(torch.ops.anyscore, name).default
+
+    def call(*args: Any) -> Any:
+        """The operator, or where nobody would see the difference what it comes to: 10 µs less."""
+        return operator(*args) if is_watched(*args) else cpu(*args)
+
+    return call
 
 
 def accumulation(*tensors: Maybe) -> torch.dtype:
@@ -49,8 +60,8 @@ def accumulation(*tensors: Maybe) -> torch.dtype:
 
 def array(x: Maybe) -> Any:
     """A tensor's memory as the core takes it, bfloat16 as int16."""
-    if x is None:
-        return None
+    if _LENDS_MEMORY or x is None:
+        return x
     if x.requires_grad:
         x = x.detach()
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
@@ -70,7 +81,7 @@ def _forward(
     cpu.forward(
         pair, array(a), array(b), array(weight), array(key_bias), array(value), array(start),
         array(stop), array(keep), scale, groups, dropout, 0 if seed is None else int(seed), period,
-        array(packed), array(output), lse.numpy(), torch.get_num_threads(),
+        array(packed), array(output), array(lse), torch.get_num_threads(),
     )  # fmt: skip
     return output, lse
 
@@ -102,7 +113,7 @@ def _weights(
     output = lse.new_empty((*lse.shape, b.shape[-2]))
     cpu.weights(
         pair, array(a), array(b), array(weight), array(key_bias), array(start), array(stop),
-        array(keep), scale, groups, array(lse.contiguous()), output.numpy(),
+        array(keep), scale, groups, array(lse.contiguous()), array(output),
         torch.get_num_threads(),
     )  # fmt: skip
     return output

@@ -1,0 +1,49 @@
+// Arrays as Python passes them: borrowed for the time of a call, from any framework.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <vector>
+
+#include "call.h"
+
+namespace anyscore {
+
+// Memory on the CPU. An argument that may be None is a View that is not given.
+struct View {
+    void* data = nullptr;
+    nanobind::dlpack::dtype dtype{};
+    std::vector<Size> shape, strides;  // in elements
+    bool given = false;
+    nanobind::ndarray<> owner;  // where the array had to be asked for it
+
+    explicit operator bool() const { return given; }
+    Size rank() const { return Size(shape.size()); }
+    Size size() const {
+        Size n = 1;
+        for (Size sizes : shape) n *= sizes;
+        return n;
+    }
+};
+
+// A View that is written to.
+struct Output : View {};
+
+// Fills the view; false where x is no array, or not on the CPU, or must not be written to.
+bool view(PyObject* x, bool writes, View& to);
+
+}  // namespace anyscore
+
+namespace nanobind::detail {
+
+template <class T> struct view_caster {
+    NB_TYPE_CASTER(T, const_name("array"))
+    bool from_python(handle x, std::uint8_t, cleanup_list*) noexcept {
+        return x.is_none() || anyscore::view(x.ptr(), std::is_same_v<T, anyscore::Output>, value);
+    }
+};
+template <> struct type_caster<anyscore::View> : view_caster<anyscore::View> {};
+template <> struct type_caster<anyscore::Output> : view_caster<anyscore::Output> {};
+
+}  // namespace nanobind::detail
