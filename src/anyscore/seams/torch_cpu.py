@@ -65,7 +65,9 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
         saved = ctx.saved_tensors  # checkpointing allows but one look
         pair, *settings = ctx.settings
-        found = apply(_Backward, pair, *saved, d_output, d_lse, *settings)
+        args = pair, *saved, d_output, d_lse, *settings
+        again = differentiable(x for x in args if isinstance(x, Tensor))
+        found = apply(_Backward, *args) if again else torch_ops.backward(*args)
         inputs = zip(saved[:5], found, strict=True)
         return None, *(None if x is None else d for x, d in inputs), *(None,) * 10
 

@@ -84,5 +84,6 @@ def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
     """`function.apply(*args)`, without what it does only for transforms: 60 µs of a call."""
     if is_compiling() or is_transforming():
         return function.apply(*args)  # type: ignore[no-untyped-call]
-    args = torch._functorch.utils.unwrap_dead_wrappers(args)
+    if is_watched(*args):
+        args = torch._functorch.utils.unwrap_dead_wrappers(args)
     return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
