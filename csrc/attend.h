@@ -37,18 +37,18 @@ public:
     void keys(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, int count) {
         Size set = call.key_set[n];
         if (sets.has_panels()) {
-            tile_panels = sets.panel(set, first);
+            tile_panels = sets.panel(set, first), tile_keys = left_of(call.keys, first);
             std::memcpy(odd_key, sets.odd(set, first), TILE);
         } else {
             sets.read_keys(call, n, first, count, padded, key, odd_key);
             sets.make_panels_of(scorer, key, count, panel_size, panels);
-            tile_panels = panels;
+            tile_panels = panels, tile_keys = count;
         }
         finish_keys(call, n, first, count);
     }
 
     void compute(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
-        scorer.scores(queries, tile_panels, panel_size, int(round_up(keys, L)) / L, s);
+        scorer.scores(queries, tile_panels, panel_size, keys, tile_keys, s);
         finish(call, spans, n, first_query, queries, first_key, keys);
     }
 
@@ -107,6 +107,7 @@ public:
     T *query, *key, *range, *panels, *s, *bias;
     Size panel_size = 0;
     const T *tile_panels = nullptr, *few_rows = nullptr;
+    int tile_keys = 0;
     Size few_stride = 0;
     bool odd_query[TILE], odd_key[TILE], any_odd_query = false, any_odd_key = false;
 };

@@ -85,9 +85,8 @@ public:
 
     // Their panels, one after the other.
     static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
-        count = int(round_up(count, L));
-        scorer.keys(rows, count);
-        for (int j = 0; j < count; j += L) scorer.panel(j, to + j / L * panel_size);
+        scorer.keys(rows, int(round_up(count, L)));
+        for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
     }
 
     bool any_wide = false;

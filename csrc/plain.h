@@ -57,14 +57,15 @@ public:
 
     static Size panel_size(Size width, bool) { return round_up(width, L) * L; }
 
-    // L of the keys, from the first-th, as a panel: the keys of one feature are one vector.
-    void panel(int first, T* to) const {
+    // `count` ≤ L of the keys, from the first-th, as a panel: the keys of one feature are one vector.
+    void panel(int first, int, T* to) const {
         for (Size d = 0; d < padded; d += L) transpose_square(key_row + first * padded + d, padded, to + d * L, L);
     }
 
-    // s[i · TILE + j] for the queries and for the keys of `count` panels, `stride` apart.
-    void scores(int rows, const T* panels, Size stride, int count, T* s) const {
-        int p = 0;
+    // s[i · TILE + j] for the queries and the first `keys` of a tile's `all` keys, whose panels are
+    // `stride` apart.
+    void scores(int rows, const T* panels, Size stride, int keys, int, T* s) const {
+        int p = 0, count = int(round_up(keys, L)) / L;
         for (; p + N <= count; p += N) score_rows<N>(rows, panels + p * stride, stride, s + p * L);
         for (; p < count; p++) score_rows<1>(rows, panels + p * stride, stride, s + p * L);
     }

@@ -57,7 +57,12 @@ public:
     // Where a feature of the keys is wide, a second plane holds the exponents.
     static Size panel_size(Size width, bool any_wide) { return round_up(width, L) * L * (any_wide ? 2 : 1); }
 
-    void panel(int first, T* to) const {
+    // Few keys of a last panel stay rows: lanes along them would be mostly empty.
+    void panel(int first, int count, T* to) const {
+        if (are_rows(count)) {
+            for (int j = 0; j < count; j++) std::memcpy(to + j * padded, Rows::key + (first + j) * padded, std::size_t(padded) * sizeof(T));
+            return;
+        }
         for (Size d = 0; d < padded; d += L) {
             V values[L], powers[L] = {};
             for (int j = 0; j < L; j++) score_form(Rows::key + (first + j) * padded + d, d, values[j], powers[j]);
@@ -69,8 +74,12 @@ public:
         }
     }
 
-    void scores(int rows, const T* panels, Size panel_stride, int count, T* s) const {
-        for (int p = 0; p < count; p++, panels += panel_stride, s += L) {
+    void scores(int rows, const T* panels, Size stride, int keys, int all, T* s) const {
+        for (int j = 0; j < keys; j += L, panels += stride, s += L) {
+            if (are_rows(all - j)) {
+                row_scores(rows, panels, keys - j, s);
+                continue;
+            }
             int i = 0;
             for (; i + M <= rows; i += M) score_tile<M>(i, panels, s + i * TILE);
             if (i + 2 <= rows) score_tile<2>(i, panels, s + i * TILE), i += 2;
@@ -79,6 +88,19 @@ public:
     }
 
 private:
+    bool are_rows(int left) const { return left <= L / 2 && !range.any_wide; }
+
+    // tanh(a + b) is as good as tanh(b + a): each key meets all queries.
+    void row_scores(int rows, const T* keys, int count, T* s) const {
+        T of_key[TILE];
+        for (int j = 0; j < count; j++) {
+            Rows::few_row(keys + j * padded, Rows::query, padded, rows, of_key);
+            for (int i = 0; i < rows; i++) s[i * TILE + j] = of_key[i];
+        }
+        for (int i = 0; i < rows; i++)
+            for (int j = count; j < L; j++) s[i * TILE + j] = 0;
+    }
+
     // e^(2x) of a vector of features as value · 2^power; power is 0 where the feature is not wide.
     ANYSCORE_INLINE void score_form(const T* row, Size d, V& value, V& power) const {
         value = load(row);

@@ -87,16 +87,7 @@ public:
     }
 
     void few_scores(int rows, const T* keys, Size stride, int count, T* s) const {
-        for (int i = 0; i < rows; i++)
-            for (int j0 = 0; j0 < count; j0 += L) {
-                V sums[L];
-                int n = count - j0 < L ? count - j0 : L, j = 0;
-                for (; j + 4 <= n; j += 4) few_tile<4>(few_query + i * padded, keys + (j0 + j) * stride, stride, sums + j);
-                for (; j < n; j++) few_tile<1>(few_query + i * padded, keys + (j0 + j) * stride, stride, sums + j);
-                for (; j < L; j++) sums[j] = V{};
-                transpose<T>(sums);
-                store(s + i * TILE + j0, T(-2) * sum<L>(sums));
-            }
+        for (int i = 0; i < rows; i++) few_row(few_query + i * padded, keys, stride, count, s + i * TILE);
     }
 
 protected:
@@ -105,6 +96,19 @@ protected:
     T *query, *key;  // two planes of TILE rows each
     const T* weight = nullptr;
     TanhRange<T> range{};
+
+    // Scores of one row with `count` others, both as few_queries and few_keys make them.
+    void few_row(const T* one, const T* others, Size stride, int count, T* s) const {
+        for (int j0 = 0; j0 < count; j0 += L) {
+            V sums[L];
+            int n = left_of(count, j0, L), j = 0;
+            for (; j + 4 <= n; j += 4) few_tile<4>(one, others + (j0 + j) * stride, stride, sums + j);
+            for (; j < n; j++) few_tile<1>(one, others + (j0 + j) * stride, stride, sums + j);
+            for (; j < L; j++) sums[j] = V{};
+            transpose<T>(sums);
+            store(s + j0, T(-2) * sum<L>(sums));
+        }
+    }
 
 private:
     template <bool IS_QUERY> void transform(const T* rows, int count, T* to) const {
