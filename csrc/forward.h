@@ -65,7 +65,7 @@ private:
     static bool has_odd(const T* s, int rows, int end) {
         typename Bits<T>::Unsigned odd = 0;
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < end; j++) odd |= is_nan(s[i * TILE + j]) | (bits(s[i * TILE + j]) == Bits<T>::INFINITE);
+            for (int j = 0; j < end; j++) odd |= is_nan(s[i * TILE + j]) || (bits(s[i * TILE + j]) == Bits<T>::INFINITE);
         return odd;
     }
 

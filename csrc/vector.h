@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX512F__)
 #define ANYSCORE_VECTOR_BYTES 64
@@ -83,28 +84,26 @@ template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
         return sum<N / 2>(x) + sum<N - N / 2>(x + N / 2);
 }
 
+// The lanes of x and y in turns, from lane FIRST of both on.
+template <class T, int FIRST, std::size_t... I>
+ANYSCORE_INLINE Vector<T> interleave(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(x, y, (FIRST + int(I) / 2 + int(I) % 2 * LANES<T>)...);
+#else
+    typedef typename Bits<T>::Signed Index __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    return __builtin_shuffle(x, y, Index{(FIRST + int(I) / 2 + int(I) % 2 * LANES<T>)...});
+#endif
+}
+
 // The columns of a square of registers become its rows, by perfect shuffles.
 template <class T> ANYSCORE_INLINE void transpose(Vector<T>* rows) {
     constexpr int N = LANES<T>;
-    typedef typename Bits<T>::Signed Index __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
-    Index low, high;
-    for (int i = 0; i < N; i++) {
-        low[i] = i / 2 + (i % 2) * N;
-        high[i] = low[i] + N / 2;
-    }
+    constexpr std::make_index_sequence<N> lanes;
     for (int step = N; step > 1; step /= 2) {
         Vector<T> shuffled[N];
         for (int i = 0; i < N / 2; i++) {
-#if defined(__clang__)
-            for (int lane = 0; lane < N; lane++) {
-                shuffled[2 * i][lane] = lane % 2 ? rows[i + N / 2][lane / 2] : rows[i][lane / 2];
-                shuffled[2 * i + 1][lane] =
-                    lane % 2 ? rows[i + N / 2][N / 2 + lane / 2] : rows[i][N / 2 + lane / 2];
-            }
-#else
-            shuffled[2 * i] = __builtin_shuffle(rows[i], rows[i + N / 2], low);
-            shuffled[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + N / 2], high);
-#endif
+            shuffled[2 * i] = interleave<T, 0>(rows[i], rows[i + N / 2], lanes);
+            shuffled[2 * i + 1] = interleave<T, N / 2>(rows[i], rows[i + N / 2], lanes);
         }
         for (int i = 0; i < N; i++) rows[i] = shuffled[i];
     }
