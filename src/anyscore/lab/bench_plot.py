@@ -111,7 +111,7 @@ def _draw_growth(axes: Axes, results: Sequence[Result], key: str, title: str, un
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     lengths = sorted({r["shape"][1] for r in results})
-    axes.set_xticks(lengths, [str(x) for x in lengths])
+    axes.set_xticks(lengths, [f"{x // 1024}k" if x % 1024 == 0 else str(x) for x in lengths])
     axes.yaxis.set_major_formatter(_plain())
     axes.set(title=title, xlabel="T", ylabel=unit)
     axes.grid(alpha=0.3)
