@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check compare sanitize clean
+.PHONY: demo test lint types check jax compare sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare
 
-test: lint types check compare  ## all that continuous integration runs
+test: lint types check jax compare  ## all that continuous integration runs
 
 lint: .venv/dev
 	$(BIN)/pre-commit run --all-files
@@ -19,6 +19,9 @@ types: .venv/dev
 
 check: .venv/dev
 	$(BIN)/pytest -n auto --maxprocesses 8
+
+jax: .venv/dev  ## the tests of JAX, apart from what must not notice that it is there
+	$(BIN)/pytest -n auto --maxprocesses 8 tests/frameworks/jax
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny

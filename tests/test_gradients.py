@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,39 +15,9 @@ import oracle
 import plain
 from anyscore import Lengths, Score, attention
 from budget import assert_gradients_within_budget
-from cases import MASKS, SCORES, SHAPES, Case, applicable, case
-from oracle_gradients import gradients, largest_terms
-
-ROWS = sorted(
-    {(score, "heads", m) for score in SCORES for m in ("none", "four", "lengths", "boolean_full")}
-    | {(score, s, "four") for score in SCORES for s in ("grouped_6_2", "rank_2", "broadcast")}
-    | {(score, shape, "lengths_full") for score in ("dot", "gatv2") for shape in SHAPES}
-    | {(score, "heads", mask) for score in ("trilinear", "concat") for mask in MASKS}
-)  # fmt: skip
-ROWS = [row for row in ROWS if applicable(*row[1:])]
-
-each_row = pytest.mark.parametrize("row", ROWS, ids=["-".join(row) for row in ROWS])
-
-
-@cache
-def projections(row: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Random weights of output and log-sum-exp: the gradients of both in one backward."""
-    c, rng = case(*row), np.random.default_rng(3)
-    lead = (*c.shape.lead, c.shape.queries)
-    return rng.standard_normal((*lead, c.value.shape[-1])), rng.standard_normal(lead)
-
-
-@cache
-def exact(row: tuple[str, str, str]) -> dict[str, np.ndarray]:
-    c = case(*row)
-    score = c.score.build(c.parameters, np.asarray)
-    return gradients(c.query, c.key, c.value, score, *projections(row), **c.masking(np.asarray))
-
-
-def terms(row: tuple[str, str, str]) -> dict[str, float]:
-    c = case(*row)
-    score, masking = c.score.build(c.parameters, np.asarray), c.masking(np.asarray)
-    return largest_terms(c.query, c.key, c.value, score, *projections(row), **masking)
+from cases import SCORES, Case, case
+from gradient_rows import each_gradient_row, exact_gradients, projections, terms
+from table_rows import keep
 
 
 def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:
@@ -69,7 +39,7 @@ def backward(
     return dict(zip(inputs, found, strict=True))
 
 
-@each_row
+@each_gradient_row
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_all_gradients(row: tuple[str, str, str], dtype: Any) -> None:
     c = case(*row)
@@ -79,19 +49,16 @@ def test_all_gradients(row: tuple[str, str, str], dtype: Any) -> None:
     found = attention(*tensors, score=score, **masking, return_lse=True)
     actual = backward(inputs, found.output, found.lse, row)
 
-    sizes = (c.shape.lead, c.shape.queries, c.shape.keys)
-    keep = oracle.allowed(masking.get("mask"), *sizes)
-    keep &= oracle.allowed(oracle.lengths(masking.get("valid_lens")), *sizes)
-    output, _, lse = plain.attend(torch, *tensors, score, torch.as_tensor(keep))
+    output, _, lse = plain.attend(torch, *tensors, score, torch.as_tensor(keep(*row[1:])))
     same = backward(inputs, output, lse, row) if c.shape.keys else actual
 
-    assert actual.keys() == exact(row).keys()
+    assert actual.keys() == exact_gradients(row).keys()
     assert all(x.dtype == dtype for x in actual.values())
-    assert_gradients_within_budget(actual, exact(row), same, partial(terms, row))
+    assert_gradients_within_budget(actual, exact_gradients(row), same, partial(terms, row))
     for name, x in actual.items():
         what = f"gradient of {name}"
         if name in ("query", "key", "value"):
-            unread = ~exact(row)[name].any(axis=-1)
+            unread = ~exact_gradients(row)[name].any(axis=-1)
             assert not x[torch.as_tensor(unread)].any(), f"{what} where nothing is attended"
 
 

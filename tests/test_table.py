@@ -1,12 +1,8 @@
-"""Values by table: every score × shape × mask, in NumPy and PyTorch, against the oracle.
-
-The full product of three tables would say little more than its faces: all scores × all shapes with
-and without a mask, all scores × all masks, and all masks × all shapes for a product and for a sum.
-"""
+"""Values by table in NumPy and PyTorch, and PyTorch's own attention where it may be taken."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,53 +14,10 @@ import plain
 from anyscore import attention
 from anyscore.functional import plan
 from budget import assert_within_budget
-from cases import MASKS, SCORES, SHAPES, Case, applicable, case
+from cases import SCORES, SHAPES, case
+from table_rows import check, each_row, masks_of
 
-ROWS = sorted(
-    {(score, shape, mask) for score in SCORES for shape in SHAPES for mask in ("none", "four")}
-    | {(score, "heads", mask) for score in SCORES for mask in MASKS}
-    | {(s, shape, mask) for s in ("scaled_dot", "additive") for shape in SHAPES for mask in MASKS}
-)
-ROWS = [row for row in ROWS if applicable(*row[1:])]
 SDPA_KINDS = ("Dot", "ScaledDot", "Bilinear", "Cosine")
-PER_SHAPE = sorted({(score, shape) for score, shape, _ in ROWS})
-
-each_row = pytest.mark.parametrize(
-    ("score", "shape"), PER_SHAPE, ids=[f"{score}-{shape}" for score, shape in PER_SHAPE]
-)
-
-
-def masks_of(score: str, shape: str) -> list[str]:
-    return [mask for f, s, mask in ROWS if (f, s) == (score, shape)]
-
-
-@cache
-def exact(score: str, shape: str, mask: str) -> oracle.Result:
-    c = case(score, shape, mask)
-    built = c.score.build(c.parameters, np.asarray)
-    return oracle.attend(c.query, c.key, c.value, built, **c.masking(np.asarray))
-
-
-@cache
-def keep(shape: str, mask: str) -> np.ndarray:
-    c = case("dot", shape, mask)
-    masking, sizes = c.masking(np.asarray), (c.shape.lead, c.shape.queries, c.shape.keys)
-    lengths = oracle.lengths(masking.get("valid_lens"))
-    return oracle.allowed(masking.get("mask"), *sizes) & oracle.allowed(lengths, *sizes)
-
-
-def check(xp: Any, to: Any, c: Case, row: tuple[str, str, str], **options: Any) -> None:
-    """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
-    tensors, score = [to(x) for x in (c.query, c.key, c.value)], c.score.build(c.parameters, to)
-    array = np.asarray if xp is np else torch.as_tensor
-    call = partial(attention, *tensors, score=score, **c.masking(array), **options)
-    with np.errstate(all="ignore"):
-        same = plain.attend(xp, *tensors, score, array(keep(*row[1:])))
-    dtype = str(tensors[0].dtype).removeprefix("torch.")
-    found = call(return_weights=True, return_lse=True)
-    for name, actual, expected, simple in zip(found._fields, found, exact(*row), same, strict=True):
-        assert_within_budget(actual, expected, simple, f"{name} of {row}", dtype)
-    assert_within_budget(call(), exact(*row).output, same[0], f"output alone of {row}", dtype)
 
 
 @each_row

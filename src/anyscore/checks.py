@@ -212,7 +212,7 @@ def _check_seed(seed: Any) -> None:
     got = repr(seed)
     if kind is not None:
         xp = load(kind)
-        if xp.shape(seed) == () and "int" in xp.dtype(seed):
+        if xp.shape(seed) == () and ("int" in xp.dtype(seed) or "key" in xp.dtype(seed)):
             return
         got = f"{xp.dtype(seed)} of shape {xp.shape(seed)}"
     raise TypeError(f"dropout_seed must be an integer or an integer tensor (), got {got}.")

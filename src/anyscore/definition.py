@@ -17,7 +17,7 @@ def run(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:
     """Output, weights before dropout and log-sum-exp of a task, with dropout at rate p."""
     task, sizes, kept = _zeroed(xp, task), task.sizes, None
     if p:
-        seed = dropout.as_seed(xp, seed, like=task.value)
+        seed = xp.seed(seed, like=task.value)
         kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
         kept = split_heads(xp, kept, sizes.groups, True)
     score, keep = _split(xp, task)

@@ -15,7 +15,8 @@ from anyscore.ops import PLAIN, Array, Ops, framework
 class Attendable:
     """A mask lowered for one call: key j is attended if start ≤ j < stop and keep.
 
-    start, stop: int64, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0 and T_k.
+    start, stop: of the index dtype, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0
+    and T_k.
     keep: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
     """
 
@@ -157,15 +158,15 @@ class Call:
         if isinstance(x, int) and not isinstance(x, bool):  # however large
             x = min(max(x, 0), self.keys)
         xp, x = self.xp, self.per_query(x, name)
-        dtype = xp.dtype(x)
-        if dtype == "int64":  # the common case
+        dtype, index = xp.dtype(x), xp.index_dtype()
+        if dtype == index:  # the common case
             return xp.clip(x, 0, self.keys)
         if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
-            x = xp.astype(x, "float32" if "float" in dtype else "int64")
+            x = xp.astype(x, "float32" if "float" in dtype else index)
         if dtype == "uint64":  # what does not fit was above T_k
             x = xp.where(x < 0, self.keys, x)
         x = xp.where(x == x, x, nan)
-        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), "int64")
+        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), index)
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -215,7 +215,7 @@ def _lower_window(
         position = position + (call.keys - call.queries)
     if offset is not None:
         offset = call.per_query(offset, "offset", floats=False)
-        position = position + xp.astype(offset, "int64")
+        position = position + xp.astype(offset, xp.index_dtype())
     start = None if left is None else _clamp(xp, position - left, call.keys)
     stop = None if right is None else _clamp(xp, position + (right + 1), call.keys)
     return Attendable(start, stop)

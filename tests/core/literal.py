@@ -175,7 +175,7 @@ def kept_by_dropout(call: Call) -> np.ndarray:
     if not call.dropout:
         return np.ones((period, call.queries, call.keys), bool)
     xp = load("numpy")
-    seed = dropout.as_seed(xp, call.seed, call.a)
+    seed = xp.seed(call.seed, call.a)
     drawn = dropout.keep(xp, seed, call.dropout, (period,), call.queries, call.keys)
     return cast(np.ndarray, drawn)
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeAlias, cast
 Array: TypeAlias = Any
 """A tensor of any supported framework."""
 
-FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch"}
+FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 """Module in which a framework's tensor types are defined, which names its files here → its name."""
+_ALSO = {"jaxlib": "jax"}
 
 
 class Ops(Protocol):
@@ -24,6 +25,9 @@ class Ops(Protocol):
     def is_tracing(self) -> bool:
         """Whether shapes may be symbols now."""
 
+    def index_dtype(self) -> str:
+        """The dtype of positions and lengths: int64, or what the framework has of it."""
+
     def array(self, x: Any, like: Array) -> Array:
         """`x`, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
 
@@ -31,7 +35,7 @@ class Ops(Protocol):
     def dtype(self, x: Array) -> str: ...
     def astype(self, x: Array, dtype: str) -> Array: ...
     def arange(self, n: int, like: Array) -> Array:
-        """0 … n−1 as int64, on the device of `like`."""
+        """0 … n−1 in the index dtype, on the device of `like`."""
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array: ...
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array: ...
@@ -59,17 +63,30 @@ class Ops(Protocol):
     def any(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
     def matmul(self, x: Array, y: Array) -> Array: ...
     def cumsum(self, x: Array) -> Array:
-        """Sums along the last axis; of booleans, as int64."""
+        """Sums along the last axis; of booleans, in the index dtype."""
 
     def count(self, x: Array, n: int) -> Array:
-        """x int64 (..., m) in [0, n) → (..., n), how often each number occurs in the last axis."""
+        """x (..., m) in [0, n) → (..., n), how often each number occurs in the last axis.
+
+        Both are of the index dtype.
+        """
 
     def take(self, x: Array, index: Array) -> Array:
         """x (..., n) and index (..., m) → x[index] along the last axis; the others broadcast."""
 
     def stop_gradient(self, x: Array) -> Array: ...
+    def seed(self, x: Any, like: Array) -> Array:
+        """x, an integer or an integer tensor (), modulo 2⁶⁴, in a form that `words` takes."""
+
+    def words(self, x: Array) -> tuple[Array, Array]:
+        """Low and high 32-bit words of integers, in the dtype that the framework has for words."""
+
+    def xor(self, x: Array, y: Array) -> Array: ...
+    def add_word(self, x: Array, n: int) -> Array:
+        """(x + n) mod 2³² of words x."""
+
     def multiply_words(self, x: Array, factor: int) -> tuple[Array, Array]:
-        """High and low 32-bit words of x·factor; x holds 32-bit words in the type of `arange`."""
+        """High and low words of x·factor, of words x."""
 
     def masked_scores(self, a: Array, b: Array, keep: Array) -> Array:
         """`kept.scores`, with derivatives that keep its promise."""
@@ -97,7 +114,7 @@ def framework(x: object) -> str | None:
     if x is None or isinstance(x, PLAIN):
         return None
     roots = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
-    return next((root for root in roots if root in FRAMEWORKS), None)
+    return next((name for name in (_ALSO.get(x, x) for x in roots) if name in FRAMEWORKS), None)
 
 
 def load(name: str) -> Ops:
@@ -105,6 +122,8 @@ def load(name: str) -> Ops:
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
         from anyscore.ops import torch as ops
+    elif name == "jax":
+        from anyscore.ops import jax as ops  # type: ignore[no-redef]
     else:
         from anyscore.ops import numpy as ops  # type: ignore[no-redef]
     return cast(Ops, ops)

@@ -27,6 +27,9 @@ matmul = np.matmul
 broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
+xor = np.bitwise_xor
+
+_WORD = 0xFFFFFFFF
 
 
 def is_tracing() -> bool:
@@ -40,6 +43,10 @@ def where(condition: Array, x: Any, y: Any) -> Array:
     if isinstance(y, float) and isinstance(x, np.ndarray):
         y = x.dtype.type(y)
     return np.where(condition, x, y)
+
+
+def index_dtype() -> str:
+    return "int64"
 
 
 def array(x: Any, like: Array) -> Array:
@@ -100,6 +107,20 @@ def take(x: Array, index: Array) -> Array:
 
 def stop_gradient(x: Array) -> Array:
     return x
+
+
+def seed(x: Any, like: Array) -> Array:
+    if isinstance(x, int):
+        x = (x + 2**63) % 2**64 - 2**63
+    return np.asarray(x).astype(np.int64)
+
+
+def words(x: Array) -> tuple[Array, Array]:
+    return x & _WORD, (x >> 32) & _WORD
+
+
+def add_word(x: Array, n: int) -> Array:
+    return (x + n) & _WORD
 
 
 def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:

@@ -28,6 +28,13 @@ ceil = torch.ceil
 matmul = torch.matmul
 broadcast_to = torch.broadcast_to
 reshape = torch.reshape
+xor = torch.bitwise_xor
+
+_WORD = 0xFFFFFFFF
+
+
+def index_dtype() -> str:
+    return "int64"
 
 
 def array(x: Any, like: Tensor) -> Tensor:
@@ -103,10 +110,24 @@ def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()
 
 
+def seed(x: Any, like: Tensor) -> Tensor:
+    if isinstance(x, int):
+        x = (x + 2**63) % 2**64 - 2**63
+    return array(x, like=like).to(torch.int64)
+
+
+def words(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x & _WORD, (x >> 32) & _WORD
+
+
+def add_word(x: Tensor, n: int) -> Tensor:
+    return (x + n) & _WORD
+
+
 def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     # int64 products wrap around; their low 64 bits are those of the unsigned product.
     product = x * factor
-    return (product >> 32) & 0xFFFFFFFF, product & 0xFFFFFFFF
+    return (product >> 32) & _WORD, product & _WORD
 
 
 def is_tracing() -> bool:

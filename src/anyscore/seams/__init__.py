@@ -12,6 +12,8 @@ def load(name: str) -> Seam:
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
         from anyscore.seams import torch as seam
+    elif name == "jax":
+        from anyscore.seams import jax as seam  # type: ignore[no-redef]
     else:
         from anyscore.seams import numpy as seam  # type: ignore[no-redef]
     return cast(Seam, seam)

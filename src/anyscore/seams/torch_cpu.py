@@ -13,7 +13,6 @@ from torch import Tensor
 
 from anyscore import definition
 from anyscore.checks import Sizes
-from anyscore.dropout import as_seed
 from anyscore.factors import TANH, Factors
 from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
@@ -159,7 +158,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
     f, mask, sizes = cast(Factors, task.score), task.attendable or _EVERYTHING, task.sizes
     args = (
         f.pair.name, f.a, f.b, f.weight, f.key_bias, task.value, mask.start, mask.stop, mask.keep,
-        as_seed(_xp, seed, like=task.value) if dropout else None, task.packed,
+        _xp.seed(seed, like=task.value) if dropout else None, task.packed,
         float(f.scale), sizes.groups, float(dropout), math.prod(sizes.lead), sizes.lead,
     )  # fmt: skip
     if differentiable([*tensors(f), task.value]):

@@ -1,0 +1,178 @@
+"""JAX."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anyscore.ops import Array, Ops, kept
+
+_self = cast(Ops, sys.modules[__name__])
+
+logical_and = jnp.logical_and
+logical_not = jnp.logical_not
+isfinite = jnp.isfinite
+exp = jnp.exp
+log = jnp.log
+tanh = jnp.tanh
+sqrt = jnp.sqrt
+abs = jnp.abs
+ceil = jnp.ceil
+minimum = jnp.minimum
+maximum = jnp.maximum
+clip = jnp.clip
+where = jnp.where
+broadcast_to = jnp.broadcast_to
+reshape = jnp.reshape
+stack = jnp.stack
+sum = jnp.sum
+max = jnp.max
+any = jnp.any
+stop_gradient = jax.lax.stop_gradient
+xor = jnp.bitwise_xor
+
+
+def is_tracing() -> bool:
+    return False  # shapes are numbers always
+
+
+def index_dtype() -> str:
+    return str(jax.dtypes.canonicalize_dtype(np.int64).name)
+
+
+def array(x: Any, like: Array) -> Array:
+    if isinstance(x, jax.Array):
+        return x
+    x = np.asarray(x)
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8 and index_dtype() == "int32":
+        x = np.clip(x, -(2**31), 2**31 - 1).astype(np.int32)  # JAX would cut off the upper half
+    return jnp.asarray(x)
+
+
+def shape(x: Array) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def dtype(x: Array) -> str:
+    return str(x.dtype)
+
+
+def astype(x: Array, dtype: str) -> Array:
+    return x.astype(dtype)
+
+
+def arange(n: int, like: Array) -> Array:
+    return jnp.arange(n, dtype=index_dtype())
+
+
+def transpose(x: Array) -> Array:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def matmul(x: Array, y: Array) -> Array:
+    # The default of accelerators rounds what it multiplies to 8 or 11 bits.
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+
+
+def cumsum(x: Array) -> Array:
+    return jnp.cumsum(x, axis=-1, dtype=index_dtype() if x.dtype == bool else None)
+
+
+def count(x: Array, n: int) -> Array:
+    rows = x.reshape(-1, x.shape[-1])
+    row = jnp.arange(len(rows))[:, None]
+    counts = jnp.zeros((len(rows), n), x.dtype).at[row, rows].add(1)
+    return counts.reshape(*x.shape[:-1], n)
+
+
+def take(x: Array, index: Array) -> Array:
+    lead = jnp.broadcast_shapes(x.shape[:-1], index.shape[:-1])
+    x = jnp.broadcast_to(x, (*lead, x.shape[-1]))
+    return jnp.take_along_axis(x, jnp.broadcast_to(index, (*lead, index.shape[-1])), axis=-1)
+
+
+# Dropout counts in 32-bit words, which JAX has without being asked for 64 bits.
+
+
+def seed(x: Any, like: Array) -> Array:
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.bits(x, (2,), np.uint32)
+    if isinstance(x, jax.Array):
+        return jnp.stack(words(x))
+    x = int(x) % 2**64
+    return jnp.array([x & 0xFFFFFFFF, x >> 32], np.uint32)
+
+
+def words(x: Array) -> tuple[Array, Array]:
+    if x.dtype == np.uint32 and x.shape == (2,):  # a seed
+        return x[0], x[1]
+    if x.dtype.itemsize == 8:
+        return (x & 0xFFFFFFFF).astype(np.uint32), (x >> 32).astype(np.uint32)
+    return x.astype(np.uint32), (x >> 31 if x.dtype.kind == "i" else x * 0).astype(np.uint32)
+
+
+def add_word(x: Array, n: int) -> Array:
+    return x + np.uint32(n)
+
+
+def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
+    low, high = x & np.uint32(0xFFFF), x >> 16
+    by_low, by_high = np.uint32(factor & 0xFFFF), np.uint32(factor >> 16)
+    bottom, cross = low * by_low, high * by_low  # each below 2³²
+    middle = low * by_high + (bottom >> 16)  # also: 0xFFFF² + 0xFFFF
+    middle_low = (middle & np.uint32(0xFFFF)) + (cross & np.uint32(0xFFFF))
+    top = high * by_high + (middle >> 16) + (cross >> 16) + (middle_low >> 16)
+    return top, x * np.uint32(factor)
+
+
+# The derivatives of `kept`, of any order in reverse mode; forward mode raises.
+
+
+@jax.custom_vjp
+def masked_scores(a: Array, b: Array, keep: Array) -> Array:
+    return kept.scores(_self, a, b, keep)
+
+
+def _scores_forward(a: Array, b: Array, keep: Array) -> tuple[Array, Any]:
+    return masked_scores(a, b, keep), (a, b, keep)
+
+
+def _scores_backward(saved: Any, ds: Array) -> tuple[Array, Array, None]:
+    a, b, keep = saved
+    da = masked_sum(ds, b, keep)
+    db = masked_sum(transpose(ds), a, transpose(keep))
+    return _sum_to(da, a.shape), _sum_to(db, b.shape), None
+
+
+masked_scores.defvjp(_scores_forward, _scores_backward)
+
+
+@jax.custom_vjp
+def masked_sum(p: Array, v: Array, keep: Array) -> Array:
+    return kept.sum(_self, p, v, keep)
+
+
+def _sum_forward(p: Array, v: Array, keep: Array) -> tuple[Array, Any]:
+    return masked_sum(p, v, keep), (p, v, keep)
+
+
+def _sum_backward(saved: Any, do: Array) -> tuple[Array, Array, None]:
+    p, v, keep = saved
+    dp = masked_scores(do, v, keep)
+    dv = masked_sum(transpose(p), do, transpose(keep))
+    return _sum_to(dp, p.shape), _sum_to(dv, v.shape), None
+
+
+masked_sum.defvjp(_sum_forward, _sum_backward)
+
+
+def _sum_to(x: Array, shape: Sequence[int]) -> Array:
+    """x summed over the dimensions that were broadcast from this shape."""
+    x = jnp.sum(x, axis=tuple(range(x.ndim - len(shape))))
+    axes = [i for i, n in enumerate(shape) if n == 1 != x.shape[i]]
+    return jnp.sum(x, axis=tuple(axes), keepdims=True)

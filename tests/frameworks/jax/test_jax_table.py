@@ -1,0 +1,64 @@
+"""Scores × masks in JAX against the oracle: values, and gradients of what is compiled.
+
+A part of the tables: JAX compiles every operation anew for every shape, a second or two a row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plain
+from anyscore import Score, attention
+from budget import assert_gradients_within_budget
+from cases import SCORES, case
+from gradient_rows import exact_gradients, projections, terms
+from table_rows import check, keep, masks_of
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_values(score: str) -> None:
+    for mask in masks_of(score, "heads"):
+        row = (score, "heads", mask)
+        check(jnp, jnp.asarray, case(*row), row)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients(score: str, dtype: Any) -> None:
+    """Compiled, of everything at once."""
+    row = (score, "heads", "four")
+    c = case(*row)
+    array = partial(jnp.asarray, dtype=dtype)
+    inputs = {"query": array(c.query), "key": array(c.key), "value": array(c.value)}
+    built = c.score.build(c.parameters, array)
+    inputs |= built.tensors() if isinstance(built, Score) else {}
+    masking = c.masking(np.asarray)
+    upstream = [jnp.asarray(x, dtype) for x in projections(row)]
+
+    def through(call: Any) -> Any:
+        def total(given: dict[str, Any]) -> Any:
+            fields = {**c.parameters, **{x: given[x] for x in given if x in c.parameters}}
+            built = c.score.build(fields, array)
+            results = call(given["query"], given["key"], given["value"], built)
+            return sum((x * g).sum() for x, g in zip(results, upstream, strict=True))
+
+        return {name: np.asarray(x) for name, x in jax.jit(jax.grad(total))(inputs).items()}
+
+    def ours(*tensors: Any) -> Any:
+        found = attention(*tensors[:3], score=tensors[3], **masking, return_lse=True)
+        return found.output, jnp.where(jnp.isfinite(found.lse), found.lse, 0.0)
+
+    def plainly(*tensors: Any) -> Any:
+        output, _, lse = plain.attend(jnp, *tensors, jnp.asarray(keep(*row[1:])))
+        return output, jnp.where(jnp.isfinite(lse), lse, 0.0)
+
+    actual = through(ours)
+    same = through(plainly) if c.shape.keys else actual
+    assert actual.keys() == exact_gradients(row).keys()
+    assert_gradients_within_budget(actual, exact_gradients(row), same, partial(terms, row))
