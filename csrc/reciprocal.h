@@ -15,12 +15,12 @@ struct Divide {
     template <class T> static constexpr T CAP = sizeof(T) == 4 ? T(0x1p60) : T(0x1p500);  // SHARE of them may be multiplied
     template <class V> static ANYSCORE_INLINE V ratio(V x, V y) { return x / y; }
 
-    // Of any x. 0 beyond CAP, as its square would be no normal number, which costs Intel's processors a
-    // hundred cycles; those with AVX-512 that divide fast take no harm.
+    // Of any x. 0 beyond CAP: its square would be no normal number, which costs Intel's processors a
+    // hundred cycles. Float32 by division under AVX-512 is for processors that take no harm.
     template <class T, int N> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
         for (int t = 0; t < N; t++) {
             r[t] = T(1) / x[t];
-            if (ANYSCORE_VECTOR_BYTES < 64) r[t] = x[t] < CAP<T> ? r[t] : fill(T(0));
+            if (ANYSCORE_VECTOR_BYTES < 64 || sizeof(T) == 8) r[t] = x[t] < CAP<T> ? r[t] : fill(T(0));
         }
     }
 };

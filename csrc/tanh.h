@@ -60,7 +60,7 @@ public:
     // Few keys of a last panel stay rows: lanes along them would be mostly empty.
     void panel(int first, int count, T* to) const {
         if (are_rows(count)) {
-            for (int j = 0; j < count; j++) std::memcpy(to + j * padded, Rows::key + (first + j) * padded, std::size_t(padded) * sizeof(T));
+            for (Size k = 0; k < count * padded; k++) to[k] = Rows::key[first * padded + k];
             return;
         }
         for (Size d = 0; d < padded; d += L) {
