@@ -53,10 +53,9 @@ def keep(shape: str, mask: str) -> np.ndarray:
 def check(xp: Any, to: Any, c: Case, row: tuple[str, str, str], **options: Any) -> None:
     """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
     tensors, score = [to(x) for x in (c.query, c.key, c.value)], c.score.build(c.parameters, to)
-    array = np.asarray if xp is np else getattr(xp, "as_tensor", None) or xp.asarray
-    call = partial(attention, *tensors, score=score, **c.masking(array), **options)
+    call = partial(attention, *tensors, score=score, **c.masking(xp.asarray), **options)
     with np.errstate(all="ignore"):
-        same = plain.attend(xp, *tensors, score, array(keep(*row[1:])))
+        same = plain.attend(xp, *tensors, score, xp.asarray(keep(*row[1:])))
     dtype = str(tensors[0].dtype).removeprefix("torch.")
     found = call(return_weights=True, return_lse=True)
     for name, actual, expected, simple in zip(found._fields, found, exact(*row), same, strict=True):

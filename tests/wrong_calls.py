@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,11 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"score": Additive(z(3, 5, dtype="float32"), z(3, 5), z(3))},
         TypeError,
         "query is float64 but Additive.W_q is float32: convert them to one dtype.",
+    ),
+    (
+        {"score": Additive(SimpleNamespace(shape=(3, 5)), z(3, 5), z(3))},  # as a data frame
+        TypeError,
+        "Additive.W_q is a SimpleNamespace, expected a tensor.",
     ),
     ({"score": "dot"}, TypeError, f"{SCORE} 'dot'."),
     ({"score": ScaledDot}, TypeError, f"{SCORE} {ScaledDot!r}."),

@@ -79,7 +79,7 @@ def _look(query: Array, key: Array, value: Array, score: Any) -> Any:
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
         shape = getattr(x, "shape", None)
         is_number = not shape and (shape is None or isinstance(x, Real))
-        look.append((type(x), x) if is_number else (type(x), shape, x.dtype))
+        look.append((type(x), x) if is_number else (type(x), shape, getattr(x, "dtype", None)))
     return tuple(look)
 
 

@@ -24,8 +24,7 @@ def philox(xp: Ops, counter: list[Array], key: tuple[Array, Array]) -> list[Arra
     for _ in range(10):
         high0, low0 = xp.multiply_words(c0, _MULTIPLIERS[0])
         high1, low1 = xp.multiply_words(c2, _MULTIPLIERS[1])
-        c0, c1 = xp.xor(xp.xor(high1, c1), k0), low1
-        c2, c3 = xp.xor(xp.xor(high0, c3), k1), low0
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = xp.add_word(k0, _WEYL[0]), xp.add_word(k1, _WEYL[1])
     return [c0, c1, c2, c3]
 

@@ -81,7 +81,6 @@ class Ops(Protocol):
     def words(self, x: Array) -> tuple[Array, Array]:
         """Low and high 32-bit words of integers, in the dtype that the framework has for words."""
 
-    def xor(self, x: Array, y: Array) -> Array: ...
     def add_word(self, x: Array, n: int) -> Array:
         """(x + n) mod 2³² of words x."""
 

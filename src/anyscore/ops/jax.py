@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -34,7 +35,6 @@ sum = jnp.sum
 max = jnp.max
 any = jnp.any
 stop_gradient = jax.lax.stop_gradient
-xor = jnp.bitwise_xor
 
 
 def is_tracing() -> bool:
@@ -133,42 +133,24 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
 # The derivatives of `kept`, of any order in reverse mode; forward mode raises.
 
 
-@jax.custom_vjp
-def masked_scores(a: Array, b: Array, keep: Array) -> Array:
-    return kept.scores(_self, a, b, keep)
+def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
+    """A product of `kept`, with its derivatives."""
+    product = jax.custom_vjp(partial(value, _self))
+
+    def forward(x: Array, y: Array, keep: Array) -> tuple[Array, Any]:
+        return product(x, y, keep), (x, y, keep)
+
+    def backward(saved: Any, upstream: Array) -> tuple[Array, Array, None]:
+        x, y, _ = saved
+        dx, dy = slopes(_self, *saved, upstream)
+        return _sum_to(dx, x.shape), _sum_to(dy, y.shape), None
+
+    product.defvjp(forward, backward)
+    return product
 
 
-def _scores_forward(a: Array, b: Array, keep: Array) -> tuple[Array, Any]:
-    return masked_scores(a, b, keep), (a, b, keep)
-
-
-def _scores_backward(saved: Any, ds: Array) -> tuple[Array, Array, None]:
-    a, b, keep = saved
-    da = masked_sum(ds, b, keep)
-    db = masked_sum(transpose(ds), a, transpose(keep))
-    return _sum_to(da, a.shape), _sum_to(db, b.shape), None
-
-
-masked_scores.defvjp(_scores_forward, _scores_backward)
-
-
-@jax.custom_vjp
-def masked_sum(p: Array, v: Array, keep: Array) -> Array:
-    return kept.sum(_self, p, v, keep)
-
-
-def _sum_forward(p: Array, v: Array, keep: Array) -> tuple[Array, Any]:
-    return masked_sum(p, v, keep), (p, v, keep)
-
-
-def _sum_backward(saved: Any, do: Array) -> tuple[Array, Array, None]:
-    p, v, keep = saved
-    dp = masked_scores(do, v, keep)
-    dv = masked_sum(transpose(p), do, transpose(keep))
-    return _sum_to(dp, p.shape), _sum_to(dv, v.shape), None
-
-
-masked_sum.defvjp(_sum_forward, _sum_backward)
+masked_scores = _product(kept.scores, kept.scores_slopes)
+masked_sum = _product(kept.sum, kept.sum_slopes)
 
 
 def _sum_to(x: Array, shape: Sequence[int]) -> Array:

@@ -21,6 +21,16 @@ def scores(xp: Ops, a: Array, b: Array, keep: Array) -> Array:
     return xp.where(keep, xp.matmul(a, xp.transpose(b)), 0.0)
 
 
+def scores_slopes(xp: Ops, a: Array, b: Array, keep: Array, ds: Array) -> tuple[Array, Array]:
+    """da and db of `scores`, not yet summed over what was broadcast."""
+    return xp.masked_sum(ds, b, keep), xp.masked_sum(xp.transpose(ds), a, xp.transpose(keep))
+
+
+def sum_slopes(xp: Ops, p: Array, v: Array, keep: Array, do: Array) -> tuple[Array, Array]:
+    """dp and dv of `sum`, not yet summed over what was broadcast."""
+    return xp.masked_scores(do, v, keep), xp.masked_sum(xp.transpose(p), do, xp.transpose(keep))
+
+
 def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
     """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n).
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from anyscore.ops import Array, Ops, kept
+from anyscore.ops.words import add_word, signed, words  # noqa: F401 (of Ops)
 
 _self = cast(Ops, sys.modules[__name__])
 
@@ -27,9 +28,6 @@ matmul = np.matmul
 broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
-xor = np.bitwise_xor
-
-_WORD = 0xFFFFFFFF
 
 
 def is_tracing() -> bool:
@@ -110,17 +108,8 @@ def stop_gradient(x: Array) -> Array:
 
 
 def seed(x: Any, like: Array) -> Array:
-    if isinstance(x, int):
-        x = (x + 2**63) % 2**64 - 2**63
+    x = signed(x) if isinstance(x, int) else x
     return np.asarray(x).astype(np.int64)
-
-
-def words(x: Array) -> tuple[Array, Array]:
-    return x & _WORD, (x >> 32) & _WORD
-
-
-def add_word(x: Array, n: int) -> Array:
-    return (x + n) & _WORD
 
 
 def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:

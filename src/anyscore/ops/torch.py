@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from anyscore.ops import DTYPES, Ops, kept
+from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of Ops)
 
 _self = cast(Ops, sys.modules[__name__])
 _NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
@@ -28,9 +29,6 @@ ceil = torch.ceil
 matmul = torch.matmul
 broadcast_to = torch.broadcast_to
 reshape = torch.reshape
-xor = torch.bitwise_xor
-
-_WORD = 0xFFFFFFFF
 
 
 def index_dtype() -> str:
@@ -111,23 +109,14 @@ def stop_gradient(x: Tensor) -> Tensor:
 
 
 def seed(x: Any, like: Tensor) -> Tensor:
-    if isinstance(x, int):
-        x = (x + 2**63) % 2**64 - 2**63
+    x = signed(x) if isinstance(x, int) else x
     return array(x, like=like).to(torch.int64)
-
-
-def words(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x & _WORD, (x >> 32) & _WORD
-
-
-def add_word(x: Tensor, n: int) -> Tensor:
-    return (x + n) & _WORD
 
 
 def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     # int64 products wrap around; their low 64 bits are those of the unsigned product.
     product = x * factor
-    return (product >> 32) & _WORD, product & _WORD
+    return (product >> 32) & WORD, product & WORD
 
 
 def is_tracing() -> bool:
@@ -176,9 +165,8 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (ds,), (a, b, keep) = grads, ctx.saved_tensors
-        da = masked_sum(ds, b, keep).sum_to_size(a.shape)
-        db = masked_sum(ds.mT, a, keep.mT).sum_to_size(b.shape)
-        return da, db, None
+        da, db = kept.scores_slopes(_self, a, b, keep, ds)
+        return da.sum_to_size(a.shape), db.sum_to_size(b.shape), None
 
 
 class _Sum(torch.autograd.Function):
@@ -195,6 +183,5 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (do,), (p, v, keep) = grads, ctx.saved_tensors
-        dp = masked_scores(do, v, keep).sum_to_size(p.shape)
-        dv = masked_sum(p.mT, do, keep.mT).sum_to_size(v.shape)
-        return dp, dv, None
+        dp, dv = kept.sum_slopes(_self, p, v, keep, do)
+        return dp.sum_to_size(p.shape), dv.sum_to_size(v.shape), None
