@@ -46,9 +46,7 @@ void Arrays::check(const char* name, View& array, const std::vector<Size>& tail,
     std::size_t rank = full.size();
     full.insert(full.end(), tail.begin(), tail.end());
     std::vector<Size> got = array.shape;
-    if (array.shape.size() >= tail.size())
-        while (array.shape.size() < full.size())
-            array.shape.insert(array.shape.begin(), 1), array.strides.insert(array.strides.begin(), 0);
+    if (array.shape.size() >= tail.size()) array.fill_up(full.size());
     bool fits = array.shape.size() == full.size();
     for (std::size_t i = 0; fits && i < full.size(); i++) {
         bool broadcast = (i < rank || one) && array.shape[i] == 1;
@@ -74,8 +72,7 @@ void Arrays::copy(View& array) {
             at -= array.strides[r] * array.shape[r], index[r] = 0;
         }
     }
-    Size stride = 1;
-    for (std::size_t r = rank; r-- > 0; stride *= array.shape[r]) array.strides[r] = stride;
+    array.strides = dense_strides(array.shape);
     array.data = block.data;
     copies.push_back(std::move(block));
 }
@@ -125,16 +122,15 @@ Keep Arrays::keep(View& array, Size queries, Size keys) {
 
 void* Arrays::contiguous(const char* name, const View& array, const std::vector<Size>& expected) {
     if (array.shape != expected) refuse(name, "has shape " + text(array.shape) + ", expected " + text(expected));
-    Size stride = 1;
-    for (std::size_t i = expected.size(); array.size() && i-- > 0; stride *= expected[i])
-        if (expected[i] > 1 && array.strides[i] != stride) refuse(name, "must be C-contiguous");
+    std::vector<Size> strides = dense_strides(expected);
+    for (std::size_t i = 0; array.size() && i < expected.size(); i++)
+        if (expected[i] > 1 && array.strides[i] != strides[i]) refuse(name, "must be C-contiguous");
     return array.data;
 }
 
 Gradient Arrays::gradient(const char* name, Output& to, const View& input, Type sums, bool of_keys) {
     if (!to || !input) return {};
-    to.shape.insert(to.shape.begin(), input.shape.size() - std::min(input.shape.size(), to.shape.size()), 1);
-    to.strides.insert(to.strides.begin(), to.shape.size() - to.strides.size(), 0);
+    to.fill_up(input.shape.size());
     void* data = contiguous(name, to, input.shape);
     if (type(name, to) != sums) refuse(name, "must have the type of lse");
     Size count;

@@ -7,14 +7,13 @@ namespace anyscore::ANYSCORE_ISA {
 
 template <class T> struct TanhLimits;
 template <> struct TanhLimits<float> {
-    static constexpr float CAP = 0x1p60f;    // on x: two may be multiplied
     static constexpr float C_MAX = 0x1p26f;  // what weighs less than this part of w_max weighs nothing
     static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
     static constexpr float HUGE_INPUT = 0x1p20f;  // |a|, |b| beyond which exponents lose digits
     static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
 };
 template <> struct TanhLimits<double> {
-    static constexpr double CAP = 0x1p500, C_MAX = 0x1p55, NARROW = 320.0, HUGE_INPUT = 0x1p40;
+    static constexpr double C_MAX = 0x1p55, NARROW = 320.0, HUGE_INPUT = 0x1p40;
     static constexpr double MAX_EXPONENT = 440.0, MIN_EXPONENT = -900.0;
 };
 

@@ -191,7 +191,7 @@ private:
 
     // Σ w (r − ½) over the vectors of features, for KEYS keys at a time.
     template <int KEYS> ANYSCORE_INLINE void few_tile(const T* a, const T* keys, Size stride, V* sums) const {
-        V sum[KEYS], cap = fill(TanhLimits<T>::CAP);
+        V sum[KEYS], cap = fill(Divide::CAP<T>);
         for (int j = 0; j < KEYS; j++) sum[j] = -load(middle);
         Size d = 0;
         for (; d + 2 * L <= padded; d += 2 * L) {
@@ -216,7 +216,7 @@ private:
         for (int j = 0; j < KEYS; j++) {
             const T* b = keys + j * stride + d;
             T power[L];
-            for (int l = 0; l < L; l++) power[l] = min(a[d + l] * b[l], TanhLimits<T>::CAP);
+            for (int l = 0; l < L; l++) power[l] = min(a[d + l] * b[l], Divide::CAP<T>);
             if (forms[d / L] == WIDE)
                 for (int l = 0; l < L; l++)
                     power[l] = range.wide[d + l] > 0 ? exp_clamped(2 * (a[d + l] + b[l])) : power[l];

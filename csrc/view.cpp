@@ -29,9 +29,7 @@ void take(const dl::dltensor& from, View& to) {
     to.data = (char*)from.data + from.byte_offset;
     to.dtype = from.dtype;
     to.shape.assign(from.shape, from.shape + from.ndim);
-    to.strides.resize(std::size_t(from.ndim));
-    Size stride = 1;
-    for (int i = from.ndim; i-- > 0; stride *= from.shape[i]) to.strides[std::size_t(i)] = from.strides ? from.strides[i] : stride;
+    to.strides = from.strides ? std::vector<Size>(from.strides, from.strides + from.ndim) : dense_strides(to.shape);
     to.given = true;
 }
 
@@ -46,6 +44,13 @@ template <class A> bool borrow(nanobind::handle x, View& to) {
 }
 
 }  // namespace
+
+std::vector<Size> dense_strides(const std::vector<Size>& shape) {
+    std::vector<Size> strides(shape.size());
+    Size stride = 1;
+    for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
+    return strides;
+}
 
 bool view(PyObject* x, bool writes, View& to) {
     const Exchange* exchange = PyObject_CheckBuffer(x) ? nullptr : exchange_of(x);

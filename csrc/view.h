@@ -4,11 +4,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "call.h"
 
 namespace anyscore {
+
+// Of an array without gaps, in row-major order.
+std::vector<Size> dense_strides(const std::vector<Size>& shape);
 
 // Memory on the CPU. An argument that may be None is a View that is not given.
 struct View {
@@ -18,6 +22,11 @@ struct View {
     bool given = false;
     nanobind::ndarray<> owner;  // where the array had to be asked for it
 
+    // Leading dimensions of 1 make the rank at least this.
+    void fill_up(std::size_t rank) {
+        std::size_t missing = rank - std::min(rank, shape.size());
+        shape.insert(shape.begin(), missing, 1), strides.insert(strides.begin(), missing, 0);
+    }
     explicit operator bool() const { return given; }
     Size rank() const { return Size(shape.size()); }
     Size size() const {
