@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 
 from anyscore.kernels import cpu
 
-torch.set_num_threads(1)
+if find_spec("torch"):
+    import torch
+
+    torch.set_num_threads(1)
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
 
@@ -17,7 +21,8 @@ settings.load_profile("deterministic")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     np.random.seed(0)
-    torch.manual_seed(0)
+    if find_spec("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = 
     return function(given.pop("query"), given.pop("key"), given.pop("value"), **given)
 
 
-TENSOR = "expected a tensor of one of: NumPy, PyTorch, JAX."
+TENSOR = "expected a tensor of one of: NumPy, PyTorch, JAX, TensorFlow, MXNet."
 DTYPES = "expected one of float32, float64, bfloat16, float16."
 BOOLEAN = "must be boolean with True = may attend, got"
 FLOAT = (

@@ -12,7 +12,13 @@ from typing import Any, Protocol, TypeAlias, cast
 Array: TypeAlias = Any
 """A tensor of any supported framework."""
 
-FRAMEWORKS = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
+FRAMEWORKS = {
+    "numpy": "NumPy",
+    "torch": "PyTorch",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+    "mxnet": "MXNet",
+}
 """Module in which a framework's tensor types are defined, which names its files here → its name."""
 _ALSO = {"jaxlib": "jax"}
 
@@ -41,6 +47,8 @@ class Ops(Protocol):
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array: ...
     def transpose(self, x: Array) -> Array:
         """The last two axes exchanged."""
+
+    def swapaxes(self, x: Array, one: int, other: int) -> Array: ...
 
     def stack(self, xs: list[Array], axis: int) -> Array: ...
     def where(self, condition: Array, x: Any, y: Any) -> Array: ...
@@ -123,6 +131,10 @@ def load(name: str) -> Ops:
         from anyscore.ops import torch as ops
     elif name == "jax":
         from anyscore.ops import jax as ops  # type: ignore[no-redef]
+    elif name == "tensorflow":
+        from anyscore.ops import tensorflow as ops  # type: ignore[no-redef]
+    elif name == "mxnet":
+        from anyscore.ops import mxnet as ops  # type: ignore[no-redef]
     else:
         from anyscore.ops import numpy as ops  # type: ignore[no-redef]
     return cast(Ops, ops)

@@ -74,6 +74,10 @@ def transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
+def swapaxes(x: Array, one: int, other: int) -> Array:
+    return jnp.swapaxes(x, one, other)
+
+
 def matmul(x: Array, y: Array) -> Array:
     # The default of accelerators rounds what it multiplies to 8 or 11 bits.
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -71,6 +71,10 @@ def transpose(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
+def swapaxes(x: Array, one: int, other: int) -> Array:
+    return np.swapaxes(x, one, other)
+
+
 def clip(x: Array, low: int, high: int) -> Array:
     return np.clip(x, low, high)
 

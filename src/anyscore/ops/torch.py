@@ -61,6 +61,10 @@ def transpose(x: Tensor) -> Tensor:
     return x.mT
 
 
+def swapaxes(x: Tensor, one: int, other: int) -> Tensor:
+    return x.transpose(one, other)
+
+
 def stack(xs: list[Tensor], axis: int) -> Tensor:
     return torch.stack(xs, dim=axis)
 

@@ -14,6 +14,10 @@ def load(name: str) -> Seam:
         from anyscore.seams import torch as seam
     elif name == "jax":
         from anyscore.seams import jax as seam  # type: ignore[no-redef]
+    elif name == "tensorflow":
+        from anyscore.seams import tensorflow as seam  # type: ignore[no-redef]
+    elif name == "mxnet":
+        from anyscore.seams import mxnet as seam  # type: ignore[no-redef]
     else:
         from anyscore.seams import numpy as seam  # type: ignore[no-redef]
     return cast(Seam, seam)

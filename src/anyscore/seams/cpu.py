@@ -1,13 +1,44 @@
-"""Which tasks the C++ core takes, whatever the framework."""
+"""What the seams of all frameworks share about the C++ core: which tasks it takes, and in what."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from numbers import Real
+from typing import Any, cast
 
+from anyscore import definition
+from anyscore.checks import Sizes
 from anyscore.factors import Factors
+from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
-from anyscore.ops import Array
+from anyscore.ops import Array, Ops
 from anyscore.task import Task
+
+_PAIRS = {pair.name: pair for pair in cpu.PAIRS}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the core is told beside arrays; plain numbers.
+
+    groups: query heads per key/value head. period: dropout counts leading indices modulo it. lead:
+    the leading dimensions of the output.
+    """
+
+    pair: str
+    scale: float
+    groups: int
+    dropout: float
+    period: int
+    lead: tuple[int, ...]
+
+
+def settings(task: Task, dropout: float) -> Settings:
+    """Those of a task that the core takes."""
+    f, sizes = cast(Factors, task.score), task.sizes
+    period = math.prod(sizes.lead)
+    return Settings(f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead)
 
 
 def obstacle(task: Task) -> str | None:
@@ -25,3 +56,21 @@ def obstacle(task: Task) -> str | None:
 def tensors(f: Factors) -> list[Array]:
     """Those of the factors that a derivative may be taken with respect to."""
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+
+
+def by_definition(
+    xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, seed: Any, dtype: str
+) -> tuple[Array, Array]:
+    """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
+    a, b, weight, key_bias, value = inputs
+    task = Task(
+        Factors(a, b, _PAIRS[settings.pair], weight, settings.scale, key_bias=key_bias),
+        value,
+        mask if mask.some else None,
+        zeroed=not mask.some,
+        mixed=mask.some,
+        sizes=Sizes(settings.lead, xp.shape(a)[-2], xp.shape(b)[-2], settings.groups),
+        dtype=dtype,
+    )
+    output, _, lse = definition.run(xp, task, settings.dropout, seed)
+    return output, lse

@@ -11,15 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore import definition
-from anyscore.checks import Sizes
 from anyscore.factors import TANH, Factors
 from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, load
 from anyscore.routes import Route
 from anyscore.seams import torch_ops
-from anyscore.seams.cpu import obstacle, tensors
+from anyscore.seams.cpu import Settings, by_definition, obstacle, tensors
 from anyscore.seams.torch_modes import (
     apply,
     differentiable,
@@ -34,7 +32,6 @@ from anyscore.task import Task
 
 _xp = load("torch")
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
-_PAIRS = {pair.name: pair for pair in cpu.PAIRS}
 _EVERYTHING = Attendable()
 
 
@@ -97,12 +94,15 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         *inputs, start, stop, keep, seed, d_output, d_lse = ctx.saved_tensors
-        settings = Attendable(start, stop, keep), seed, *ctx.settings
+        pair, scale, groups, dropout, period, lead = ctx.settings
+        told = Settings(pair, scale, groups, dropout, period, tuple(lead))
+        mask = Attendable(start, stop, keep)
+        dtype = str(torch_ops.accumulation(*inputs)).removeprefix("torch.")
         present = [i for i, x in enumerate(inputs) if x is not None]
 
         def run(*xs: Tensor) -> tuple[Tensor, Tensor]:
             given = dict(zip(present, xs, strict=True))
-            return _by_definition([given.get(i) for i in range(5)], *settings)
+            return by_definition(_xp, told, [given.get(i) for i in range(5)], mask, seed, dtype)
 
         def gradients(d_output: Tensor, d_lse: Tensor, *xs: Tensor) -> Any:
             return torch.func.vjp(run, *xs)[1]((d_output, d_lse))
@@ -116,25 +116,6 @@ class _Backward(torch.autograd.Function):
             None, *(of_inputs.get(i) for i in range(5)), *(None,) * 6, d_output, d_lse,
             *(None,) * 5,
         )  # fmt: skip
-
-
-def _by_definition(
-    inputs: list[Any], mask: Attendable, seed: Maybe, pair: str, scale: float, groups: int,
-    dropout: float, period: int, lead: tuple[int, ...],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Output and log-sum-exp as the definition has them."""
-    a, b, weight, key_bias, value = inputs
-    task = Task(
-        Factors(a, b, _PAIRS[pair], weight, scale, key_bias=key_bias),
-        value,
-        mask if mask.some else None,
-        zeroed=not mask.some,
-        mixed=mask.some,
-        sizes=Sizes(tuple(lead), a.shape[-2], b.shape[-2], groups),
-        dtype=str(torch_ops.accumulation(*inputs)).removeprefix("torch."),
-    )
-    output, _, lse = definition.run(_xp, task, dropout, seed)
-    return output, lse
 
 
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
