@@ -1,13 +1,19 @@
-"""What the layers of all frameworks share: the names of scores, their parameters, old names."""
+"""What the layers of all frameworks share: the names of scores, their parameters, old names.
+
+A layer holds the `Recipe` of its score. At its first call, or when it is made with both widths, the
+recipe meets them: then it is known which parameters there are, and from their values the score is
+built at every call.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias, cast
 
-from anyscore.checks import OF_KEYS
+from anyscore.checks import OF_KEYS, check_size, check_widths
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
@@ -38,6 +44,9 @@ SCORES: dict[str, type[Score]] = {
     "gatv2": GATv2,
 }
 """The names that layers and the command line know scores by."""
+
+AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array]
+"""A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
 
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
@@ -73,6 +82,114 @@ class Parameter:
     @property
     def name(self) -> str:
         return f"log_{self.field}" if self.logarithm else self.field
+
+    @property
+    def bound(self) -> float:
+        """It starts uniform in [−bound, bound]; 0: as `start` instead."""
+        return self.init.bound
+
+    @property
+    def start(self) -> float:
+        return math.log(self.init.value) if self.logarithm else self.init.value
+
+
+@dataclass(frozen=True)
+class Met:
+    """A score whose widths are known: its parameters, in order, and its fields that have none."""
+
+    score: AnyScore
+    parameters: tuple[Parameter, ...] = ()
+    fixed: Mapping[str, float | None] | None = None
+
+    def build(self, xp: Ops, values: Mapping[str, Array]) -> Any:
+        """The score from the values of the parameters, by name."""
+        if isinstance(self.score, Score):
+            return replace(self.score, **values)
+        if not isinstance(self.score, type):
+            return self.score
+        made: dict[str, Any] = dict(self.fixed or {})
+        for p in self.parameters:
+            x = values[p.name]
+            made[p.field] = x[0] if p.row else xp.exp(x) if p.logarithm else x
+        return self.score(**made)
+
+
+class Recipe:
+    """The score that a layer was asked for, checked.
+
+    score: a name of `SCORES` or a class, with hidden, d_q, … as `specify` takes them, or a score
+    object or a callable, which have all they need. names: of the parameters that a layer holds.
+
+    Raises TypeError, ValueError: an unknown score, or sizes and numbers that it lacks or has not.
+    """
+
+    def __init__(
+        self,
+        score: AnyScore,
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        bias: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        projected: bool = False,
+        **numbers: Any,
+    ) -> None:
+        sizes = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "heads": heads, "kv_heads": kv_heads}
+        check_size(**sizes)
+        if heads and kv_heads and heads % kv_heads:
+            raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
+        self.score: Any = find_score(score) if isinstance(score, str) else score
+        self.named = is_named(score)
+        self.d_q, self.d_k = d_q, d_k
+        self.names: tuple[str, ...] = ()
+        if self.named:
+            self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
+            self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
+            self._options["numbers"] = numbers
+            made, _ = specify(cast(type[Score], self.score), 1, 1, **self._options)
+            self.names = tuple(parameter.name for parameter in made)
+            return
+        given = {**sizes, "bias": bias or None, "projected": projected or None, **numbers}
+        names = [name for name, x in given.items() if x is not None]
+        if names:
+            raise ValueError(
+                f"{', '.join(names)}: for scores given by name; a score object or a callable has "
+                "its own parameters."
+            )
+        if isinstance(score, Score):
+            self.names = tuple(score.tensors())
+        elif not callable(score):
+            raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
+
+    @property
+    def sized(self) -> bool:
+        """Whether the parameters can be made without looking at queries and keys."""
+        return not self.named or (self.d_q is not None and self.d_k is not None)
+
+    def meet(self, d_q: int | None = None, d_k: int | None = None) -> Met:
+        """With the widths of queries and keys; None: those that the layer was made with."""
+        if not self.named:
+            return Met(self.score)
+        d_q, d_k = (
+            told if came is None else came for told, came in ((self.d_q, d_q), (self.d_k, d_k))
+        )
+        for name, told, came in (("d_q", self.d_q, d_q), ("d_k", self.d_k, d_k)):
+            if told not in (None, came):
+                raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
+        d_q, d_k = cast(int, d_q), cast(int, d_k)
+        check_widths(self.score, d_q, d_k)
+        made, fixed = specify(self.score, d_q, d_k, **self._options)
+        return Met(self.score, tuple(made), fixed)
+
+    def __str__(self) -> str:
+        return (self.score if isinstance(self.score, type) else type(self.score)).__name__
+
+
+def is_named(score: AnyScore) -> bool:
+    """Whether a layer makes the parameters of this score itself."""
+    return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
 def find_score(name: str) -> type[Score]:
@@ -130,19 +247,6 @@ def specify(
             init = replace(init, shape=(own or 1, *init.shape))
         made.append(Parameter(field, init, row))
     return made, fixed
-
-
-def build(
-    xp: Ops,
-    score: type[Score],
-    fixed: Mapping[str, float | None],
-    values: Iterable[tuple[Parameter, Array]],
-) -> Score:
-    """The score from the parameters of a layer and the fields that have none."""
-    made: dict[str, Any] = dict(fixed)
-    for parameter, x in values:
-        made[parameter.field] = x[0] if parameter.row else xp.exp(x) if parameter.logarithm else x
-    return score(**made)
 
 
 def rename(state: dict[str, Any], prefix: str, names: Iterable[str]) -> None:

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import (
     check_options,
-    check_size,
     check_tensors,
-    check_widths,
     find_framework,
 )
 from anyscore.functional import attend, weights
-from anyscore.layers import Parameter, build, find_score, rename, snapshot, specify
+from anyscore.layers import AnyScore, Met, Recipe, is_named, rename, snapshot
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.seams.torch_modes import is_transformed
 from anyscore.task import Task, combine, lower
+from anyscore.torch.layer import Layer
 from anyscore.torch.weight import Weight
 
 _xp = load("torch")
 _MAKING = threading.Lock()
 """Held while a first call makes parameters: others wait for them."""
-
-AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Tensor, Tensor], Tensor]
-"""A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
-
-
-def is_named(score: AnyScore) -> bool:
-    """Whether a layer makes the parameters of this score itself."""
-    return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
 def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
@@ -54,7 +43,7 @@ def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Te
     return cast(Tensor, _masked_softmax(_xp, X, combine(mask, valid_lens)))
 
 
-class Attention(nn.Module):
+class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -96,46 +85,30 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         check_options(dropout, None, "auto")
-        check_size(hidden=hidden, d_q=d_q, d_k=d_k, heads=heads, kv_heads=kv_heads)
-        if heads and kv_heads and heads % kv_heads:
-            raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self._recipe = Recipe(
+            score,
+            hidden=hidden,
+            d_q=d_q,
+            d_k=d_k,
+            bias=bias,
+            heads=heads,
+            kv_heads=kv_heads,
+            projected=projected,
+            **({} if is_named(score) else made),
+            **numbers,
+        )
         self.dropout = dropout
         self._last: tuple[Task, Tensor | None] | None = None
-        self._fields: list[str] = []
-        self.score: Any = find_score(score) if isinstance(score, str) else score
-        if is_named(score):
-            self._sizes = d_q, d_k
-            self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
-            self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
-            self._options["numbers"] = numbers
-            self._made: list[Parameter] | None = None
-            parameters, self._fixed = specify(cast(type[Score], self.score), 1, 1, **self._options)
-            for parameter in parameters:
-                self._add(parameter.name, Weight.lazy(device, dtype))
-            if d_q is not None and d_k is not None:
-                self._make(d_q, d_k)
-            return
-        given: dict[str, Any] = {
-            "hidden": hidden,
-            "d_q": d_q,
-            "d_k": d_k,
-            "heads": heads,
-            "kv_heads": kv_heads,
-        }
-        given |= {"bias": bias or None, "projected": projected or None}
-        given |= {"device": device, "dtype": dtype, **numbers}
-        names = [name for name, x in given.items() if x is not None]
-        if names:
-            raise ValueError(
-                f"{', '.join(names)}: for scores given by name; a score object or a callable has "
-                "its own parameters."
-            )
-        if isinstance(score, Score):
-            for field, x in score.tensors().items():
-                self._add(field, Weight(x))
-            self.score = score.map(lambda x: None)
-        elif not callable(score):
-            raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
+        self._met: Met | None = None
+        given = score.tensors() if isinstance(score, Score) else {}
+        for name in self._recipe.names:
+            self.add_module(name, Weight(given[name]) if name in given else Weight.lazy(**made))
+        if isinstance(score, Score):  # the module holds its tensors
+            self._recipe.score = score.map(lambda x: None)
+        self.score = self._recipe.score  # a module is registered so
+        if self._recipe.sized:
+            self._meet()
 
     def forward(
         self,
@@ -153,8 +126,8 @@ class Attention(nn.Module):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
-        if is_named(self.score) and self._made is None:
-            self._meet(queries, tensor, values, mask, valid_lens)
+        if self._met is None:
+            self._first(queries, tensor, values, mask, valid_lens)
         score = self._score()
         dropout = self.dropout if self.training else 0.0
         result, task, lse = attend(queries, keys, values, score, mask, valid_lens, dropout)
@@ -178,7 +151,7 @@ class Attention(nn.Module):
         >>> torch.allclose(layer(queries, prepared), layer(queries, keys))
         True
         """
-        if is_named(self.score) and self._made is None:
+        if self._met is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
         return prepare_keys(keys, self._score(), mask=mask, valid_lens=valid_lens)
 
@@ -197,54 +170,42 @@ class Attention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, those of a named score that has met its sizes."""
-        for field in self._fields:
-            cast(Weight, self.get_submodule(field)).reset()
+        for name in self._recipe.names:
+            cast(Weight, self.get_submodule(name)).reset()
 
     def extra_repr(self) -> str:
-        kind = self.score if isinstance(self.score, type) else type(self.score)
-        return f"{kind.__name__}, dropout={self.dropout}"
-
-    def _add(self, name: str, weight: Weight) -> None:
-        self._fields.append(name)
-        self.add_module(name, weight)
+        return f"{self._recipe}, dropout={self.dropout}"
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _meet(
+    def _first(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
     ) -> None:
         """Make the parameters at the first call, once nothing else is wrong with it."""
         sizes = check_tensors(_xp, queries, keys, values)
         lower(_xp, sizes, queries, mask, valid_lens)
         with _MAKING, torch.inference_mode(False):
-            if self._made is None:
-                self._make(queries.shape[-1], keys.shape[-1])
+            if self._met is None:
+                self._meet(queries.shape[-1], keys.shape[-1])
 
-    def _make(self, d_q: int, d_k: int) -> None:
+    def _meet(self, d_q: int | None = None, d_k: int | None = None) -> None:
         """Give the parameters of a named score their shapes and initial values."""
-        for name, told, came in zip(("d_q", "d_k"), self._sizes, (d_q, d_k), strict=True):
-            if told not in (None, came):
-                raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
-        check_widths(self.score, d_q, d_k)
-        made, self._fixed = specify(self.score, d_q, d_k, **self._options)
-        for parameter in made:
+        met = self._recipe.meet(d_q, d_k)
+        for parameter in met.parameters:
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
-        self._made = made
+        self._met = met
 
     def _score(self) -> Any:
         """The score with the current parameters."""
-        if isinstance(self.score, type):
-            made = cast(list[Parameter], self._made)
-            values = [(parameter, self._weight(parameter.name)) for parameter in made]
-            return build(_xp, self.score, self._fixed, values)
-        if isinstance(self.score, Score):
-            return replace(self.score, **{field: self._weight(field) for field in self._fields})
-        return self.score
+        if not isinstance(self.score, type | Score):
+            return self.score  # not the recipe's: a module may have been exchanged
+        values = {name: self._weight(name) for name in self._recipe.names}
+        return cast(Met, self._met).build(_xp, values)
 
     def _weight(self, name: str) -> Tensor:
         return cast(Tensor, cast(Weight, self._modules[name]).weight)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, [f"{field}.weight" for field in self._fields])
+        rename(state_dict, prefix, [f"{name}.weight" for name in self._recipe.names])
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

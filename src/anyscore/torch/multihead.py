@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
@@ -10,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_size, check_tensors
-from anyscore.masks import Keep, Mask, parts
+from anyscore.checks import check_size
+from anyscore.heads import Heads, merge, read, rename, split
+from anyscore.layers import AnyScore, is_named
 from anyscore.ops import load
 from anyscore.seams.torch_modes import differentiable
-from anyscore.task import Lowered, lower
-from anyscore.torch.attention import AnyScore, Attention, is_named
-from anyscore.unread import zero
+from anyscore.torch.attention import Attention
+from anyscore.torch.layer import Layer
 
 _xp = load("torch")
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(Layer):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
@@ -76,7 +75,7 @@ class SelfAttention(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Layer):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
@@ -108,25 +107,23 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        check_size(embedding_size=embedding_size, n_heads=n_heads, kv_heads=kv_heads)
-        check_size(d_q=d_q, d_k=d_k, d_v=d_v)
-        kv_heads = n_heads if kv_heads is None else kv_heads
-        if embedding_size % n_heads or n_heads % kv_heads:
-            raise ValueError(
-                f"n_heads={n_heads} must divide embedding_size={embedding_size}, and "
-                f"kv_heads={kv_heads} must divide n_heads."
-            )
-        head = embedding_size // n_heads
-        self.n_heads, self.kv_heads = n_heads, kv_heads
-        self.W_q = nn.Linear(d_q or embedding_size, n_heads * head, bias=bias, **made)
-        self.W_k = nn.Linear(d_k or embedding_size, kv_heads * head, bias=bias, **made)
-        self.W_v = nn.Linear(d_v or embedding_size, kv_heads * head, bias=bias, **made)
-        self.W_o = (
-            nn.Linear(embedding_size, embedding_size, bias=bias, **made) if project_output else None
+        sizes = Heads(
+            embedding_size,
+            n_heads,
+            kv_heads=kv_heads,
+            d_q=d_q,
+            d_k=d_k,
+            d_v=d_v,
+            project_output=project_output,
         )
-        sizes: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True, **made}
-        sizes |= {"heads": n_heads, "kv_heads": kv_heads}
-        own = {**(sizes if is_named(score) else {}), **numbers}
+        self.n_heads, self.kv_heads, self._linears = sizes.n_heads, sizes.kv_heads, sizes.linears
+        linears = {
+            name: nn.Linear(inputs, outputs, bias=bias, **made)
+            for name, (outputs, inputs) in sizes.linears.items()
+        }
+        self.W_q, self.W_k, self.W_v = (linears[name] for name in ("W_q", "W_k", "W_v"))
+        self.W_o = linears.get("W_o")
+        own = {**({**sizes.score, **made} if is_named(score) else {}), **numbers}
         self.attention = Attention(score, dropout=dropout, **own)
 
     def forward(
@@ -147,16 +144,20 @@ class MultiHeadAttention(nn.Module):
         if values is None and isinstance(keys, PreparedKeys):
             raise ValueError("prepared keys are projected already: pass values beside them.")
         values = cast(Tensor, keys) if values is None else values
-        queries, keys, values, read = self._read(queries, keys, values, valid_lens, mask)
+        given = (x for x in (queries, keys, values) if isinstance(x, Tensor))
+        queries, keys, values, mask = read(
+            _xp, self.n_heads, queries, keys, values, valid_lens, mask,
+            differentiable(chain(given, self.parameters())),
+        )  # fmt: skip
         if not isinstance(keys, PreparedKeys):
-            keys = self._heads(self.W_k(keys), self.kv_heads)
+            keys = split(_xp, self.W_k(keys), self.kv_heads)
         output = self.attention(
-            self._heads(self.W_q(queries), self.n_heads),
+            split(_xp, self.W_q(queries), self.n_heads),
             keys,
-            self._heads(self.W_v(values), self.kv_heads),
-            mask=read,
+            split(_xp, self.W_v(values), self.kv_heads),
+            mask=mask,
         )
-        output = output.transpose(-3, -2).flatten(-2)
+        output = merge(_xp, output)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
     @property
@@ -169,83 +170,9 @@ class MultiHeadAttention(nn.Module):
     ) -> PreparedKeys:
         """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
         return self.attention.prepare_keys(
-            self._heads(self.W_k(keys), self.kv_heads), valid_lens, mask=mask
+            split(_xp, self.W_k(keys), self.kv_heads), valid_lens, mask=mask
         )
-
-    def _read(
-        self,
-        queries: Tensor,
-        keys: Tensor | PreparedKeys,
-        values: Tensor,
-        valid_lens: Any,
-        mask: Any,
-    ) -> tuple[Tensor, Tensor | PreparedKeys, Tensor, Mask | None]:
-        """The three with the rows zeroed that no head reads, so that projections do not either.
-
-        And the mask, lowered.
-        """
-        tensors = {"queries": queries, "keys": keys, "values": values}
-        for name, x in tensors.items():
-            if isinstance(x, Tensor) and x.dim() < 3:
-                raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}, expected (batch, tokens, width)."
-                )
-        for part in parts(mask):
-            if isinstance(part, Keep) and len(getattr(part.keep, "shape", ())) == 3:
-                raise ValueError(
-                    f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
-                    "with heads third from the end: for a mask without heads pass mask[:, None]."
-                )
-        q, k, v = (
-            x.key if isinstance(x, PreparedKeys) else x.unsqueeze(-3) for x in tensors.values()
-        )
-        sizes = check_tensors(_xp, q, k, v)
-        sizes = replace(sizes, lead=(*sizes.lead[:-1], self.n_heads))
-        attendable = lower(_xp, sizes, q, mask, valid_lens)
-        if attendable is None:
-            return queries, keys, values, None
-        if differentiable(chain((q, k, v), self.parameters())):
-            by_queries, of_keys = attendable.used(_xp, sizes.keys)
-            queries = zero(_xp, q, by_queries)[0].squeeze(-3)
-            values = zero(_xp, v, of_keys)[0].squeeze(-3)
-            if not isinstance(keys, PreparedKeys):
-                keys = zero(_xp, k, of_keys)[0].squeeze(-3)
-        return queries, keys, values, Lowered(attendable)
-
-    @staticmethod
-    def _heads(x: Tensor, heads: int) -> Tensor:
-        """(batch, T, heads · d) → (batch, heads, T, d)."""
-        return x.reshape(*x.shape[:-1], heads, -1).transpose(-3, -2)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        sizes = [layer.out_features for layer in (self.W_q, self.W_k, self.W_v)]
-        for old, kind in _FUSED.items():
-            fused = state_dict.get(prefix + old)
-            if fused is not None and fused.shape[0] == sum(sizes):
-                del state_dict[prefix + old]
-                for name, part in zip(("W_q", "W_k", "W_v"), fused.split(sizes), strict=True):
-                    state_dict[f"{prefix}{name}.{kind}"] = part.clone()
-        for old, ours in _OLD_NAMES.items():
-            if prefix + old in state_dict:
-                state_dict[prefix + ours] = state_dict.pop(prefix + old)
+        rename(state_dict, prefix, self._linears)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-_FUSED = {
-    "_MultiHeadAttention__qkv.weight": "weight",
-    "_MultiHeadAttention__qkv.bias": "bias",
-    "in_proj_weight": "weight",
-    "in_proj_bias": "bias",
-}
-"""Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
-
-_OLD_NAMES = {
-    "q_proj_weight": "W_q.weight",
-    "k_proj_weight": "W_k.weight",
-    "v_proj_weight": "W_v.weight",
-    "out_proj.weight": "W_o.weight",
-    "out_proj.bias": "W_o.bias",
-    "_MultiHeadAttention__fc.weight": "W_o.weight",
-    "_MultiHeadAttention__fc.bias": "W_o.bias",
-}
-"""Their other names → ours."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -50,12 +49,10 @@ class Weight(nn.Module):
         """Draw the values anew."""
         if self.parameter is None:
             return
-        init = self.parameter.init
-        if init.bound:
-            nn.init.uniform_(self.weight, -init.bound, init.bound)
+        if bound := self.parameter.bound:
+            nn.init.uniform_(self.weight, -bound, bound)
         else:
-            value = math.log(init.value) if self.parameter.logarithm else init.value
-            nn.init.constant_(self.weight, value)
+            nn.init.constant_(self.weight, self.parameter.start)
 
     def extra_repr(self) -> str:
         return "uninitialised" if is_lazy(self.weight) else str(tuple(self.weight.shape))

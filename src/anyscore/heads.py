@@ -1,0 +1,181 @@
+"""What layers share that project queries, keys and values into several heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+from anyscore.cache import PreparedKeys
+from anyscore.checks import check_size, check_tensors
+from anyscore.masks import Keep, Mask, parts
+from anyscore.ops import Array, Ops
+from anyscore.score import Init
+from anyscore.task import Lowered, lower
+from anyscore.unread import zero
+
+
+class Heads:
+    """The sizes of a multi-head layer, checked.
+
+    linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). score: what its
+    `Recipe` is told of them.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        n_heads: int,
+        *,
+        kv_heads: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        project_output: bool = True,
+    ) -> None:
+        check_size(embedding_size=embedding_size, n_heads=n_heads, kv_heads=kv_heads)
+        check_size(d_q=d_q, d_k=d_k, d_v=d_v)
+        kv_heads = n_heads if kv_heads is None else kv_heads
+        if embedding_size % n_heads or n_heads % kv_heads:
+            raise ValueError(
+                f"n_heads={n_heads} must divide embedding_size={embedding_size}, and "
+                f"kv_heads={kv_heads} must divide n_heads."
+            )
+        head = embedding_size // n_heads
+        self.n_heads, self.kv_heads = n_heads, kv_heads
+        self.linears = {
+            "W_q": (n_heads * head, d_q or embedding_size),
+            "W_k": (kv_heads * head, d_k or embedding_size),
+            "W_v": (kv_heads * head, d_v or embedding_size),
+        }
+        if project_output:
+            self.linears["W_o"] = embedding_size, embedding_size
+        self.score: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True}
+        self.score |= {"heads": n_heads, "kv_heads": kv_heads}
+
+
+def starts(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:
+    """The parameters of linear layers by name, and how they start: uniform up to 1/√inputs."""
+    made = {}
+    for name, (outputs, inputs) in linears.items():
+        made[f"{name}.weight"] = Init((outputs, inputs), bound=inputs**-0.5)
+        if bias:
+            made[f"{name}.bias"] = Init((outputs,), bound=inputs**-0.5)
+    return made
+
+
+def linear(xp: Ops, x: Array, values: Mapping[str, Array], name: str) -> Array:
+    """x Wᵀ + bias, of the parameters of one of `linears`."""
+    y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
+    bias = values.get(f"{name}.bias")
+    return y if bias is None else y + bias
+
+
+def split(xp: Ops, x: Array, heads: int) -> Array:
+    """(..., T, heads · d) → (..., heads, T, d)."""
+    *lead, width = xp.shape(x)
+    return xp.swapaxes(xp.reshape(x, (*lead, heads, width // heads)), -3, -2)
+
+
+def merge(xp: Ops, x: Array) -> Array:
+    """(..., heads, T, d) → (..., T, heads · d)."""
+    *lead, heads, tokens, width = xp.shape(x)
+    return xp.reshape(xp.swapaxes(x, -3, -2), (*lead, tokens, heads * width))
+
+
+def read(
+    xp: Ops,
+    n_heads: int,
+    queries: Array,
+    keys: Array | PreparedKeys,
+    values: Array,
+    valid_lens: Any,
+    mask: Any,
+    differentiable: bool,
+) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
+    """The three (batch, T, d), and the mask, lowered.
+
+    differentiable: with the rows zeroed that no head reads, so that projections do not either.
+    """
+    tensors = {"queries": queries, "keys": keys, "values": values}
+    for name, x in tensors.items():
+        if not isinstance(x, PreparedKeys) and len(xp.shape(x)) < 3:
+            raise ValueError(f"{name} has shape {xp.shape(x)}, expected (batch, tokens, width).")
+    for part in parts(mask):
+        if isinstance(part, Keep) and len(getattr(part.keep, "shape", ())) == 3:
+            raise ValueError(
+                f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
+                "with heads third from the end: for a mask without heads pass mask[:, None]."
+            )
+    q, k, v = (
+        x.key if isinstance(x, PreparedKeys) else x[..., None, :, :] for x in tensors.values()
+    )
+    sizes = check_tensors(xp, q, k, v)
+    sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
+    attendable = lower(xp, sizes, q, mask, valid_lens)
+    if attendable is None:
+        return queries, keys, values, None
+    if differentiable:
+        by_queries, of_keys = attendable.used(xp, sizes.keys)
+        queries = zero(xp, q, by_queries)[0][..., 0, :, :]
+        values = zero(xp, v, of_keys)[0][..., 0, :, :]
+        if not isinstance(keys, PreparedKeys):
+            keys = zero(xp, k, of_keys)[0][..., 0, :, :]
+    return queries, keys, values, Lowered(attendable)
+
+
+def attend(
+    xp: Ops,
+    heads: Heads,
+    weights: Mapping[str, Array],
+    queries: Array,
+    keys: Array,
+    values: Array,
+    mask: Mask | None,
+    attention: Callable[..., Array],
+) -> Array:
+    """The whole layer, of what `read` gave and the values of `linears`.
+
+    attention: (queries, keys, values, mask=) of heads (batch, heads, T, d) → output.
+    """
+    parts_of = {"W_q": (queries, heads.n_heads), "W_k": (keys, heads.kv_heads)}
+    parts_of["W_v"] = values, heads.kv_heads
+    projected = [split(xp, linear(xp, x, weights, name), n) for name, (x, n) in parts_of.items()]
+    output = merge(xp, attention(*projected, mask=mask))
+    return linear(xp, output, weights, "W_o") if "W_o" in heads.linears else output
+
+
+def rename(state: dict[str, Any], prefix: str, linears: Mapping[str, tuple[int, int]]) -> None:
+    """Give the entries of a state dict under `prefix` the names of ours; cut fused projections."""
+    sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v")]
+    for old, kind in _FUSED.items():
+        fused = state.get(prefix + old)
+        if fused is not None and fused.shape[0] == sum(sizes):
+            del state[prefix + old]
+            cuts = pairwise(accumulate(sizes, initial=0))
+            for name, (start, stop) in zip(("W_q", "W_k", "W_v"), cuts, strict=True):
+                state[f"{prefix}{name}.{kind}"] = fused[start:stop] * 1  # its own memory
+    for old, ours in _OLD_NAMES.items():
+        if prefix + old in state:
+            state[prefix + ours] = state.pop(prefix + old)
+
+
+_FUSED = {
+    "_MultiHeadAttention__qkv.weight": "weight",
+    "_MultiHeadAttention__qkv.bias": "bias",
+    "in_proj_weight": "weight",
+    "in_proj_bias": "bias",
+}
+"""Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
+
+_OLD_NAMES = {
+    "q_proj_weight": "W_q.weight",
+    "k_proj_weight": "W_k.weight",
+    "v_proj_weight": "W_v.weight",
+    "out_proj.weight": "W_o.weight",
+    "out_proj.bias": "W_o.bias",
+    "_MultiHeadAttention__fc.weight": "W_o.weight",
+    "_MultiHeadAttention__fc.bias": "W_o.bias",
+}
+"""Their other names → ours."""
