@@ -57,6 +57,15 @@ void Arrays::check(const char* name, View& array, const std::vector<Size>& tail,
         if (n >= LONGEST) refuse(name, "has shape " + text(got) + ", which is too large");
 }
 
+// int32 as int64.
+void Arrays::widen(View& array) {
+    copy(array);
+    kept.push_back({});
+    const auto* from = static_cast<const std::int32_t*>(array.data);
+    kept.back().assign(from, from + array.size());
+    array.data = kept.back().data(), array.dtype = nanobind::dtype<std::int64_t>();
+}
+
 // The array as a C-contiguous copy.
 void Arrays::copy(View& array) {
     Size bytes = array.dtype.bits / 8, count = array.size();
@@ -106,7 +115,8 @@ Rows Arrays::numbers(const char* name, View& array, Size count, bool of_keys) {
 
 Bound Arrays::bound(const char* name, View& array, Size queries) {
     if (!array) return {};
-    if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64");
+    if (array.dtype == nanobind::dtype<std::int32_t>()) widen(array);
+    if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64 or int32");
     check(name, array, {queries}, false, true);
     return {static_cast<const std::int64_t*>(array.data), offsets(array, false), array.shape.back() == 1 ? 0 : array.strides.back()};
 }

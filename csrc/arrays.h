@@ -43,6 +43,7 @@ public:
 private:
     void check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool one = false);
     void copy(View& array);
+    void widen(View& array);
     const Size* offsets(const View& array, bool of_keys);
     std::vector<Size> numbered(const std::vector<const View*>& arrays, bool of_keys, Size& count) const;
 

@@ -1,4 +1,4 @@
-// A call as plain data: what module.cpp makes of arrays, and every kernel takes.
+// A call as plain data: what calls.cpp makes of arrays, and every kernel takes.
 //
 // The leading dimensions of a call are flattened to problems, n = 0 … problems − 1. An array says
 // for each where its part starts, so broadcasting and grouped heads are numbers here, not copies.
@@ -34,10 +34,14 @@ struct Keep {
     Size row = 0, column = 0;
 };
 
+// Which random numbers a problem draws: word 2 and 3 of the counter, and the key, of Philox.
+struct Stream {
+    std::uint64_t seed = 0, counter = 0;
+};
+
 struct Dropout {
     double rate = 0;
-    std::uint64_t seed = 0;
-    Size period = 1;  // problem n draws the numbers of n % period
+    const Stream* streams = nullptr;  // of each problem
 };
 
 struct Call {

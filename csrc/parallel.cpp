@@ -136,8 +136,8 @@ private:
     std::atomic<int> busy{0};    // workers in it
 };
 
-// Whether this thread runs a task on borrowed threads.
-thread_local bool in_borrowed = false;
+// Whether this thread runs a task on borrowed threads, or wants none.
+thread_local bool in_borrowed = false, wants_own = false;
 
 // Never destroyed: workers may sleep in it when the process ends.
 std::atomic<Pool*> pool{nullptr};
@@ -195,11 +195,14 @@ void parallel_for(int threads, std::int64_t count, void (*task)(void*, std::int6
                   void* context) {
     Job job{task, context, count};
     const auto helpers = static_cast<int>(std::min<std::int64_t>(threads, count)) - 1;
-    if (borrowed.load() ? !share_borrowed(job, helpers) : !share(job, helpers)) job.run(0);
+    if (borrowed.load() && !wants_own ? !share_borrowed(job, helpers) : !share(job, helpers)) job.run(0);
 }
 
 void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
     borrowed = parallel;
 }
+
+OwnThreads::OwnThreads() { wants_own = true; }
+OwnThreads::~OwnThreads() { wants_own = false; }
 
 }  // namespace anyscore

@@ -20,4 +20,12 @@ void parallel_for(int threads, std::int64_t count,
 // library that PyTorch uses. A forked child, where those threads would hang, falls back to the pool.
 void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned));
 
+// For as long as it lives, this thread shares its tasks with threads of ours, never with borrowed
+// ones: OpenMP would make a team anew for every thread of another framework that calls.
+struct OwnThreads {
+    OwnThreads();
+    ~OwnThreads();
+    OwnThreads(const OwnThreads&) = delete;
+};
+
 }  // namespace anyscore

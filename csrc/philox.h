@@ -14,8 +14,8 @@ inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first
     double threshold = std::ceil(dropout.rate * 4294967296.0);
     std::uint64_t least = threshold < 4294967296.0 ? std::uint64_t(threshold) : 4294967296u;
     T kept = T(1 / (1 - dropout.rate));
-    std::uint64_t counter = std::uint64_t(n % dropout.period);
-    std::uint32_t c[4][QUADS], k0 = std::uint32_t(dropout.seed), k1 = std::uint32_t(dropout.seed >> 32);
+    auto [seed, counter] = dropout.streams[n];
+    std::uint32_t c[4][QUADS], k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
     for (int q = 0; q < QUADS; q++) {
         c[0][q] = std::uint32_t(first / 4 + q), c[1][q] = std::uint32_t(row);
         c[2][q] = std::uint32_t(counter), c[3][q] = std::uint32_t(counter >> 32);

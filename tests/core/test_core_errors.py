@@ -57,7 +57,7 @@ OPERANDS: list[tuple[str, Any]] = [
     ("value", zeros(2, 2, 7)),
     ("start", zeros(2, 4, 5)),  # not integers
     ("start", zeros(2, 4, 6, dtype=np.int64)),
-    ("start", zeros(2, 4, 5, dtype=np.int32)),
+    ("start", zeros(2, 4, 5, dtype=np.int16)),
     ("stop", zeros(2, 2, 5, dtype=np.int64)),
     ("stop", zeros(2, 5, dtype=np.int64)),
     ("keep", zeros(2, 4, 5, 8, dtype=bool)),

@@ -37,6 +37,16 @@ def isa() -> str | None:
     return None if _core is None else str(_core.isa())
 
 
+def xla_targets() -> dict[str, Any]:
+    """The core as targets of XLA's foreign function interface, by name; see `kernels.xla`."""
+    if _core is None:
+        raise RuntimeError(_problem)
+    if not hasattr(_core, "xla_targets"):
+        raise RuntimeError("it was built where there was no jaxlib to take XLA's headers from")
+    targets: dict[str, Any] = _core.xla_targets()
+    return targets
+
+
 def borrow_threads(library: str) -> None:
     """Compute on the OpenMP threads of a framework's library, if it has such threads.
 

@@ -1,16 +1,27 @@
-"""JAX: no state to draw seeds from, and no way to ask whether derivatives will be taken."""
+"""JAX: the C++ core on the CPU; no state to draw seeds from, and no way to ask for derivatives."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from anyscore.factors import Factors
-from anyscore.ops import Array
+from anyscore.factors import TANH, Factors
+from anyscore.intervals import Attendable
+from anyscore.kernels import xla
+from anyscore.ops import DTYPES, Array, load
 from anyscore.routes import Route
+from anyscore.seams import jax_core
+from anyscore.seams.cpu import obstacle, settings, tensors
+from anyscore.task import Task
+
+_xp = load("jax")
+_EVERYTHING = Attendable()
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -29,8 +40,77 @@ def differentiable(tensors: Iterable[Array]) -> bool:
 
 
 def pack_keys(f: Factors) -> Array | None:
+    if (
+        f.pair != TANH
+        or xla.problem() is not None
+        or _elsewhere(f.b)
+        or str(f.b.dtype) not in DTYPES
+    ):
+        return None
+    return jax_core.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+
+
+def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+    reason = obstacle(task) or xla.problem()
+    if reason is not None:
+        return reason
+    for x in tensors(cast(Factors, task.score)):
+        if place := _elsewhere(x):
+            return f"it runs on the CPU, and the arrays are on {place}"
+        if str(x.dtype) not in DTYPES:
+            return f"a factor of the score is {x.dtype}"
     return None
 
 
+def _elsewhere(x: Array) -> str | None:
+    """The platform that x is or will be on, None for the CPU."""
+    if isinstance(x, jax.core.Tracer):
+        platform = jax.default_backend()
+    else:
+        platform = next(iter(x.devices())).platform
+    return None if platform == "cpu" else platform
+
+
+def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
+    factors, others = _operands(task)
+    factors["value"] = _filled(task, task.value, 2)
+    if dropout:
+        lead = task.sizes.lead
+        words = jnp.stack(_xp.words(_xp.seed(seed, like=task.value)))
+        others["seed"] = words.reshape((1,) * len(lead) + (2,))
+        others["counter"] = jnp.arange(math.prod(lead), dtype=np.uint32).reshape(lead)
+    sums = np.result_type(np.float32, *(x.dtype for x in factors.values() if x.dtype == np.float64))
+    if task.packed is not None and task.packed.dtype == sums:
+        others["packed"] = _filled(task, task.packed, 2)
+    output, lse = jax_core.attend(settings(task, dropout), factors, others)
+    return output.astype(task.value.dtype), lse
+
+
+def _weights(task: Task, lse: Array) -> Array:
+    factors, others = _operands(task)
+    return jax_core.weights(settings(task, 0.0), factors | others | {"lse": lse}).astype(task.dtype)
+
+
+def _operands(task: Task) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Factors and bounds that are given, of full rank, by name."""
+    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    factors = {"a": (f.a, 2), "b": (f.b, 2), "weight": (f.weight, 1), "key_bias": (f.key_bias, 1)}
+    bounds = {"start": (m.start, 1), "stop": (m.stop, 1), "keep": (m.keep, 2)}
+
+    def filled(named: dict[str, Any]) -> dict[str, Array]:
+        return {name: _filled(task, x, own) for name, (x, own) in named.items() if x is not None}
+
+    return filled(factors), filled(bounds)
+
+
+def _filled(task: Task, x: Array, own: int) -> Array:
+    """x with leading dimensions of 1 to those of the task; `own` others are its own."""
+    missing = len(task.sizes.lead) + own - x.ndim
+    return x.reshape((1,) * missing + x.shape) if missing else x
+
+
+_ROUTES = (Route("cpu", _usable, _run, _weights),)
+
+
 def routes() -> tuple[Route, ...]:
-    return ()
+    return _ROUTES

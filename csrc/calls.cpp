@@ -1,0 +1,149 @@
+// What is asked of the kernels, whoever asks: arrays are checked and become plain data.
+#include "calls.h"
+
+#include <cstring>
+
+#include "arrays.h"
+#include "isa.h"
+
+namespace anyscore {
+namespace {
+
+int pair_index(const std::string& pair) {
+    const char* names[PAIRS] = {"product", "tanh", "leaky_relu", "absolute", "squared"};
+    for (int i = 0; i < PAIRS; i++)
+        if (pair == names[i]) return i;
+    throw std::invalid_argument("pair is \"" + pair + "\", expected product, tanh, leaky_relu, absolute or squared.");
+}
+
+const Kernels& find(const std::string& pair, Type type) { return kernels().of[pair_index(pair)][type == Type::F64]; }
+
+// The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
+Type type_of_sums(const View& lse) {
+    Type type = Arrays::type("lse", lse);
+    if (type != Type::F32 && type != Type::F64) Arrays::refuse("lse", "must be float32 or float64");
+    if (lse.rank() < 1) Arrays::refuse("lse", "must have shape (*lead, T_q)");
+    return type;
+}
+
+std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
+
+Call describe(Arrays& arrays, Inputs& in, Size queries) {
+    Call call;
+    call.problems = arrays.problems;
+    call.queries = queries;
+    if (in.a.rank() < 2 || in.b.rank() < 2) Arrays::refuse("a and b", "must have rank 2 or more");
+    call.width = in.a.shape.back();
+    call.keys = in.b.shape[in.b.shape.size() - 2];
+    call.a = arrays.rows("a", in.a, {queries, call.width}, false);
+    call.b = arrays.rows("b", in.b, {call.keys, call.width}, true);
+    if (in.weight) call.weight = arrays.rows("weight", in.weight, {call.width}, false);
+    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", in.key_bias, call.keys, true);
+    if (in.value) {
+        call.value = arrays.rows("value", in.value, {call.keys, -1}, true);
+        call.value_width = in.value.shape.back();
+    }
+    call.start = arrays.bound("start", in.start, queries);
+    call.stop = arrays.bound("stop", in.stop, queries);
+    call.keep = arrays.keep(in.keep, queries, call.keys);
+    call.scale = in.scale;
+    if (!(in.dropout >= 0 && in.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
+    if (in.dropout > 0 && Size(in.streams.size()) != arrays.problems) Arrays::refuse("streams", "must be one for each problem");
+    call.dropout = {in.dropout, in.streams.data()};
+    arrays.key_sets(call, in.b);
+    Size elements;
+    if (__builtin_mul_overflow(call.problems, queries, &elements) ||
+        __builtin_mul_overflow(elements, call.keys + 1, &elements) ||
+        __builtin_mul_overflow(elements, call.width + call.value_width + 1, &elements))
+        Arrays::refuse("the call", "is too large");
+    return call;
+}
+
+}  // namespace
+
+std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse) {
+    type_of_sums(lse);
+    if (period < 0) Arrays::refuse("period", "must be ≥ 0");
+    std::vector<Stream> all(std::size_t(Arrays(lead_of(lse), 1).problems));
+    for (std::size_t n = 0; n < all.size(); n++) all[n] = {seed, std::uint64_t(n) % std::uint64_t(period ? period : 1)};
+    return all;
+}
+
+void forward(Inputs& in, View& packed, Output& output, Output& lse, int threads) {
+    Type sums = type_of_sums(lse);
+    Arrays arrays(lead_of(lse), in.groups);
+    Call call = describe(arrays, in, lse.shape.back());
+    if (packed) {
+        call.packed = arrays.rows("packed", packed, {call.keys + 1, call.width}, true);
+        if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
+    }
+    std::vector<Size> shape = arrays.lead;
+    shape.push_back(call.queries);
+    void* to_lse = Arrays::contiguous("lse", lse, shape);
+    shape.push_back(call.value_width);
+    void* to = Arrays::contiguous("output", output, shape);
+    Type type = Arrays::type("output", output);
+    find(in.pair, sums).forward(call, to, type, to_lse, threads);
+}
+
+void weights(Inputs& in, View& lse, Output& output, int threads) {
+    Type sums = type_of_sums(lse);
+    Arrays arrays(lead_of(lse), in.groups);
+    Call call = describe(arrays, in, lse.shape.back());
+    std::vector<Size> shape = lse.shape;
+    const void* of_rows = Arrays::contiguous("lse", lse, shape);
+    shape.push_back(call.keys);
+    void* to = Arrays::contiguous("output", output, shape);
+    if (Arrays::type("output", output) != sums) Arrays::refuse("output", "must have the type of lse");
+    find(in.pair, sums).weights(call, of_rows, to, threads);
+}
+
+void backward(Inputs& in, Results& of, Gradients& to, int threads) {
+    Type sums = type_of_sums(of.lse);
+    Arrays arrays(lead_of(of.lse), in.groups);
+    Call call = describe(arrays, in, of.lse.shape.back());
+    Backward back;
+    back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
+    back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
+    back.d_output = arrays.rows("d_output", of.d_output, {call.queries, call.value_width}, false);
+    if (of.d_lse) {
+        if (Arrays::type("d_lse", of.d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
+        back.d_lse = Arrays::contiguous("d_lse", of.d_lse, of.lse.shape);
+    }
+    back.d_a = arrays.gradient("d_a", to.a, in.a, sums, false);
+    back.d_b = arrays.gradient("d_b", to.b, in.b, sums, true);
+    back.d_weight = arrays.gradient("d_weight", to.weight, in.weight, sums, false);
+    back.d_key_bias = arrays.gradient("d_key_bias", to.key_bias, in.key_bias, sums, true);
+    back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
+    if (!arrays.problems) {  // nothing reaches any of them
+        for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value})
+            if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
+        return;
+    }
+    back.of_a = arrays.groups_by({&to.a}, false);
+    if (to.weight) back.of_weight = arrays.groups_by({&to.weight}, false);
+    std::vector<const View*> of_keys{&to.b, &to.value};
+    if (to.key_bias) of_keys.push_back(&to.key_bias);
+    back.tasks = arrays.groups_by(of_keys, true);
+    find(in.pair, sums).backward(call, back, threads);
+}
+
+void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {
+    Type sums = Arrays::type("packed", packed);
+    if (sums != Type::F32 && sums != Type::F64) Arrays::refuse("packed", "must be float32 or float64");
+    if (b.rank() < 2) Arrays::refuse("b", "must have rank 2 or more");
+    std::vector<Size> shape = b.shape, lead(shape.begin(), shape.end() - 2);
+    Arrays arrays(lead, 1);
+    Call call;
+    call.problems = arrays.problems;
+    call.queries = 1;
+    call.keys = shape[shape.size() - 2];
+    call.width = shape.back();
+    call.a = call.b = arrays.rows("b", b, {call.keys, call.width}, false);
+    arrays.each_its_own(call);
+    shape[shape.size() - 2] += 1;
+    void* to = Arrays::contiguous("packed", packed, shape);
+    find(pair, sums).prepare(call, to, threads);
+}
+
+}  // namespace anyscore

@@ -1,0 +1,238 @@
+// The core as targets of XLA's foreign function interface: what JAX calls, without Python.
+//
+// Operands come in the order that the attribute `names` gives. All have the rank of the output: leading
+// dimensions of 1 where they broadcast. vmap puts more of them in front, of all or of some.
+#include <nanobind/nanobind.h>
+#include <xla/ffi/api/ffi.h>
+
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "calls.h"
+#include "parallel.h"
+
+namespace nb = nanobind;
+namespace ffi = xla::ffi;
+
+namespace anyscore {
+namespace {
+
+nb::dlpack::dtype dtype_of(ffi::DataType type) {
+    using Code = nb::dlpack::dtype_code;
+    auto made = [](Code code, int bits) { return nb::dlpack::dtype{std::uint8_t(code), std::uint8_t(bits), 1}; };
+    switch (type) {
+        case ffi::DataType::F32: return made(Code::Float, 32);
+        case ffi::DataType::F64: return made(Code::Float, 64);
+        case ffi::DataType::F16: return made(Code::Float, 16);
+        case ffi::DataType::BF16: return made(Code::Bfloat, 16);
+        case ffi::DataType::S32: return made(Code::Int, 32);
+        case ffi::DataType::S64: return made(Code::Int, 64);
+        case ffi::DataType::U32: return made(Code::UInt, 32);
+        case ffi::DataType::PRED: return made(Code::Bool, 8);
+        default: throw std::invalid_argument("an operand has a dtype that the core does not know.");
+    }
+}
+
+template <class V> V view(ffi::AnyBuffer buffer) {
+    V to;
+    to.data = buffer.untyped_data();
+    to.dtype = dtype_of(buffer.element_type());
+    to.shape.assign(buffer.dimensions().begin(), buffer.dimensions().end());
+    to.strides = dense_strides(to.shape);
+    to.given = true;
+    return to;
+}
+
+Output result(ffi::RemainingRets results, std::size_t i) {
+    auto found = results.get<ffi::AnyBuffer>(i);
+    if (!found.has_value()) throw std::invalid_argument("a result is missing.");
+    return view<Output>(**found);
+}
+
+// The operands by name; those that are not named stay empty.
+struct Operands {
+    View a, b, weight, key_bias, value, start, stop, keep, seed, counter, packed, output, lse, d_output, d_lse;
+
+    Operands(ffi::RemainingArgs operands, std::string_view names) {
+        std::istringstream all{std::string(names)};
+        std::string name;
+        for (std::size_t i = 0; all >> name; i++) {
+            auto found = operands.get<ffi::AnyBuffer>(i);
+            if (!found.has_value()) throw std::invalid_argument(name + " is missing.");
+            slot(name) = view<View>(*found);
+        }
+    }
+
+    View& slot(const std::string& name) {
+        std::pair<const char*, View*> slots[] = {
+            {"a", &a}, {"b", &b}, {"weight", &weight}, {"key_bias", &key_bias}, {"value", &value},
+            {"start", &start}, {"stop", &stop}, {"keep", &keep}, {"seed", &seed}, {"counter", &counter},
+            {"packed", &packed}, {"output", &output}, {"lse", &lse}, {"d_output", &d_output}, {"d_lse", &d_lse}};
+        for (auto [known, slot] : slots)
+            if (name == known) return *slot;
+        throw std::invalid_argument("there is no operand " + name + ".");
+    }
+};
+
+// seed: (*lead or 1, 2), low word first; counter: (*lead or 1). Of each problem, so that a problem draws
+// the same numbers whatever it is batched with and wherever it is computed.
+std::vector<Stream> streams_of(const View& seed, const View& counter, const View& lse) {
+    std::vector<Size> lead(lse.shape.begin(), lse.shape.end() - 1);
+    if (seed.rank() != lse.rank() || counter.rank() + 1 != lse.rank() || seed.shape.back() != 2)
+        throw std::invalid_argument("seed and counter do not fit lse.");
+    Size problems = 1;
+    for (Size n : lead) problems *= n;
+    std::vector<Stream> streams(std::size_t(problems), Stream{});
+    for (Size n = 0; n < problems; n++) {
+        Size of_seed = 0, of_counter = 0, rest = n;
+        for (std::size_t r = lead.size(); r-- > 0; rest /= lead[r]) {
+            Size i = rest % lead[r];
+            of_seed += seed.shape[r] == 1 ? 0 : i * seed.strides[r];
+            of_counter += counter.shape[r] == 1 ? 0 : i * counter.strides[r];
+        }
+        auto* words = static_cast<const std::uint32_t*>(seed.data) + of_seed;
+        streams[std::size_t(n)] = {words[0] | std::uint64_t(words[1]) << 32, static_cast<const std::uint32_t*>(counter.data)[of_counter]};
+    }
+    return streams;
+}
+
+// Where an operand is the same for all that vmap batches, and its consumer wants it in full: a copy.
+struct Spread {
+    std::vector<char> memory;
+
+    Spread(View& x, const std::vector<Size>& lead) {
+        std::vector<Size> shape = x.shape;
+        std::copy(lead.begin(), lead.end(), shape.begin());
+        if (!x || shape == x.shape) return;
+        Size count = 1, row = 1, bytes = x.dtype.bits / 8;
+        for (Size n : shape) count *= n;
+        for (std::size_t r = lead.size(); r < shape.size(); r++) row *= shape[r];
+        memory.resize(std::size_t(count * bytes));
+        for (Size n = 0; n * row < count; n++) {
+            Size at = 0, rest = n;
+            for (std::size_t r = lead.size(); r-- > 0; rest /= lead[r]) at += x.shape[r] == 1 ? 0 : rest % lead[r] * x.strides[r];
+            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + at * bytes, std::size_t(row * bytes));
+        }
+        x.data = memory.data(), x.shape = shape, x.strides = dense_strides(shape);
+    }
+};
+
+// The leading dimensions of arrays (*lead or 1, …) together.
+std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t rank) {
+    std::vector<Size> lead(rank, 1);
+    for (const View* array : arrays)
+        for (std::size_t r = 0; r < rank && *array; r++)
+            if (array->shape[r] != 1) lead[r] = array->shape[r];
+    return lead;
+}
+
+struct Told {
+    std::string_view pair, names;
+    double scale;
+    std::int64_t groups;
+    double dropout;
+};
+
+Inputs inputs(const Operands& in, const Told& told, const View& lse) {
+    Inputs made{std::string(told.pair), in.a, in.b, in.weight, in.key_bias, in.value, in.start, in.stop, in.keep,
+                told.scale, told.groups, told.dropout};
+    if (told.dropout > 0) made.streams = streams_of(in.seed, in.counter, lse);
+    return made;
+}
+
+int threads() { return int(std::max(1u, std::thread::hardware_concurrency())); }
+
+template <class Work> ffi::Error guarded(Work work) {
+    OwnThreads own;
+    try {
+        work();
+        return ffi::Error::Success();
+    } catch (const std::exception& error) {
+        return ffi::Error(ffi::ErrorCode::kInvalidArgument, error.what());
+    }
+}
+
+ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
+                       std::int64_t groups, double scale, double dropout) {
+    return guarded([&] {
+        Operands given(operands, names);
+        Output output = result(results, 0), lse = result(results, 1);
+        Inputs in = inputs(given, {pair, names, scale, groups, dropout}, lse);
+        forward(in, given.packed, output, lse, threads());
+    });
+}
+
+ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
+                       std::int64_t groups, double scale) {
+    return guarded([&] {
+        Operands given(operands, names);
+        Output output = result(results, 0);
+        Spread lse(given.lse, {output.shape.begin(), output.shape.end() - 2});
+        Inputs in = inputs(given, {pair, names, scale, groups, 0}, given.lse);
+        weights(in, given.lse, output, threads());
+    });
+}
+
+// Where vmap batches a gradient, its input is batched too, or the same for all.
+Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
+    if (!input) return {};
+    Output to = result(results, next++);
+    if (to.shape.size() != input.shape.size()) throw std::invalid_argument("a gradient has not the rank of its input.");
+    for (std::size_t r = 0; r < to.shape.size(); r++)
+        if (input.shape[r] != to.shape[r]) input.shape[r] = to.shape[r], input.strides[r] = 0;
+    return to;
+}
+
+ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
+                        std::int64_t groups, double scale, double dropout) {
+    return guarded([&] {
+        Operands given(operands, names);
+        Output d_a = result(results, 0);
+        std::vector<Size> lead = lead_of({&given.lse, &d_a}, std::size_t(given.lse.rank()) - 1);
+        Spread lse(given.lse, lead), d_lse(given.d_lse, lead);
+        Inputs in = inputs(given, {pair, names, scale, groups, dropout}, given.lse);
+        std::size_t next = 0;
+        Gradients to;
+        to.a = gradient(results, next, in.a);
+        to.b = gradient(results, next, in.b);
+        to.weight = gradient(results, next, in.weight);
+        to.key_bias = gradient(results, next, in.key_bias);
+        to.value = gradient(results, next, in.value);
+        Results of{given.output, given.lse, given.d_output, given.d_lse};
+        backward(in, of, to, threads());
+    });
+}
+
+ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
+                            std::int64_t) {
+    return guarded([&] {
+        Operands given(operands, names);
+        Output packed = result(results, 0);
+        prepare_keys(std::string(pair), given.b, packed, threads());
+    });
+}
+
+auto bind_call() {
+    return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("pair").Attr<std::string_view>("names")
+        .Attr<std::int64_t>("groups");
+}
+
+XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<double>("scale").Attr<double>("dropout"));
+XLA_FFI_DEFINE_HANDLER(kWeights, xla_weights, bind_call().Attr<double>("scale"));
+XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<double>("scale").Attr<double>("dropout"));
+XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
+
+}  // namespace
+
+void bind_xla(nb::module_& module) {
+    module.def("xla_targets", [] {
+        nb::dict targets;
+        auto add = [&](const char* name, auto* handler) { targets[name] = nb::capsule(reinterpret_cast<void*>(handler)); };
+        add("forward", kForward), add("weights", kWeights), add("backward", kBackward), add("prepare_keys", kPrepareKeys);
+        return targets;
+    });
+}
+
+}  // namespace anyscore
