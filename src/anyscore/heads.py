@@ -130,7 +130,7 @@ def attend(
     heads: Heads,
     weights: Mapping[str, Array],
     queries: Array,
-    keys: Array,
+    keys: Array | PreparedKeys,
     values: Array,
     mask: Mask | None,
     attention: Callable[..., Array],
@@ -139,9 +139,17 @@ def attend(
 
     attention: (queries, keys, values, mask=) of heads (batch, heads, T, d) → output.
     """
-    parts_of = {"W_q": (queries, heads.n_heads), "W_k": (keys, heads.kv_heads)}
-    parts_of["W_v"] = values, heads.kv_heads
-    projected = [split(xp, linear(xp, x, weights, name), n) for name, (x, n) in parts_of.items()]
+
+    def project(x: Any, name: str, n: int) -> Any:
+        if isinstance(x, PreparedKeys):
+            return x
+        return split(xp, linear(xp, x, weights, name), n)
+
+    projected = (
+        project(queries, "W_q", heads.n_heads),
+        project(keys, "W_k", heads.kv_heads),
+        project(values, "W_v", heads.kv_heads),
+    )
     output = merge(xp, attention(*projected, mask=mask))
     return linear(xp, output, weights, "W_o") if "W_o" in heads.linears else output
 

@@ -84,6 +84,10 @@ class Parameter:
         return f"log_{self.field}" if self.logarithm else self.field
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return self.init.shape
+
+    @property
     def bound(self) -> float:
         """It starts uniform in [−bound, bound]; 0: as `start` instead."""
         return self.init.bound

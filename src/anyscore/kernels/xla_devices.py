@@ -38,7 +38,7 @@ class Call:
     results_of_keys: tuple[bool, ...]
 
     def __call__(self, *operands: Array) -> list[Array]:
-        shapes = [jax.ShapeDtypeStruct(*result) for result in self.results]
+        shapes = [jax.ShapeDtypeStruct(*result) for result in self.results]  # type: ignore[no-untyped-call]
         return list(jax.ffi.ffi_call(self.target, shapes)(*operands, **dict(self.told)))
 
     def batched(self, n: int) -> Call:
@@ -113,7 +113,7 @@ def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
     of_results = [_sharding(call, mesh, lead, shape) for shape, _ in call.results]
     of_operands = [_sharding(call, mesh, lead, x.shape) for x in operands]
     parts = [
-        NamedSharding(mesh, PartitionSpec(axes)).shard_shape((n,))[0]
+        NamedSharding(mesh, PartitionSpec(axes)).shard_shape((n,))[0]  # type: ignore[no-untyped-call]
         for axes, n in zip(lead, call.lead, strict=True)
     ]
     local = replace(
@@ -132,20 +132,22 @@ def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
                 axes for axes, n, m in zip(lead, call.lead, shape, strict=False) if m == 1 != n
             ]
             names = [name for axes in shared if axes for name in axes]
-            found[i] = jax.lax.psum(found[i], names) if names else found[i]
+            found[i] = jax.lax.psum(found[i], names) if names else found[i]  # type: ignore[no-untyped-call]
         return found
 
     return mesh, compute, of_results, tuple(of_operands)
 
 
-_spread.def_partition(
+_spread.def_partition(  # type: ignore[no-untyped-call]
     _partition, infer_sharding_from_operands=_infer, sharding_rule=_rule, decode_shardings=True
 )
 
 
 def _lead(call: Call, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The axes of the mesh that each leading dimension is spread over: those of the first array that
-    is spread there, where all can be cut alike."""
+    """The axes of the mesh that each leading dimension is spread over.
+
+    Those of the first array that is spread there, where all can be cut alike.
+    """
     found: list[tuple[str, ...]] = [()] * len(call.lead)
     for x in arrays:
         spec = getattr(x.sharding, "spec", ())
@@ -168,4 +170,4 @@ def _lead(call: Call, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]
 
 def _sharding(call: Call, mesh: Any, lead: list[tuple[str, ...]], shape: Shape) -> NamedSharding:
     spec = [names if n != 1 and names else None for names, n in zip(lead, shape, strict=False)]
-    return NamedSharding(mesh, PartitionSpec(*spec))
+    return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]

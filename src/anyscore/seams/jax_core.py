@@ -47,7 +47,8 @@ def prepare_keys(pair: str, b: Array) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(s: Settings, factors: Named, others: Named) -> list[Array]:
     operands = factors | others
-    return _varying(xla.forward(operands, s.lead, **_told(s)), operands)
+    results: list[Array] = _varying(xla.forward(operands, s.lead, **_told(s)), operands)
+    return results
 
 
 def _attend_forward(s: Settings, factors: Named, others: Named) -> tuple[list[Array], Any]:
@@ -129,4 +130,4 @@ def _vary(x: Array, axes: frozenset[Any]) -> Array:
         return x
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(x, missing, to="varying")
-    return jax.lax.pvary(x, missing)
+    return jax.lax.pvary(x, missing)  # type: ignore[attr-defined]  # until JAX 0.8

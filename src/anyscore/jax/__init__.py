@@ -1,0 +1,31 @@
+"""Layers for JAX: plain objects without state, whose parameters are a dictionary of arrays.
+
+from anyscore.jax import Attention
+
+layer = Attention("additive", hidden=32, dropout=0.1)
+params = layer.init(jax.random.key(0), queries, keys, values, valid_lens)
+output = layer.apply(params, queries, keys, values, valid_lens)
+
+`anyscore.jax.nnx` has the same as modules of Flax NNX.
+"""
+
+from anyscore.jax.attention import (
+    AdditiveAttention,
+    Attention,
+    DotProductAttention,
+    MLPAttention,
+    masked_softmax,
+)
+from anyscore.jax.layer import Params
+from anyscore.jax.multihead import MultiHeadAttention, SelfAttention
+
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "DotProductAttention",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "Params",
+    "SelfAttention",
+    "masked_softmax",
+]

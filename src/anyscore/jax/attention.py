@@ -1,0 +1,208 @@
+"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax import Array
+
+from anyscore.cache import PreparedKeys, prepare_keys
+from anyscore.checks import check_options, check_tensors, find_framework
+from anyscore.functional import AttentionOutput, attend
+from anyscore.jax.layer import Layer, Starts
+from anyscore.layers import AnyScore, Recipe, rename
+from anyscore.ops import load
+from anyscore.reference import masked_softmax as _masked_softmax
+from anyscore.score import Init, Score
+from anyscore.task import combine, lower
+
+_xp = load("jax")
+
+
+def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
+    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+
+    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+
+    >>> import jax.numpy as jnp
+    >>> masked_softmax(jnp.zeros((1, 2, 4)), jnp.array([[1, 4]]))
+    Array([[[1.  , 0.  , 0.  , 0.  ],
+            [0.25, 0.25, 0.25, 0.25]]], dtype=float32)
+    """
+    if find_framework(X=X) != "jax":
+        raise TypeError(f"X is a {type(X).__name__}, expected a JAX array.")
+    softmax: Array = _masked_softmax(_xp, X, combine(mask, valid_lens))
+    return softmax
+
+
+class Attention(Layer):
+    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+
+        apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, …)
+
+    of queries (..., T_q, d_q), keys (..., T_k, d_k) and values (..., T_k, d_v), by default the
+    keys. The arguments are those of `anyscore.attention`, and those of `Layer.apply`.
+
+    Args:
+        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
+            whose parameters start as the class says; or a score object, whose arrays are the
+            parameters; or any callable (queries, keys) → (..., T_q, T_k).
+        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
+        d_q, d_k: widths of queries and keys; those that `init` is shown if left out.
+        dropout: rate on the weights, in training only.
+        bias: whether an additive or concat score has one.
+        heads, kv_heads: give each head (axis −3) its own parameters.
+        projected: queries and keys come projected: leave out W_q and W_k.
+        dtype: of the parameters.
+        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
+
+    Raises:
+        TypeError, ValueError: an unknown score, or sizes that it lacks.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> layer = Attention("additive", hidden=8)
+    >>> inputs = jnp.ones((2, 1, 20)), jnp.ones((2, 10, 2)), jnp.ones((2, 10, 4)), jnp.array([2, 6])
+    >>> (output, weights), params = layer.init_with_output(jax.random.key(0), *inputs)
+    >>> {name: x.shape for name, x in params.items()}
+    {'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}
+    >>> jax.jit(layer.apply)(params, *inputs).shape, weights.shape
+    ((2, 1, 4), (2, 1, 10))
+    """
+
+    def __init__(
+        self,
+        score: AnyScore = "scaled_dot",
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        projected: bool = False,
+        dtype: Any = "float32",
+        **numbers: float,
+    ) -> None:
+        super().__init__(dtype)
+        check_options(dropout, None, "auto")
+        self.recipe = Recipe(
+            score,
+            hidden=hidden,
+            d_q=d_q,
+            d_k=d_k,
+            bias=bias,
+            heads=heads,
+            kv_heads=kv_heads,
+            projected=projected,
+            **numbers,
+        )
+        self.dropout = dropout
+
+    def starts(
+        self,
+        queries: Array | None = None,
+        keys: Array | None = None,
+        values: Array | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Starts:
+        if isinstance(self.recipe.score, Score):
+            return {f"{name}.weight": x for name, x in self.recipe.score.tensors().items()}
+        if queries is None or keys is None:
+            if not self.recipe.sized:
+                raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
+            met = self.recipe.meet()
+        else:
+            sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
+            lower(_xp, sizes, queries, mask, valid_lens)
+            met = self.recipe.meet(queries.shape[-1], keys.shape[-1])
+        return {f"{p.name}.weight": Init(p.shape, p.bound, p.start) for p in met.parameters}
+
+    def run(
+        self,
+        params: Mapping[str, Array],
+        queries: Array,
+        keys: Array | PreparedKeys,
+        values: Array | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        training: bool = False,
+        dropout_seed: Any = None,
+        return_weights: bool = False,
+    ) -> AttentionOutput:
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = tensor if values is None else values
+        find_framework(queries=queries, keys=tensor, values=values)
+        score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        dropout = self.dropout if training else 0.0
+        result, *_ = attend(
+            queries, keys, values, score, mask, valid_lens, dropout, dropout_seed, return_weights
+        )
+        return result
+
+    def prepare_keys(
+        self,
+        params: Mapping[str, Array],
+        keys: Array,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        d_q: int | None = None,
+    ) -> PreparedKeys:
+        """The keys prepared for calls `apply(params, queries, prepared, …)`.
+
+        See `anyscore.prepare_keys`. d_q: width of the queries, if the layer was not told.
+        """
+        score = self._score(params, d_q, keys.shape[-1])
+        return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
+
+    def names(self) -> list[str]:
+        return [f"{name}.weight" for name in self.recipe.names]
+
+    def rename(self, state: dict[str, Any]) -> None:
+        rename(state, "", self.names())
+
+    def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
+        if self.recipe.named and d_q is None and self.recipe.d_q is None:
+            raise ValueError("say d_q=, the width of the queries, to prepare keys.")
+        values = {name: params[f"{name}.weight"] for name in self.recipe.names}
+        return self.recipe.meet(d_q, d_k).build(_xp, values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.recipe}, dropout={self.dropout})"
+
+
+class DotProductAttention(Attention):
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__("scaled_dot", dropout=dropout)
+
+
+class AdditiveAttention(Attention):
+    """Additive attention, as *Dive into Deep Learning* calls it."""
+
+    def __init__(
+        self,
+        num_hiddens: int,
+        dropout: float = 0.0,
+        *,
+        query_size: int | None = None,
+        key_size: int | None = None,
+        bias: bool = False,
+        dtype: Any = "float32",
+    ) -> None:
+        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
+        super().__init__("additive", dropout=dropout, bias=bias, dtype=dtype, **sizes)
+
+
+class MLPAttention(AdditiveAttention):
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+
+    def __init__(self, units: int, dropout: float = 0.0, **sizes: Any) -> None:
+        super().__init__(units, dropout, **sizes)

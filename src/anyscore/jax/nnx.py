@@ -1,0 +1,120 @@
+"""The layers as modules of Flax NNX, which hold their parameters and a generator for dropout.
+
+from flax import nnx
+from anyscore.jax.nnx import Attention
+
+layer = Attention("additive", hidden=32, d_q=20, d_k=2, dropout=0.1, rngs=nnx.Rngs(0))
+output = layer(queries, keys, values, valid_lens)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from anyscore import jax as plain
+from anyscore.jax.layer import Layer
+
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "DotProductAttention",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+]
+
+
+class Module(nnx.Module):
+    """A layer of `anyscore.jax` with its parameters: `parameters[name]` is an `nnx.Param`.
+
+    Its arguments are those of the layer, which must say all sizes (d_q= and d_k= of a score that
+    has parameters), and rngs: streams "params" and, to drop weights, "dropout". `train()` and
+    `eval()` say whether weights are dropped; a new module drops them.
+    """
+
+    kind: type[Layer]
+
+    def __init__(self, *args: Any, rngs: nnx.Rngs, **options: Any) -> None:
+        self.layer = self.kind(*args, **options)
+        drawn = self.layer.init(rngs.params()).items()
+        holder: Any = getattr(nnx, "Dict", dict)
+        self.parameters = holder({name: nnx.Param(x) for name, x in drawn})
+        self.deterministic = False
+        self.rngs = rngs if "dropout" in rngs or "default" in rngs else None
+
+    def __call__(
+        self, *inputs: Any, dropout_seed: Any = None, return_weights: bool = False, **masking: Any
+    ) -> Any:
+        """As `Layer.apply`; dropout_seed: instead of one from the stream "dropout"."""
+        training = not self.deterministic
+        if training and dropout_seed is None and self.rngs is not None:
+            dropout_seed = self.rngs.dropout()
+        return self.layer.apply(
+            self._values(),
+            *inputs,
+            training=training,
+            dropout_seed=dropout_seed,
+            return_weights=return_weights,
+            **masking,
+        )
+
+    def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As of the layer."""
+        return self.layer.numpy_parameters(self._values())
+
+    def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
+        """As of the layer, in place."""
+        for name, x in self.layer.load_numpy_parameters(arrays).items():
+            self.parameters[name].value = x
+
+    def _values(self) -> dict[str, Array]:
+        return {name: jax.numpy.asarray(x) for name, x in self.parameters.items()}
+
+
+class Attention(Module):
+    """`anyscore.jax.Attention`, with rngs=.
+
+    >>> import jax.numpy as jnp
+    >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2, rngs=nnx.Rngs(0))
+    >>> keys = jnp.ones((2, 10, 2))
+    >>> layer(jnp.ones((2, 1, 20)), keys, valid_lens=jnp.array([2, 6])).shape
+    (2, 1, 2)
+    """
+
+    kind = plain.Attention
+
+
+class AdditiveAttention(Module):
+    """`anyscore.jax.AdditiveAttention`, with rngs=; query_size= and key_size= must be given."""
+
+    kind = plain.AdditiveAttention
+
+
+class DotProductAttention(Module):
+    """`anyscore.jax.DotProductAttention`, with rngs=."""
+
+    kind = plain.DotProductAttention
+
+
+class MLPAttention(Module):
+    """`anyscore.jax.MLPAttention`, with rngs=; query_size= and key_size= must be given."""
+
+    kind = plain.MLPAttention
+
+
+class SelfAttention(Module):
+    """`anyscore.jax.SelfAttention`, with rngs=."""
+
+    kind = plain.SelfAttention
+
+
+class MultiHeadAttention(Module):
+    """`anyscore.jax.MultiHeadAttention`, with rngs=."""
+
+    kind = plain.MultiHeadAttention
