@@ -198,7 +198,8 @@ def array(x: Any) -> np.ndarray:
 
 def numbers(x: Any) -> np.ndarray:
     """A tensor of any framework and float type, bfloat16 too, as float64."""
-    return (x.detach().cpu().double().numpy() if hasattr(x, "detach") else x).astype(np.float64)
+    x = x.detach().cpu().double().numpy() if hasattr(x, "detach") else x
+    return np.asarray(x).astype(np.float64)
 
 
 def lead_of(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[int, ...]:
