@@ -112,6 +112,8 @@ class Attention(Layer):
     ) -> Starts:
         if isinstance(self.recipe.score, Score):
             return {f"{name}.weight": x for name, x in self.recipe.score.tensors().items()}
+        if not self.recipe.names:
+            return {}
         if queries is None or keys is None:
             if not self.recipe.sized:
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")

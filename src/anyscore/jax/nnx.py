@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -71,10 +70,10 @@ class Module(nnx.Module):
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """As of the layer, in place."""
         for name, x in self.layer.load_numpy_parameters(arrays).items():
-            self.parameters[name].value = x
+            self.parameters[name][...] = x
 
     def _values(self) -> dict[str, Array]:
-        return {name: jax.numpy.asarray(x) for name, x in self.parameters.items()}
+        return {name: x[...] for name, x in self.parameters.items()}
 
 
 class Attention(Module):
