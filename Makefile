@@ -2,14 +2,22 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+MXNET := .venv/mxnet/bin
+QUIET := --quiet --disable-pip-version-check
+PYTEST := pytest -n auto --maxprocesses 8
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
+KERAS := keras-tensorflow keras-jax keras-torch
+FRAMEWORKS := jax tensorflow $(KERAS) mxnet chapter
 
-.PHONY: demo test lint types check jax compare sanitize clean
+.PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare
 
-test: lint types check jax compare  ## all that continuous integration runs
+test:  ## all that continuous integration runs, to the end, whatever fails on the way
+	$(MAKE) --no-print-directory --keep-going all
+
+all: lint types check frameworks compare
 
 lint: .venv/dev
 	$(BIN)/pre-commit run --all-files
@@ -17,11 +25,27 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-check: .venv/dev
-	$(BIN)/pytest -n auto --maxprocesses 8
+check: .venv/dev  ## everything that must not notice which other frameworks are there
+	$(BIN)/$(PYTEST)
 
-jax: .venv/dev  ## the tests of JAX, apart from what must not notice that it is there
-	$(BIN)/pytest -n auto --maxprocesses 8 tests/frameworks/jax
+frameworks: $(FRAMEWORKS)  ## each in processes of its own
+
+jax: .venv/dev
+	$(BIN)/$(PYTEST) tests/frameworks/jax
+	$(BIN)/pytest src/anyscore/jax
+
+tensorflow: .venv/dev
+	$(BIN)/$(PYTEST) tests/frameworks/tensorflow
+
+$(KERAS): keras-%: .venv/dev
+	KERAS_BACKEND=$* $(BIN)/$(PYTEST) tests/frameworks/keras src/anyscore/keras
+
+mxnet: .venv/mxnet/dev
+	$(MXNET)/$(PYTEST) tests/frameworks/mxnet src/anyscore/mxnet
+
+chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
+	$(BIN)/pytest tests/frameworks/chapter -k "not mxnet"
+	$(MXNET)/pytest tests/frameworks/chapter -k mxnet
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny
@@ -34,9 +58,15 @@ sanitize: .venv/dev  ## the core under AddressSanitizer, UndefinedBehaviorSaniti
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# A file in .venv says what has been installed there, from these sources of the C++ core.
-.venv/lab .venv/dev: .venv/%: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+# A file says what has been installed beside it, from these sources of the C++ core.
+.venv/lab .venv/dev: .venv/%: constraints.txt $(SOURCES)
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) torch
-	$(PIP) -e '.[$*]'
+	$(BIN)/pip install $(QUIET) -c constraints.txt torch
+	$(BIN)/pip install $(QUIET) -c constraints.txt -e '.[$*]'
+	touch $@
+
+# MXNet 1.9.1 needs a NumPy that no other framework takes any more.
+.venv/mxnet/dev: constraints-mxnet.txt $(SOURCES)
+	test -x $(MXNET)/pip || $(PYTHON) -m venv .venv/mxnet
+	$(MXNET)/pip install $(QUIET) -c constraints-mxnet.txt -e '.[mxnet-dev]'
 	touch $@

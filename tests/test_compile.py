@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 
 from anyscore import Causal, Interval, Keys, Lengths, Window, attention
 from samples import make_score, normal
-from transformed import SCORES, WARNINGS, autograd, loss_of, same, tensors, torch_score
+from transformed import WARNINGS, autograd, loss_of, same, tensors, torch_score
 
 pytestmark = WARNINGS
 
@@ -73,7 +73,7 @@ def test_compile(name: str, mask: str) -> None:
         )
 
 
-@SCORES
+@pytest.mark.parametrize("name", ["ScaledDot", "Cosine", "Concat"])
 def test_compile_forward(name: str) -> None:
     xs, score = tensors(2), torch_score(name)
 

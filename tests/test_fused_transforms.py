@@ -105,9 +105,9 @@ def test_third_derivatives() -> None:
 # Compilation, export, checkpointing, autocast
 
 
-@DROPOUT
 @pytest.mark.parametrize(
-    ("name", "mask"), [("Additive", "intervals"), ("Trilinear", "both"), ("Gaussian", "boolean")]
+    ("name", "mask", "dropout"),
+    [("Additive", "intervals", 0.4), ("Trilinear", "both", 0.0), ("Gaussian", "boolean", 0.4)],
 )
 def test_compile_keeps_to_the_core(name: str, mask: str, dropout: float) -> None:
     """One graph that calls the operator, forward and backward."""

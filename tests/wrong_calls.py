@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from anyscore import (
     Additive,
@@ -38,10 +37,13 @@ def right() -> dict[str, Any]:
 def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = attention) -> Any:
     """The right call with a change, its float arrays and parameters of `framework`."""
 
+    if framework == "torch":  # some environments have none
+        from torch import tensor as to_tensor
+
     def to(x: Any) -> Any:
         if framework == "torch" and isinstance(x, Score):
-            return x.map(lambda y: torch.tensor(y) if isinstance(y, np.ndarray) else y)
-        return torch.tensor(x) if framework == "torch" and isinstance(x, np.ndarray) else x
+            return x.map(lambda y: to_tensor(y) if isinstance(y, np.ndarray) else y)
+        return to_tensor(x) if framework == "torch" and isinstance(x, np.ndarray) else x
 
     given = {name: to(x) for name, x in {**right(), **change}.items()}
     return function(given.pop("query"), given.pop("key"), given.pop("value"), **given)

@@ -12,6 +12,7 @@ from anyscore.checks import OF_KEYS, check_score, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.ops import Array, Ops
+from anyscore.routes import kinds_of
 from anyscore.score import Score
 from anyscore.scores import ScaledDot
 from anyscore.task import lower
@@ -98,6 +99,9 @@ def prepare_keys(
     name = find_framework(key=key)
     xp, seam = ops.load(name), seams.load(name)
     own, dtype = seam.precision(key)
+    kinds = kinds_of(seam)
+    if kinds is not None:
+        (key,), score = kinds.enter((key,), score)
     with own():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
@@ -119,6 +123,9 @@ def prepare_keys(
         f = score.lower(xp, query, key)
         nothing = _none_of(xp, key, xp.shape(key)[-1])
         return PreparedKeys(key, nothing, type(score), f.b, f.key_bias, seam.pack_keys(f))
+
+
+vars(prepare_keys)["autograph_info__"] = None  # as of `attention`
 
 
 def _none_of(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array:

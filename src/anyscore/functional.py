@@ -13,7 +13,7 @@ from anyscore.cache import PreparedKeys
 from anyscore.checks import check_call, check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
-from anyscore.routes import Plan, Seam, choose
+from anyscore.routes import Plan, Seam, choose, kinds_of
 from anyscore.score import Score
 from anyscore.scores import ScaledDot
 from anyscore.task import Task, prepare
@@ -110,6 +110,10 @@ def plan(
     return choose(seam, task, dropout, return_lse, impl)[0]
 
 
+for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
+    vars(_function)["autograph_info__"] = None
+
+
 def attend(
     query: Array,
     key: Array,
@@ -142,7 +146,11 @@ def attend(
             output, lse = _with_query_bias(xp, task, output, left)
     if not return_weights:
         attended = None
-    return AttentionOutput(output, attended, lse if return_lse else None), task, left
+    result = AttentionOutput(output, attended, lse if return_lse else None)
+    kinds = kinds_of(seam)
+    if kinds is not None:
+        result = AttentionOutput(*(x if x is None else kinds.leave(x, query) for x in result))
+    return result, task, left
 
 
 def weights(task: Task, lse: Array | None = None) -> Array:
@@ -200,6 +208,9 @@ def lower(
     key = key if prepared is None else prepared.key
     xp, seam = find(query, key, value)
     own, dtype = seam.precision(query)
+    kinds = kinds_of(seam)
+    if kinds is not None:
+        (query, key, value), score = kinds.enter((query, key, value), score)
     with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
         if dtype is not None:
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)

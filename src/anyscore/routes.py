@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from anyscore.factors import Factors
 from anyscore.ops import Array
@@ -56,6 +56,21 @@ class Seam(Protocol):
 
     def pack_keys(self, f: Factors) -> Array | None:
         """What the fused implementations want to know of the keys of `f`; None if nothing."""
+
+
+class Kinds(Protocol):
+    """The seam of a framework with two kinds of tensors, of which the mathematics takes one."""
+
+    def enter(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
+        """The tensors of a call and its score, in that kind."""
+
+    def leave(self, x: Array, like: Array) -> Array:
+        """A result in the kind of `like`."""
+
+
+def kinds_of(seam: Seam) -> Kinds | None:
+    """The seam as `Kinds`, None if its framework has but one."""
+    return cast(Kinds, seam) if hasattr(seam, "enter") else None
 
 
 def choose(

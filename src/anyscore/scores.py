@@ -282,8 +282,8 @@ def _scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
     """`f` with a scale that is a number, or, learned, a tensor folded into the weight."""
     if isinstance(scale, Real):
         return Factors(f.a, f.b, f.pair, scale=float(scale))
-    weight = scale[..., None]
-    shape = (*xp.shape(weight)[:-1], xp.shape(f.a)[-1])
+    lead = xp.shape(scale)
+    weight, shape = xp.reshape(scale, (*lead, 1)), (*lead, xp.shape(f.a)[-1])
     return Factors(f.a, f.b, f.pair, weight=xp.broadcast_to(weight, shape))
 
 

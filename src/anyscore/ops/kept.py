@@ -50,7 +50,7 @@ def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
     signed = xp.matmul(sign, number(plus) - number(minus))
     weighted = xp.matmul(sign * sign, number(plus) + number(minus))
     kept = xp.matmul(number(keep), number(xp.logical_not(finite)))
-    infinite = xp.where(signed > 0, math.inf, -math.inf)
+    infinite = number(xp.where(signed > 0, math.inf, -math.inf))
     infinite = xp.where(xp.abs(signed) < weighted, math.nan, infinite)
     infinite = xp.where(kept > weighted, math.nan, infinite)
     total = xp.matmul(p, xp.where(finite, v, 0.0))

@@ -1,0 +1,30 @@
+"""Layers for Keras 3, with TensorFlow, JAX or PyTorch behind it.
+
+from anyscore.keras import Attention
+
+layer = Attention("additive", hidden=32, dropout=0.1)
+output = layer(queries, keys, values, valid_lens)        # or layer([query, value, key])
+layer.attention_weights                                  # (batch, queries, keys)
+
+With TensorFlow the core cannot be compiled by XLA, so the layers ask Keras not to; exported models
+compute by the definition.
+"""
+
+from anyscore.keras.attention import (
+    AdditiveAttention,
+    Attention,
+    DotProductAttention,
+    MLPAttention,
+    masked_softmax,
+)
+from anyscore.keras.multihead import MultiHeadAttention, SelfAttention
+
+__all__ = [
+    "AdditiveAttention",
+    "Attention",
+    "DotProductAttention",
+    "MLPAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "masked_softmax",
+]

@@ -1,0 +1,247 @@
+"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import mxnet as mx
+from mxnet import autograd
+
+from anyscore.cache import PreparedKeys, prepare_keys
+from anyscore.checks import check_options, check_tensors, find_framework
+from anyscore.functional import attend, weights
+from anyscore.layers import AnyScore, Met, Recipe, rename, snapshot
+from anyscore.mxnet.layer import Layer
+from anyscore.mxnet.symbolic import Mode
+from anyscore.mxnet.weight import Weight
+from anyscore.ops import Array, load
+from anyscore.reference import masked_softmax as _masked_softmax
+from anyscore.score import Score
+from anyscore.seams.mxnet import as_np, leave, precision
+from anyscore.task import Task, combine, lower
+
+_xp = load("mxnet")
+
+
+def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
+    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+
+    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+
+    >>> masked_softmax(mx.nd.zeros((1, 2, 4)), [[1, 4]]).asnumpy()
+    array([[[1.  , 0.  , 0.  , 0.  ],
+            [0.25, 0.25, 0.25, 0.25]]], dtype=float32)
+    """
+    if find_framework(X=X) != "mxnet":
+        raise TypeError(f"X is a {type(X).__name__}, expected an MXNet array.")
+    with precision(X)[0]():
+        return leave(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
+
+
+class Attention(Layer):
+    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+
+    Args:
+        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
+            whose parameters the layer creates and initialises as the class says; or a score
+            object, whose parameters it registers, and arrays as constants; or any callable
+            (queries, keys) → (..., T_q, T_k).
+        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
+        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
+        dropout: rate on the weights, in training only.
+        bias: whether an additive or concat score has one.
+        heads, kv_heads: give each head (axis −3) its own parameters.
+        projected: queries and keys come projected: leave out W_q and W_k.
+        prefix, params: as of every block of Gluon.
+        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
+
+    Raises:
+        ValueError: an unknown score, or sizes that it lacks.
+
+    >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
+    >>> layer.initialize()
+    >>> output = layer(mx.nd.ones((2, 1, 20)), mx.nd.ones((2, 10, 2)), valid_lens=[2, 6])
+    >>> output.shape, layer.attention_weights.shape
+    ((2, 1, 2), (2, 1, 10))
+    """
+
+    def __init__(
+        self,
+        score: AnyScore = "scaled_dot",
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        projected: bool = False,
+        prefix: str | None = None,
+        params: Any = None,
+        **numbers: float,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        check_options(dropout, None, "auto")
+        self._recipe = Recipe(
+            score,
+            hidden=hidden,
+            d_q=d_q,
+            d_k=d_k,
+            bias=bias,
+            heads=heads,
+            kv_heads=kv_heads,
+            projected=projected,
+            **numbers,
+        )
+        self.dropout = dropout
+        self._last: tuple[Task, Array | None, bool] | None = None
+        self._met: Met | None = None
+        given = score.tensors() if isinstance(score, Score) else {}
+        with self.name_scope():
+            for name in self._recipe.names:
+                self.register_child(Weight(name, given.get(name)), name)
+        if self._recipe.sized:
+            self._meet()
+
+    def __call__(
+        self,
+        queries: Array,
+        keys: Array | PreparedKeys,
+        values: Array | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Array:
+        """Output (..., T_q, d_v); the arguments are those of `anyscore.attention`.
+
+        values default to keys.
+        """
+        return super().__call__(queries, keys, values, valid_lens, mask)
+
+    def prepare_keys(
+        self, keys: Array, valid_lens: Any = None, *, mask: Any = None
+    ) -> PreparedKeys:
+        """The keys prepared for calls `layer(queries, prepared, …)`; see `anyscore.prepare_keys`.
+
+        >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), mx.nd.ones((2, 10, 2))
+        >>> layer.initialize()
+        >>> prepared, queries = layer.prepare_keys(keys), mx.nd.ones((2, 1, 20))
+        >>> same = layer(queries, prepared) - layer(queries, keys)
+        >>> bool(same.abs().max().asscalar() < 1e-6)
+        True
+        """
+        if self._met is None:
+            raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
+        score = self._score(self.values(keys.ctx), len(keys.shape))
+        return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
+
+    @property
+    def attention_weights(self) -> Array | None:
+        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
+
+        Computed when asked, with the score's parameters of that call, and without a graph. Calls
+        inside a hybridized parent are not recorded. Queries, keys and masks that reach the score
+        as they came are not copied: change them in place, and the weights are no longer those of
+        the call.
+        """
+        if self._last is None:
+            return None
+        task, lse, legacy = self._last
+        with autograd.pause():
+            found = weights(task, lse)
+        return found.as_nd_ndarray() if legacy else found
+
+    def meet(self, *given: Any) -> None:
+        queries, keys, values, valid_lens, mask = given
+        keys = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = keys if values is None else values
+        find_framework(queries=queries, keys=keys, values=values)
+        if self._met is None:  # once nothing else is wrong with the call
+            sizes = check_tensors(_xp, queries, keys, values)
+            lower(_xp, sizes, queries, mask, valid_lens)
+            self._meet(queries.shape[-1], keys.shape[-1])
+
+    def shape_of(self, *given: Any) -> tuple[int, ...]:
+        queries, keys, values = given[:3]
+        values = keys if values is None else values
+        sizes = check_tensors(_xp, queries, keys, values)
+        if self._met is None:
+            self._meet(queries.shape[-1], keys.shape[-1])
+        return (*sizes.lead, sizes.queries, values.shape[-1])
+
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
+        queries, keys, values, valid_lens, mask = given
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = tensor if values is None else values
+        score = self._score(weights, len(queries.shape))
+        result, task, lse = attend(
+            queries, keys, values, score, mask, valid_lens, mode.dropout, mode.seed
+        )
+        if mode.record:
+            left = None if lse is None else lse.detach()
+            self._last = snapshot(_xp, task), left, type(queries) is mx.nd.NDArray
+        output: Array = result.output
+        return output
+
+    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        rename(arrays, "", [f"{name}.weight" for name in self._recipe.names])
+        return arrays
+
+    def _meet(self, d_q: int | None = None, d_k: int | None = None) -> None:
+        """Give the parameters of a named score their shapes and initial values."""
+        met = self._recipe.meet(d_q, d_k)
+        for parameter in met.parameters:
+            self._children[parameter.name].meet(parameter.init, value=parameter.start)
+        self._met = met
+
+    def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
+        """The score with these parameters, for queries of a rank."""
+        values = {name: weights[f"{name}.weight"] for name in self._recipe.names}
+        met = cast(Met, self._met)
+        if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
+            scales = [p.name for p in met.parameters if p.init.shape == ()]
+            values |= {name: _xp.reshape(values[name], ()) for name in scales}
+        return met.build(_xp, values)
+
+
+class DotProductAttention(Attention):
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+
+    def __init__(self, dropout: float = 0.0, **block: Any) -> None:
+        super().__init__("scaled_dot", dropout=dropout, **block)
+
+
+class AdditiveAttention(Attention):
+    """Additive attention, as *Dive into Deep Learning* calls it.
+
+    query_size and key_size are inferred at the first call if left out.
+    """
+
+    def __init__(
+        self,
+        num_hiddens: int,
+        dropout: float = 0.0,
+        *,
+        query_size: int | None = None,
+        key_size: int | None = None,
+        bias: bool = False,
+        **block: Any,
+    ) -> None:
+        super().__init__(
+            "additive",
+            hidden=num_hiddens,
+            d_q=query_size,
+            d_k=key_size,
+            dropout=dropout,
+            bias=bias,
+            **block,
+        )
+
+
+class MLPAttention(AdditiveAttention):
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+
+    def __init__(self, units: int, dropout: float = 0.0, **block: Any) -> None:
+        super().__init__(units, dropout, **block)

@@ -1,0 +1,230 @@
+"""Layers that project queries, keys and values themselves, in one head or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mxnet import autograd
+
+from anyscore.cache import PreparedKeys
+from anyscore.checks import check_size, check_tensors, find_framework
+from anyscore.heads import Heads, linear, merge, read, rename, split, starts
+from anyscore.layers import AnyScore, is_named
+from anyscore.layers import rename as rename_score
+from anyscore.mxnet.attention import Attention
+from anyscore.mxnet.layer import Layer
+from anyscore.mxnet.symbolic import Mode
+from anyscore.mxnet.weight import Weight
+from anyscore.ops import Array, load
+from anyscore.seams.mxnet import as_np
+
+_xp = load("mxnet")
+
+
+class _Projecting(Layer):
+    """A layer with linear layers around an attention layer."""
+
+    def __init__(
+        self,
+        linears: Mapping[str, tuple[int, int]],
+        bias: bool,
+        sizes: Mapping[str, Any],
+        score: AnyScore,
+        dropout: float,
+        prefix: str | None,
+        params: Any,
+        **numbers: float,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.dropout, self._linears = dropout, dict(linears)
+        with self.name_scope():
+            for name in linears:
+                self.register_child(Weight(name, bias=bias), name)
+            own = {**(sizes if is_named(score) else {}), **numbers}
+            self.attention = Attention(score, dropout=dropout, prefix="attention_", **own)
+        for name, init in starts(linears, bias).items():
+            layer, _, kind = name.partition(".")
+            self._children[layer].meet(init, kind)
+
+    @property
+    def attention_weights(self) -> Array | None:
+        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
+        return self.attention.attention_weights
+
+    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        rename_score(arrays, "attention.", [f"{x}.weight" for x in self.attention._recipe.names])
+        return arrays
+
+    def _attend(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
+        """The attention layer, with its own among the parameters."""
+        start = "attention."
+        own = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
+        return self.attention.compute(own, mode, *given)
+
+
+class SelfAttention(_Projecting):
+    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+
+    Args:
+        embedding_size: width d of the input.
+        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
+            projection has d · (2 · d_k + d_v) parameters.
+        score, numbers: as for `Attention`; the score meets projected queries and keys.
+        project_output: add a linear layer from d_v to d.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        d_k: int,
+        *,
+        d_v: int | None = None,
+        score: AnyScore = "scaled_dot",
+        dropout: float = 0.0,
+        bias: bool = True,
+        project_output: bool = False,
+        prefix: str | None = None,
+        params: Any = None,
+        **numbers: float,
+    ) -> None:
+        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
+        d_v = embedding_size if d_v is None else d_v
+        linears = {"qkv": (2 * d_k + d_v, embedding_size)}
+        if project_output:
+            linears["W_o"] = embedding_size, d_v
+        sizes = {"d_q": d_k, "d_k": d_k, "projected": True}
+        super().__init__(linears, bias, sizes, score, dropout, prefix, params, **numbers)
+        self._cuts = d_k, 2 * d_k, d_v
+
+    def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
+        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
+        return super().__call__(x, valid_lens, mask)
+
+    def shape_of(self, *given: Any) -> tuple[int, ...]:
+        x = given[0]
+        check_tensors(_xp, x, x, x)
+        return (*x.shape[:-1], self._linears["W_o"][0] if "W_o" in self._linears else self._cuts[2])
+
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
+        x, valid_lens, mask = given
+        check_tensors(_xp, x, x, x)
+        y = linear(_xp, as_np(x), weights, "qkv")
+        one, two, _ = self._cuts
+        parts = y[..., :one], y[..., one:two], y[..., two:]
+        output = self._attend(weights, mode, *parts, valid_lens, mask)
+        return linear(_xp, output, weights, "W_o") if "W_o" in self._linears else output
+
+    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        old = "_Attention__qkv."
+        arrays = {x.replace(old, "qkv.") if x.startswith(old) else x: y for x, y in arrays.items()}
+        return super().renamed(arrays)
+
+
+class MultiHeadAttention(_Projecting):
+    """Attention in several heads, of a sequence to itself or to another, with any score.
+
+    Args:
+        embedding_size: width d of the output; each head has d / n_heads.
+        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
+        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
+            meets projected queries and keys.
+        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
+        bias, project_output: without both, and with kv_heads = n_heads, the projections have
+            d · (d_q + d_k + d_v) parameters.
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        n_heads: int,
+        *,
+        kv_heads: int | None = None,
+        score: AnyScore = "scaled_dot",
+        d_q: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        project_output: bool = True,
+        prefix: str | None = None,
+        params: Any = None,
+        **numbers: float,
+    ) -> None:
+        heads = Heads(
+            embedding_size,
+            n_heads,
+            kv_heads=kv_heads,
+            d_q=d_q,
+            d_k=d_k,
+            d_v=d_v,
+            project_output=project_output,
+        )
+        super().__init__(
+            heads.linears, bias, heads.score, score, dropout, prefix, params, **numbers
+        )
+        self._heads, self._size = heads, embedding_size
+
+    def __call__(
+        self,
+        queries: Array,
+        keys: Array | PreparedKeys | None = None,
+        values: Array | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Array:
+        """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
+
+        keys default to queries, values to keys. A boolean mask has four axes or two, heads third
+        from the end.
+        """
+        if values is None and isinstance(keys, PreparedKeys):
+            raise ValueError("prepared keys are projected already: pass values beside them.")
+        return super().__call__(queries, keys, values, valid_lens, mask)
+
+    def prepare_keys(
+        self, keys: Array, valid_lens: Any = None, *, mask: Any = None
+    ) -> PreparedKeys:
+        """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
+        projected = linear(_xp, as_np(keys), self.values(keys.ctx), "W_k")
+        keys = split(_xp, projected, self._heads.kv_heads)
+        return self.attention.prepare_keys(keys, valid_lens, mask=mask)
+
+    def meet(self, *given: Any) -> None:
+        queries, keys, values = self._three(*given[:3])
+        keys = keys.key if isinstance(keys, PreparedKeys) else keys
+        find_framework(queries=queries, keys=keys, values=values)
+
+    def shape_of(self, *given: Any) -> tuple[int, ...]:
+        queries, keys, values = self._three(*given[:3])
+        q, k, v, _ = read(_xp, self._heads.n_heads, queries, keys, values, None, None, False)
+        sizes = check_tensors(_xp, q, k, v)
+        return (*sizes.lead, sizes.queries, self._size)
+
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
+        queries, keys, values = map(as_np, self._three(*given[:3]))
+        valid_lens, mask = given[3:]
+        queries, keys, values, mask = read(
+            _xp, self._heads.n_heads, queries, keys, values, valid_lens, mask,
+            autograd.is_recording(),
+        )  # fmt: skip
+
+        def projected(x: Array, name: str, heads: int) -> Array:
+            return split(_xp, linear(_xp, x, weights, name), heads)
+
+        if not isinstance(keys, PreparedKeys):
+            keys = projected(keys, "W_k", self._heads.kv_heads)
+        queries = projected(queries, "W_q", self._heads.n_heads)
+        values = projected(values, "W_v", self._heads.kv_heads)
+        output = merge(_xp, self._attend(weights, mode, queries, keys, values, None, mask))
+        return linear(_xp, output, weights, "W_o") if "W_o" in self._linears else output
+
+    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        rename(arrays, "", self._linears)
+        return super().renamed(arrays)
+
+    @staticmethod
+    def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+        keys = queries if keys is None else keys
+        return queries, keys, keys if values is None else values

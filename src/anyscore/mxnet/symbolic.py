@@ -1,0 +1,165 @@
+"""A layer inside a hybridized parent: one operator, which computes with arrays when it is run.
+
+Its derivatives are taken by autograd, of the layer computed once more. Masks and lengths may be
+symbols or constants; what such a graph needs of Python it finds in this process alone, so it cannot
+be exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from anyscore.ops import Array
+from anyscore.ops.mxnet_operator import write
+from anyscore.seams.mxnet import as_np, precision
+
+if TYPE_CHECKING:
+    from anyscore.mxnet.layer import Layer
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a layer computes: its dropout rate, the seed of that, and whether it records the call."""
+
+    dropout: float = 0.0
+    seed: Any = None
+    record: bool = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a layer. given: its arguments, a symbol where `symbols` says so."""
+
+    layer: Layer
+    given: tuple[Any, ...]
+    symbols: tuple[int, ...]
+    modern: bool
+
+    def fill(self, found: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments, with these in place of symbols."""
+        given = list(self.given)
+        for i, x in zip(self.symbols, found, strict=True):
+            given[i] = x
+        return tuple(given)
+
+
+_calls: WeakValueDictionary[str, Call] = WeakValueDictionary()
+_tokens = count()
+
+
+def call(layer: Layer, given: tuple[Any, ...]) -> Any:
+    """The symbol of a layer's output."""
+    symbols = tuple(i for i, x in enumerate(given) if isinstance(x, mx.sym.Symbol))
+    if 0 not in symbols:
+        raise TypeError(f"{type(layer).__name__} got symbols and arrays, expected all of one kind.")
+    modern = isinstance(given[0], mx.sym.np._Symbol)
+    token = f"{layer.prefix}{next(_tokens)}"
+    constants = tuple(None if i in symbols else x for i, x in enumerate(given))
+    made = _calls[token] = Call(layer, constants, symbols, modern)
+    layer.calls.append(made)
+    inputs = [given[i] for i in symbols]
+    inputs += [parameter.var() for parameter in layer.parameters().values()]
+    if layer.dropout:
+        inputs.append(mx.sym.random.randint(0, 2**31 - 1, shape=(2,), dtype="int32"))
+    inputs = [x.as_nd_ndarray() for x in inputs]
+    output = mx.sym.Custom(*inputs, op_type="anyscore_layer", token=token, name=layer.name)[0]
+    return output.as_np_ndarray() if modern else output
+
+
+@mx.operator.register("anyscore_layer")
+class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__(need_top_grad=True)
+        self.token = token
+
+    @property
+    def call(self) -> Call:
+        if self.token not in _calls:
+            raise ValueError("a layer of anyscore in a graph of another process: build it anew.")
+        return _calls[self.token]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.call.layer.parameters())
+
+    def list_arguments(self) -> list[str]:
+        seed = ["seed"] if self.call.layer.dropout else []
+        return [*(f"input{i}" for i in self.call.symbols), *self.names, *seed]
+
+    def list_outputs(self) -> list[str]:
+        return ["output", "training"]  # what the backward must know
+
+    def infer_shape(self, shapes: Any) -> tuple[Any, ...]:
+        inputs, layer = len(self.call.symbols), self.call.layer
+        stand_ins = [np.broadcast_to(np.float32(0), shape) for shape in shapes[:inputs]]
+        given = self.call.fill(stand_ins)
+        with precision(None)[0]():
+            output = layer.shape_of(*given)
+        parameters = layer.parameters().values()
+        found = [*shapes[:inputs], *(parameter.shape for parameter in parameters)]
+        return found + ([[2]] if layer.dropout else []), [output, (1,)], []
+
+    def infer_type(self, dtypes: Any) -> tuple[Any, ...]:
+        parameters = self.call.layer.parameters().values()
+        inputs = len(self.call.symbols)
+        found = [*dtypes[:inputs], *(np.dtype(p.dtype).type for p in parameters)]
+        seed = [np.int32] if self.call.layer.dropout else []
+        return found + seed, [dtypes[0], np.float32], []
+
+    def create_operator(self, context: Any, shapes: Any, dtypes: Any) -> _Operator:
+        return _Operator(self.call, self.names)
+
+
+class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
+    def __init__(self, call: Call, names: list[str]) -> None:
+        super().__init__()
+        self.call, self.names = call, names
+
+    def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+        with precision(None)[0](), autograd.pause(bool(is_train)):
+            output = self._compute([as_np(x) for x in in_data], bool(is_train))
+            _assign(out_data[0], req[0], output)
+            write(out_data[1:], ["write"], [np.array([bool(is_train)], "float32")])
+
+    def backward(
+        self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
+    ) -> None:
+        training = bool(out_data[1].asnumpy()[0])
+        with precision(None)[0]():
+            inputs = [as_np(x).detach() for x in in_data]
+            for x, how in zip(inputs, req, strict=True):
+                if how != "null" and np.dtype(x.dtype).kind == "f":
+                    x.attach_grad()
+            with autograd.record(training):
+                output = self._compute(inputs, training)
+            output.backward(as_np(out_grad[0]))
+            for x, how, target in zip(inputs, req, in_grad, strict=True):
+                if how != "null":
+                    grad = mx.np.zeros_like(x) if x.grad is None else x.grad
+                    _assign(target, how, grad)
+
+    def _compute(self, data: list[Array], training: bool) -> Array:
+        layer, inputs = self.call.layer, len(self.call.symbols)
+        given = [x if self.call.modern else x.as_nd_ndarray() for x in data[:inputs]]
+        weights = dict(zip(self.names, data[inputs:], strict=False))
+        mode = Mode(record=False)
+        if layer.dropout and training:
+            low, high = (int(x) for x in data[-1].asnumpy())
+            mode = Mode(layer.dropout, low + (high << 31), False)
+        return as_np(layer.compute(weights, mode, *self.call.fill(given)))
+
+
+def _assign(target: Any, how: str, x: Array) -> None:
+    x = x if isinstance(target, mx.np.ndarray) else x.as_nd_ndarray()
+    if how == "add":
+        target[:] += x
+    elif how != "null":
+        target[:] = x

@@ -1,0 +1,237 @@
+"""TensorFlow, executed eagerly or traced; lengths that a trace does not know are `Size`."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from anyscore.ops import Array, Ops, kept
+from anyscore.ops.tensorflow_size import Size
+from anyscore.ops.words import WORD, add_word, signed  # noqa: F401 (of Ops)
+
+_self = cast(Ops, sys.modules[__name__])
+_raw = tf.raw_ops
+
+logical_and = tf.logical_and
+logical_not = tf.logical_not
+isfinite = tf.math.is_finite
+exp = tf.exp
+log = tf.math.log
+tanh = tf.tanh
+sqrt = tf.sqrt
+abs = tf.abs
+minimum = tf.minimum
+maximum = tf.maximum
+stack = tf.stack
+stop_gradient = tf.stop_gradient
+
+
+def where(condition: Array, x: Any, y: Any) -> Array:
+    # A number takes the dtype of the tensor beside it; graphs would make it float32.
+    if hasattr(y, "dtype") and not hasattr(x, "dtype"):
+        x = tf.constant(x, y.dtype)
+    elif isinstance(x, Size):
+        x = tf.convert_to_tensor(x, y.dtype)
+    return tf.where(condition, x, y)
+
+
+def is_tracing() -> bool:
+    return not tf.executing_eagerly()
+
+
+def index_dtype() -> str:
+    return "int64"
+
+
+def array(x: Any, like: Array) -> Array:
+    if isinstance(x, tf.Tensor | tf.Variable):
+        return tf.convert_to_tensor(x)
+    return tf.convert_to_tensor(np.asarray(x))  # a list of integers as int64
+
+
+def shape(x: Array) -> tuple[int, ...]:
+    try:
+        static = tuple(x.shape)
+    except ValueError:
+        raise ValueError(
+            "a tensor is of unknown rank here: state its shape, as by tf.ensure_shape(x, [None, "
+            "None, 64])."
+        ) from None
+    if None in static:
+        if not isinstance(x, tf.Tensor | tf.Variable):
+            raise TypeError(f"a tensor is a {type(x).__name__}, expected a dense one and lengths.")
+        return tuple(cast(int, Size.of(x, i)) if n is None else n for i, n in enumerate(static))
+    return static
+
+
+def dtype(x: Array) -> str:
+    return x.dtype if isinstance(x.dtype, str) else str(x.dtype.name)  # a string in Keras
+
+
+def astype(x: Array, dtype: str) -> Array:
+    return tf.cast(x, _DTYPES.get(dtype, dtype))
+
+
+def arange(n: int, like: Array) -> Array:
+    return tf.range(tf.cast(n, tf.int64)) if isinstance(n, Size) else tf.range(n, dtype=tf.int64)
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return _raw.Reshape(tensor=x, shape=integers(tuple(shape)))
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    return _raw.BroadcastTo(input=x, shape=integers(tuple(shape)))
+
+
+def transpose(x: Array) -> Array:
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(x: Array, one: int, other: int) -> Array:
+    axes = list(range(len(x.shape)))
+    axes[one], axes[other] = axes[other], axes[one]
+    return _raw.Transpose(x=x, perm=integers(tuple(axes)))
+
+
+def ceil(x: Array) -> Array:
+    return tf.math.ceil(x) if x.dtype.is_floating else x
+
+
+def clip(x: Array, low: int, high: int) -> Array:
+    return tf.maximum(tf.minimum(x, high), low)
+
+
+def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return tf.reduce_sum(x, axis=axis, keepdims=keepdims)
+
+
+def max(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return tf.reduce_max(x, axis=axis, keepdims=keepdims)
+
+
+def any(x: Array, axis: int, keepdims: bool = False) -> Array:
+    return tf.reduce_any(x, axis=axis, keepdims=keepdims)
+
+
+def matmul(x: Array, y: Array) -> Array:
+    if len(x.shape) == len(y.shape) == 2:
+        return _raw.MatMul(a=x, b=y)
+    *lead, n = shape(x)
+    if len(y.shape) > 2 or math.prod(lead[:-1]) == 1:
+        return _raw.BatchMatMulV2(x=x, y=y)
+    # One product, where TensorFlow would make one per batch, and sum as many gradients of y.
+    product = _raw.MatMul(a=reshape(x, (math.prod(lead), n)), b=y)
+    return reshape(product, (*lead, shape(y)[-1]))
+
+
+def cumsum(x: Array) -> Array:
+    return tf.cumsum(tf.cast(x, tf.int64) if x.dtype == tf.bool else x, axis=-1)
+
+
+def count(x: Array, n: int) -> Array:
+    *lead, m = shape(x)
+    rows = math.prod(lead)
+    cells = reshape(x, (rows, m)) + n * arange(rows, x)[:, None]
+    ones = tf.ones_like(cells)
+    return reshape(tf.math.unsorted_segment_sum(ones, cells, rows * n), (*lead, n))
+
+
+def take(x: Array, index: Array) -> Array:
+    *lead, n = shape(x)
+    *other, m = shape(index)
+    rank = builtins.max(len(lead), len(other))
+    pairs = zip(_padded(lead, rank), _padded(other, rank), strict=True)
+    both = [i if j == 1 else j for i, j in pairs]
+    x, index = broadcast_to(x, (*both, n)), broadcast_to(index, (*both, m))
+    return tf.gather(x, index, axis=-1, batch_dims=rank)
+
+
+def seed(x: Any, like: Array) -> Array:
+    return tf.cast(tf.constant(signed(x), tf.int64) if isinstance(x, int) else x, tf.int64)
+
+
+def words(x: Array) -> tuple[Array, Array]:
+    return x & WORD, _upper(x)
+
+
+def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
+    # int64 products wrap around; their low 64 bits are those of the unsigned product.
+    product = x * factor
+    return _upper(product), product & WORD
+
+
+def _upper(x: Array) -> Array:
+    return tf.bitwise.right_shift(x, tf.constant(32, tf.int64)) & WORD
+
+
+def masked_scores(a: Array, b: Array, keep: Array) -> Array:
+    return custom_gradient(_scores, a, b, keep)
+
+
+def masked_sum(p: Array, v: Array, keep: Array) -> Array:
+    return custom_gradient(_sum, p, v, keep)
+
+
+def custom_gradient(function: Callable[..., Any], *xs: Array) -> Any:
+    """`function` of xs, which gives its value and how to differentiate that."""
+    eager = tf.executing_eagerly()
+
+    def of_this_graph(*xs: Array) -> Any:
+        # Derivatives of higher order are traced in graphs of their own, to which tensors come
+        # through operations alone.
+        return function(*(xs if eager else map(tf.identity, xs)))
+
+    return tf.custom_gradient(of_this_graph)(*map(tf.convert_to_tensor, xs))
+
+
+def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
+    """A product of `kept`, with its derivatives."""
+
+    def product(x: Array, y: Array, keep: Array) -> tuple[Array, Callable[..., Any]]:
+        def backward(upstream: Array) -> tuple[Array, Array, None]:
+            dx, dy = slopes(_self, x, y, keep, upstream)
+            return sum_to(dx, x), sum_to(dy, y), None
+
+        return value(_self, x, y, keep), backward
+
+    return product
+
+
+_scores = _product(kept.scores, kept.scores_slopes)
+_sum = _product(kept.sum, kept.sum_slopes)
+
+
+def sum_to(x: Array, like: Array) -> Array:
+    """x summed over the dimensions that were broadcast from the shape of `like`."""
+    own, full = shape(like), shape(x)
+    more = len(full) - len(own)
+    x = tf.reduce_sum(x, axis=list(range(more))) if more else x
+    axes = [i for i, n in enumerate(own) if n == 1 != full[more + i]]
+    return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
+
+
+def _padded(lead: list[int], rank: int) -> list[int]:
+    return [1] * (rank - len(lead)) + lead
+
+
+_DTYPES = {"float32": tf.float32, "float64": tf.float64, "int64": tf.int64}
+
+
+def integers(shape: tuple[int, ...]) -> Any:
+    """Sizes or axes as operations take them."""
+    if builtins.any(isinstance(n, Size) for n in shape):
+        return tf.stack([n.tensor() if isinstance(n, Size) else n for n in shape])
+    return _constant(shape) if tf.executing_eagerly() else tf.constant(shape, tf.int32)
+
+
+@lru_cache(maxsize=1000)
+def _constant(shape: tuple[int, ...]) -> Any:
+    return tf.constant(shape, tf.int32)  # lists cost more than most operations

@@ -1,0 +1,111 @@
+"""A page whose examples run: read, run for one framework, compared with what the page says.
+
+    python page.py PAGE FRAMEWORK
+
+An example is one block marked `python numpy`, which every framework runs, or a row of blocks, one
+for each framework. A `text` block after it is what every block of it prints; without one it prints
+nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FRAMEWORKS = {"pytorch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
+"""The marks of blocks, in the order of a row, and the comments that begin them for readers."""
+
+_FENCED = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<source>.*?)^```$", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines of the page; the first has the number `line`."""
+
+    line: int
+    source: str
+
+
+@dataclass
+class Example:
+    """Blocks by mark, and what each of them prints."""
+
+    blocks: dict[str, Block] = field(default_factory=dict)
+    expected: Block | None = None
+
+    def next_in(self, mark: str) -> bool:
+        """Whether a block with this mark may follow in the row."""
+        own = [*FRAMEWORKS]
+        same = self.expected is None and "numpy" not in self.blocks and mark in own
+        return same and all(own.index(mark) > own.index(before) for before in self.blocks)
+
+
+def read(text: str) -> list[Example]:
+    """The examples of a page, in order.
+
+    Raises ValueError: a Python block without a known mark, or expected text with nothing before it.
+    """
+    examples: list[Example] = []
+    for found in _FENCED.finditer(text):
+        language, _, mark = found["info"].partition(" ")
+        block = Block(text.count("\n", 0, found.start("source")) + 1, found["source"])
+        if language == "python":
+            if mark not in FRAMEWORKS and mark != "numpy":
+                known = ", ".join(["numpy", *FRAMEWORKS])
+                raise ValueError(f"line {block.line}: marked {mark!r}, expected one of {known}.")
+            if not examples or not examples[-1].next_in(mark):
+                examples.append(Example())
+            examples[-1].blocks[mark] = block
+        elif language == "text":
+            if not examples or examples[-1].expected is not None:
+                raise ValueError(f"line {block.line}: expected text without an example before it.")
+            examples[-1].expected = block
+    return examples
+
+
+def agree(expected: str, printed: str) -> bool:
+    """Whether two texts are the same but for white space and the rounding of fractions."""
+    ours, theirs = _NUMBER.split(expected), _NUMBER.split(printed)
+    if len(ours) != len(theirs):
+        return False
+    words = (["".join(x.split()) for x in parts[::2]] for parts in (ours, theirs))
+    numbers = zip(ours[1::2], theirs[1::2], strict=True)
+    return [*next(words)] == [*next(words)] and all(_close(x, y) for x, y in numbers)
+
+
+def _close(x: str, y: str) -> bool:
+    """Four decimals, of which the last may differ by one; whole numbers must be the same."""
+    if x.isdigit() and y.isdigit():
+        return x == y
+    return math.isclose(float(x), float(y), rel_tol=1e-4, abs_tol=1.5e-4)
+
+
+def run(path: Path, framework: str) -> None:
+    """Run the blocks of a framework, in order and in one namespace.
+
+    Raises AssertionError, with the line of the page: a block printed something else.
+    """
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for example in read(path.read_text(encoding="utf-8")):
+        block = example.blocks.get(framework) or example.blocks.get("numpy")
+        if block is None:
+            continue
+        code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(code, namespace)
+        expected = example.expected or Block(block.line, "")
+        assert agree(expected.source, printed.getvalue()), (
+            f"{path}:{expected.line}: expected of the {framework} block of line {block.line}\n"
+            f"{expected.source}got\n{printed.getvalue()}"
+        )
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,104 @@
+"""docs/chapter.md, run in each framework; and whether that would notice a mistake in it.
+
+pytest tests/frameworks/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import page
+import pytest
+
+CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
+QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+
+
+def run(path: Path, framework: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page in a process of its own, since frameworks disturb each other."""
+    return subprocess.run(
+        [sys.executable, page.__file__, str(path), framework],
+        cwd=folder,
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("framework", page.FRAMEWORKS)
+def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
+    done = run(CHAPTER, framework, tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", CHAPTER.read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(x.name for x in tmp_path.iterdir())
+    assert all((CHAPTER.parent / name).exists() for name in shown)
+
+
+def test_chapter_has_every_example_in_every_framework() -> None:
+    for example in page.read(CHAPTER.read_text(encoding="utf-8")):
+        lines = [block.line for block in example.blocks.values()]
+        assert list(example.blocks) in (["numpy"], list(page.FRAMEWORKS)), lines
+        for mark, block in example.blocks.items():  # GitHub does not show the mark
+            name = page.FRAMEWORKS.get(mark)
+            assert name is None or block.source.startswith(f"# {name}\n"), block.line
+
+
+GOOD = """\
+A page.
+
+```python numpy
+x = 0.1 + 0.2
+```
+
+```python pytorch
+print("both", [x, 3])
+```
+
+```python jax
+print(f"both [{x}, {x * 10:.0f}]")
+```
+
+```text
+both [0.30001,  3]
+```
+"""
+WRONG = {
+    "a number": ("0.30001", "0.3002", ":16:"),
+    "a whole number": ("3]", "4]", ":16:"),
+    "a word": ("both [0.", "each [0.", ":16:"),
+    "a number too many": (" 3]", " 3, 3]", ":16:"),
+    "nothing expected": ("```text\nboth [0.30001,  3]\n```\n", "", ":8:"),
+    "an exception": ("x = 0.1", "\nx = y", "line 5"),
+}
+
+
+def test_a_good_page_passes(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(GOOD)
+    for framework in "pytorch", "jax":
+        assert run(tmp_path / "page.md", framework, tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_page_fails_with_its_line(what: str, tmp_path: Path) -> None:
+    old, new, line = WRONG[what]
+    assert old in GOOD
+    (tmp_path / "page.md").write_text(GOOD.replace(old, new))
+    done = run(tmp_path / "page.md", "pytorch", tmp_path)
+    assert done.returncode
+    assert f"page.md{line}" in done.stderr.replace('", ', "")  or line in done.stderr
+
+
+@pytest.mark.parametrize("block", ["```python\n```\n", "```python pytroch\n```\n", "```text\n```\n"])
+def test_a_block_that_would_not_run_is_refused(block: str) -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        page.read(block)
+
+
+def test_an_example_ends_where_a_framework_comes_again() -> None:
+    again = GOOD + GOOD.replace("A page.", "").replace("```python numpy\nx = 0.1 + 0.2\n```\n", "")
+    marks = [list(example.blocks) for example in page.read(again)]
+    assert marks == [["numpy"], ["pytorch", "jax"], ["pytorch", "jax"]]

@@ -1,0 +1,31 @@
+"""What the tests of Keras share. They run in processes of their own, one for each backend:
+
+KERAS_BACKEND=tensorflow pytest tests/frameworks/keras        # or jax, or torch
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keras makes NumPy arrays of tensors in a way that NumPy 2 warns of."""
+    line = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy("float32")

@@ -1,0 +1,22 @@
+"""What the tests of TensorFlow share. They run in processes of their own, see norecursedirs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else it reports on the processor
+
+import tensorflow as tf
+
+sys.path.append(str(Path(__file__).parents[2]))  # the oracle and the tables
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded_generator() -> None:
+    tf.random.set_seed(0)

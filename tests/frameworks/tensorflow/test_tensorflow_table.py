@@ -1,0 +1,158 @@
+"""Scores × masks in TensorFlow against the oracle: values, and gradients of everything.
+
+Executed eagerly, where an operation costs microseconds; traced calls have a file of their own.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+import plain
+from anyscore import Score, attention
+from anyscore.functional import plan
+from budget import assert_gradients_within_budget, assert_within_budget
+from cases import SCORES, case
+from gradient_rows import exact_gradients, projections, terms
+from table_rows import PER_SHAPE, exact, keep, masks_of
+
+Row = tuple[str, str, str]
+SHAPES_OF = [pair for pair in PER_SHAPE if pair[1] == "heads" or pair[0] == "additive"]
+
+
+def build(score: str, parameters: dict[str, Any], to: Any) -> Any:
+    """The score of the package, or the callable of the table in TensorFlow's words."""
+    if score == "callable":
+        return lambda query, key: tf.matmul(query, key, transpose_b=True) ** 2 / 20
+    return SCORES[score].build(parameters, to)
+
+
+def check(row: Row, dtype: str, impl: str) -> None:
+    """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
+    c = case(*row)
+
+    def to(x: np.ndarray) -> tf.Tensor:
+        return tf.constant(x, dtype)
+
+    tensors, score = [to(x) for x in (c.query, c.key, c.value)], build(row[0], c.parameters, to)
+    call = partial(attention, *tensors, score=score, **c.masking(tf.constant), impl=impl)
+    found = call(return_weights=True, return_lse=True)
+    for name, x, expected, simple in zip(
+        found._fields, found, exact(*row), same(row, dtype), strict=True
+    ):
+        wide = "float32" if name == "lse" and dtype != "float64" else dtype
+        assert_within_budget(x.numpy(), expected, simple, f"{name} of {row}", wide)
+    what = f"output alone of {row}"
+    assert_within_budget(call().numpy(), exact(*row).output, same(row, dtype)[0], what, dtype)
+
+
+@cache
+def same(row: Row, dtype: str) -> tuple[np.ndarray, ...]:
+    """The plain formula, in NumPy: TensorFlow's operations lack its names."""
+    c = case(*row)
+    to = partial(np.asarray, dtype=dtype)
+    built = c.score.build(c.parameters, to)
+    with np.errstate(all="ignore"):
+        return plain.attend(np, to(c.query), to(c.key), to(c.value), built, keep(*row[1:]))
+
+
+@pytest.mark.parametrize(("score", "shape"), SHAPES_OF, ids=["-".join(x) for x in SHAPES_OF])
+@pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
+def test_values(score: str, shape: str, dtype: str, impl: str) -> None:
+    if shape == "broadcast_5d" and impl == "reference" and score == "additive":
+        pytest.skip("TensorFlow's operations do not broadcast six axes in turns; they say so")
+    masks = masks_of(score, shape)
+    if impl == "reference" and shape != "heads":  # the definition's way with masks knows no shapes
+        masks = [mask for mask in masks if mask in ("none", "four", "boolean_full")]
+    for mask in masks:
+        check((score, shape, mask), dtype, impl)
+
+
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("score", ["additive", "scaled_dot", "gaussian"])
+def test_halves(score: str, dtype: str, impl: str) -> None:
+    """Against float64 on the same rounded numbers."""
+    c = case(score, "heads", "four")
+
+    def to(x: np.ndarray) -> tf.Tensor:
+        return tf.constant(x, dtype)
+
+    tensors, masking = [to(x) for x in (c.query, c.key, c.value)], c.masking(np.asarray)
+    found = attention(*tensors, score=c.score.build(c.parameters, to), **masking, impl=impl)
+
+    def wide(x: Any) -> np.ndarray:
+        return tf.cast(to(x), tf.float64).numpy()
+
+    rounded = [wide(x) for x in (c.query, c.key, c.value)]
+    expected = attention(*rounded, score=c.score.build(c.parameters, wide), **masking)
+    assert found.dtype == dtype
+    band = {"float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    np.testing.assert_allclose(tf.cast(found, tf.float64), expected, atol=band, rtol=band)
+
+
+GRADIENT_ROWS = [
+    *((score, "heads", "four") for score in SCORES),
+    *((score, "heads", "none") for score in ("additive", "cosine", "trilinear", "callable")),
+    *((score, "grouped_6_2", "four") for score in ("additive_each", "dot", "trilinear")),
+    *((score, "broadcast", "boolean_full") for score in ("additive", "gaussian")),
+    *(("gatv2", shape, "lengths_full") for shape in ("no_key", "no_query", "rank_2", "no_batch")),
+]
+
+
+@pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
+@pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
+def test_gradients(row: Row, dtype: str, impl: str) -> None:
+    """Of output and log-sum-exp at once, with respect to everything."""
+    c = case(*row)
+
+    def to(x: np.ndarray) -> tf.Tensor:
+        return tf.constant(x, dtype)
+
+    inputs = {"query": to(c.query), "key": to(c.key), "value": to(c.value)}
+    score = build(row[0], c.parameters, to)
+    inputs |= score.tensors() if isinstance(score, Score) else {}
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        given = (inputs[name] for name in ("query", "key", "value"))
+        masking = c.masking(np.asarray)
+        found = attention(*given, score=score, **masking, return_lse=True, impl=impl)
+    upstream = [tf.constant(x, dtype) for x in projections(row)]
+    results = [found.output, found.lse]
+    zero = tf.UnconnectedGradients.ZERO
+    slopes = tape.gradient(results, list(inputs.values()), upstream, zero)
+    actual = {name: x.numpy() for name, x in zip(inputs, slopes, strict=True)}
+    assert actual.keys() == exact_gradients(row).keys()
+    plainly = same_gradients(row, dtype) if c.shape.keys else actual
+    assert_gradients_within_budget(actual, exact_gradients(row), plainly, partial(terms, row))
+
+
+@cache
+def same_gradients(row: Row, dtype: str) -> dict[str, torch.Tensor]:
+    """Of the plain formula, in PyTorch."""
+    c = case(*row)
+
+    def leaf(x: np.ndarray) -> torch.Tensor:
+        return torch.tensor(x, dtype=getattr(torch, dtype)).requires_grad_()
+
+    inputs = {"query": leaf(c.query), "key": leaf(c.key), "value": leaf(c.value)}
+    score = c.score.build(c.parameters, leaf)
+    given = list(inputs.values())
+    inputs |= score.tensors() if isinstance(score, Score) else {}
+    output, _, lse = plain.attend(torch, *given, score, torch.as_tensor(keep(*row[1:])))
+    upstream = [torch.as_tensor(x, dtype=output.dtype) for x in projections(row)]
+    found = torch.autograd.grad([output, lse], list(inputs.values()), upstream)
+    return dict(zip(inputs, found, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_core_runs_all_scores(score: str) -> None:
+    c = case(score, "heads", "four")
+    tensors = [tf.constant(x) for x in (c.query, c.key, c.value)]
+    built = build(score, c.parameters, tf.constant)
+    assert plan(*tensors, score=built).route == ("reference" if score == "callable" else "cpu")
