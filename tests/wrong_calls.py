@@ -34,19 +34,26 @@ def right() -> dict[str, Any]:
     return {"query": z(2, 3, 5), "key": z(2, 7, 5), "value": z(2, 7, 11)}
 
 
+def given(change: dict[str, Any], to: Callable[[np.ndarray], Any]) -> tuple[list, dict[str, Any]]:
+    """Tensors and options of the right call with a change, arrays and parameters made by `to`."""
+
+    def made(x: Any) -> Any:
+        if isinstance(x, Score):
+            return x.map(lambda y: to(y) if isinstance(y, np.ndarray) else y)
+        return to(x) if isinstance(x, np.ndarray) else x
+
+    options = {name: made(x) for name, x in {**right(), **change}.items()}
+    return [options.pop(name) for name in ("query", "key", "value")], options
+
+
 def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = attention) -> Any:
-    """The right call with a change, its float arrays and parameters of `framework`."""
-
+    """The right call with a change, in NumPy or PyTorch."""
     if framework == "torch":  # some environments have none
-        from torch import tensor as to_tensor
-
-    def to(x: Any) -> Any:
-        if framework == "torch" and isinstance(x, Score):
-            return x.map(lambda y: to_tensor(y) if isinstance(y, np.ndarray) else y)
-        return to_tensor(x) if framework == "torch" and isinstance(x, np.ndarray) else x
-
-    given = {name: to(x) for name, x in {**right(), **change}.items()}
-    return function(given.pop("query"), given.pop("key"), given.pop("value"), **given)
+        from torch import tensor as to
+    else:
+        to = np.asarray
+    tensors, options = given(change, to)
+    return function(*tensors, **options)
 
 
 TENSOR = "expected a tensor of one of: NumPy, PyTorch, JAX, TensorFlow, MXNet."
