@@ -128,10 +128,10 @@ def _grid(matrices: Any) -> NDArray[np.float64]:
 def _array(matrices: Any) -> NDArray[np.float64]:
     if isinstance(matrices, (list, tuple)):
         return np.stack([_array(part) for part in matrices])
-    if hasattr(matrices, "detach"):  # PyTorch: off the graph, off the device, no bfloat16
-        matrices = matrices.detach().cpu().double()
     if hasattr(matrices, "asnumpy"):  # MXNet
         matrices = matrices.asnumpy()
+    elif hasattr(matrices, "detach"):  # PyTorch: off the graph, off the device, no bfloat16
+        matrices = matrices.detach().cpu().double()
     values = np.asarray(matrices)
     if values.dtype.kind in "cSUmM":
         raise TypeError(f"its elements are {values.dtype}")

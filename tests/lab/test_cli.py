@@ -14,7 +14,7 @@ from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, plai
 from typer.testing import Result
 
 import anyscore
-from anyscore.lab.info import plans
+from anyscore.lab.places import plans
 from anyscore.layers import SCORES
 
 
@@ -199,14 +199,26 @@ def test_info_says_what_runs_where_and_why() -> None:
     assert result.exit_code == 0, result.output
     said = plain(result.output)
     assert "PyTorch" in said
-    assert "not in this release" in said
     assert all(score in said for score in SCORES)
     assert "w·[q; k; q⊙k]" in said  # not taken for markup
-    for by_score in plans().values():
+    found = plans(["numpy", "torch", "jax", "tensorflow"])
+    assert len(found) == 4
+    for place, by_score in found.items():
+        assert place in said
         for plan in by_score.values():
             assert plan.route in said
-            assert plain(plan.reason) in said
     assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_a_framework_that_is_broken_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('it is broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = plans(["jax", "numpy"])
+    assert found["jax"] == "ImportError: it is broken"
+    assert found["numpy"]["additive"].route == "cpu"
 
 
 def test_help_does_not_wait_for_pytorch() -> None:

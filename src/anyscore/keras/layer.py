@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
 
 from anyscore.layers import SCORES, is_named
 from anyscore.masks import Causal, Keys, Lengths, Mask
-from anyscore.ops import Array, framework, load
+from anyscore.ops import framework, load
 from anyscore.score import Init, Score
 from anyscore.task import combine
 
@@ -35,6 +35,9 @@ class Record:
 class Layer(keras.layers.Layer):  # type: ignore[misc]
     """A layer that is called with queries, keys and values: one by one, or in Keras's one list."""
 
+    inputs: ClassVar[int] = 3
+    """Arguments before `valid_lens`."""
+
     def __init__(self, given: Mapping[str, Any], **of_keras: Any) -> None:
         """given: the arguments that it was made with."""
         super().__init__(**of_keras)
@@ -43,7 +46,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self.record = Record(dict(given))
 
     def __call__(self, queries: Any, *args: Any, valid_lens: Any = None, **options: Any) -> Any:
-        if len(args) > 2:  # Keras takes no lists of numbers by position
+        if len(args) >= self.inputs:  # Keras takes no lists of numbers by position
             *args, valid_lens = args  # type: ignore[assignment]
         if valid_lens is not None:
             options["valid_lens"] = _whole(valid_lens)
@@ -254,5 +257,4 @@ def _whole(lengths: Any) -> Any:
     return ops.cast(ops.ceil(lengths), "int32")
 
 
-Attend = Callable[..., Array]
 register = cast(Callable[[str], Any], keras.saving.register_keras_serializable)("anyscore")

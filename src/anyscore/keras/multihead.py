@@ -71,6 +71,8 @@ class SelfAttention(_Projecting):
     (2, 5, 8)
     """
 
+    inputs = 1
+
     def __init__(
         self,
         embedding_size: int,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -206,37 +206,37 @@ def compare(
 def info() -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     with _one_line_errors():
-        from anyscore.lab.info import core, devices, frameworks, plans
+        from anyscore.lab.info import core, devices, frameworks
+        from anyscore.lab.places import plans
 
         console = Console()
-        table = Table(
-            title=f"anyscore {__version__}, Python {sys.version.split()[0]}", title_style=""
-        )
-        for heading in ("framework", "installed", "anyscore computes with it"):
-            table.add_column(heading)
+        console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
+        table = Table("framework", "installed")
         for framework in frameworks():
-            supported = "yes" if framework.supported else "not in this release"
-            table.add_row(framework.name, framework.version or "no", supported)
+            table.add_row(framework.name, framework.version or "no")
         console.print(table)
         table = Table("device", "what it is")
         for name, description in devices():
             table.add_row(name, description)
         console.print(table)
         console.print(core(), markup=False, highlight=False)
-        found = plans()
-        table = Table("score", "formula", *found)
+        table = Table("score", "formula")
         for name, score in SCORES.items():
-            table.add_row(
-                name, escape(score.formula), *(found[place][name].route for place in found)
-            )
+            table.add_row(name, escape(score.formula))
         console.print(table)
-        reasons: dict[tuple[str, str, str], list[str]] = {}
-        for place, by_score in found.items():
-            for name, plan in by_score.items():
-                reasons.setdefault((place, plan.route, plan.reason), []).append(name)
-        for (place, route, reason), names in reasons.items():
-            said = "all scores" if len(names) == len(SCORES) else ", ".join(names)
-            console.print(f"{place}, {route} ({said}): {reason}", markup=False, highlight=False)
+        table = Table("tensors of", "scores", "are computed by", "because", show_lines=True)
+        asked = [x.package for x in frameworks() if x.version and x.package != "keras"]
+        for place, found in plans(asked).items():
+            if isinstance(found, str):
+                table.add_row(place, "", "", escape(found))
+                continue
+            reasons: dict[Any, list[str]] = {}
+            for name, plan in found.items():
+                reasons.setdefault(plan, []).append(name)
+            for plan, names in reasons.items():
+                said = "all" if len(names) == len(SCORES) else ", ".join(names)
+                table.add_row(place, said, plan.route, escape(plan.reason))
+        console.print(table)
 
 
 def _scores(text: str) -> tuple[str, ...]:

@@ -10,47 +10,35 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from anyscore import Plan, plan
 from anyscore.kernels import cpu
-from anyscore.layers import SCORES
 
-_WIDTH = 8
-
-# What a user calls each framework: the package to import, and the one whose version counts.
+# What a user calls each framework, the package to import, and the distributions it comes in.
 _FRAMEWORKS = {
     "NumPy": ("numpy", "numpy"),
     "PyTorch": ("torch", "torch"),
     "JAX": ("jax", "jax"),
-    "TensorFlow": ("tensorflow", "tensorflow"),
+    "TensorFlow": ("tensorflow", "tensorflow", "tensorflow-cpu", "tf-nightly"),
     "Keras": ("keras", "keras"),
     "MXNet": ("mxnet", "mxnet"),
 }
-# Those that `anyscore` has operations for, with the module that says so.
-_OPERATIONS = {name: f"anyscore.ops.{package}" for name, (package, _) in _FRAMEWORKS.items()}
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that arrays may come from.
-
-    Attributes:
-        version: None where it is not installed.
-        supported: whether this release of anyscore computes with it.
-    """
+    """A framework that arrays may come from. version: None where it is not installed."""
 
     name: str
+    package: str
     version: str | None
-    supported: bool
 
 
 def frameworks() -> list[Framework]:
-    """Every framework anyscore knows of, installed or not. Imports none of them."""
+    """Every framework anyscore computes with, installed or not. Imports none of them."""
     return [
-        Framework(name, _version(package, distribution), _is_there(_OPERATIONS[name]))
-        for name, (package, distribution) in _FRAMEWORKS.items()
+        Framework(name, package, _version(package, distributions))
+        for name, (package, *distributions) in _FRAMEWORKS.items()
     ]
 
 
@@ -67,27 +55,6 @@ def devices() -> list[tuple[str, str]]:
 def core() -> str:
     """The instruction set that the C++ core uses here, or why there is no core and what to do."""
     return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"
-
-
-def plans() -> dict[str, dict[str, Plan]]:
-    """Per place ("NumPy", "PyTorch cpu", ...) and score: what would run, and why."""
-    places: dict[str, Any] = {"NumPy": lambda shape: np.zeros(shape, np.float32)}
-    for name in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
-        places[f"PyTorch {name}"] = lambda shape, name=name: torch.zeros(shape, device=name)
-    return {
-        place: {score: _plan(score, zeros) for score in SCORES} for place, zeros in places.items()
-    }
-
-
-def _plan(name: str, zeros: Any) -> Plan:
-    score = SCORES[name]
-    made = score.parameters(_WIDTH, _WIDTH, _WIDTH)
-    fields = {
-        field: init if isinstance(init, float) else zeros(init.shape)
-        for field, init in made.items()
-    }
-    x = zeros((1, 2, _WIDTH))
-    return plan(x, x, x, score=score(**fields))
 
 
 def describe_machine(device: str) -> dict[str, Any]:
@@ -114,17 +81,12 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _version(package: str, distribution: str) -> str | None:
-    if not _is_there(package):
+def _version(package: str, distributions: list[str]) -> str | None:
+    if importlib.util.find_spec(package) is None:
         return None
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"
+    for distribution in distributions:
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "unknown"

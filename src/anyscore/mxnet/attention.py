@@ -101,7 +101,7 @@ class Attention(Layer):
         given = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():
             for name in self._recipe.names:
-                self.register_child(Weight(name, given.get(name)), name)
+                setattr(self, name, Weight(name, given.get(name)))
         if self._recipe.sized:
             self._meet()
 
@@ -184,6 +184,9 @@ class Attention(Layer):
             self._last = snapshot(_xp, task), left, type(queries) is mx.nd.NDArray
         output: Array = result.output
         return output
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._recipe}, dropout={self.dropout})"
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
         rename(arrays, "", [f"{name}.weight" for name in self._recipe.names])

@@ -40,7 +40,7 @@ class _Projecting(Layer):
         self.dropout, self._linears = dropout, dict(linears)
         with self.name_scope():
             for name in linears:
-                self.register_child(Weight(name, bias=bias), name)
+                setattr(self, name, Weight(name, bias=bias))
             own = {**(sizes if is_named(score) else {}), **numbers}
             self.attention = Attention(score, dropout=dropout, prefix="attention_", **own)
         for name, init in starts(linears, bias).items():

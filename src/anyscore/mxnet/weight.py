@@ -45,6 +45,9 @@ class Weight(HybridBlock):  # type: ignore[misc]
                 made = self.params.get(kind, init=self._starts[kind], allow_deferred_init=True)
                 setattr(self, kind, made)
 
+    def __repr__(self) -> str:
+        return f"Weight({self.weight.shape})"
+
     def meet(self, init: Init, kind: str = "weight", value: float | None = None) -> None:
         """Take a shape and initial values; value: the constant instead of that of `init`."""
         start, parameter = self._starts[kind], getattr(self, kind)

@@ -73,11 +73,14 @@ def read(text: str) -> list[Example]:
 def agree(expected: str, printed: str) -> bool:
     """Whether two texts are the same but for white space and the rounding of fractions."""
     ours, theirs = _NUMBER.split(expected), _NUMBER.split(printed)
-    if len(ours) != len(theirs):
+    if _words(ours) != _words(theirs):
         return False
-    words = (["".join(x.split()) for x in parts[::2]] for parts in (ours, theirs))
-    numbers = zip(ours[1::2], theirs[1::2], strict=True)
-    return [*next(words)] == [*next(words)] and all(_close(x, y) for x, y in numbers)
+    return all(map(_close, ours[1::2], theirs[1::2]))
+
+
+def _words(parts: list[str]) -> list[str]:
+    """What stands between numbers."""
+    return ["".join(x.split()) for x in parts[::2]]
 
 
 def _close(x: str, y: str) -> bool:

@@ -68,11 +68,11 @@ both [0.30001,  3]
 """
 WRONG = {
     "a number": ("0.30001", "0.3002", ":16:"),
-    "a whole number": ("3]", "4]", ":16:"),
+    "a whole number": ("  3]", "  4]", ":16:"),
     "a word": ("both [0.", "each [0.", ":16:"),
-    "a number too many": (" 3]", " 3, 3]", ":16:"),
+    "a number too many": ("  3]", "  3, 3]", ":16:"),
     "nothing expected": ("```text\nboth [0.30001,  3]\n```\n", "", ":8:"),
-    "an exception": ("x = 0.1", "\nx = y", "line 5"),
+    "an exception": ("x = 0.1", "\nx = y", '", line 5'),
 }
 
 
@@ -89,10 +89,12 @@ def test_a_wrong_page_fails_with_its_line(what: str, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(GOOD.replace(old, new))
     done = run(tmp_path / "page.md", "pytorch", tmp_path)
     assert done.returncode
-    assert f"page.md{line}" in done.stderr.replace('", ', "")  or line in done.stderr
+    assert f"page.md{line}" in done.stderr
 
 
-@pytest.mark.parametrize("block", ["```python\n```\n", "```python pytroch\n```\n", "```text\n```\n"])
+@pytest.mark.parametrize(
+    "block", ["```python\n```\n", "```python pytroch\n```\n", "```text\n```\n"]
+)
 def test_a_block_that_would_not_run_is_refused(block: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         page.read(block)

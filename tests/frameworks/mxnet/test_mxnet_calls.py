@@ -207,6 +207,22 @@ def test_masks_of_both_kinds(kind: str) -> None:
         np.testing.assert_allclose(numbers(found), exact, atol=1e-12)
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_masks_may_change_after_the_call(impl: str, kind: str) -> None:
+    """Operators run later, and again in the backward: they have their own."""
+    given = [to(x, kind=kind) for x in arrays()]
+    keep, lengths = np.random.default_rng(2).random((T_Q, T_K)) < 0.6, np.array([0, 2, 6])
+    expected = attention(*arrays(), mask=keep, valid_lens=lengths)
+    given[2].attach_grad()
+    with autograd.record():
+        output = attention(*given, mask=keep, valid_lens=lengths, impl=impl)
+    keep[:], lengths[:] = False, 0
+    output.backward()
+    np.testing.assert_allclose(numbers(output), expected, atol=1e-12)
+    total = (numbers(given[2].grad) * numbers(given[2])).sum()
+    np.testing.assert_allclose(total, expected.sum(), rtol=1e-10)
+
+
 def test_inputs_are_not_written_to(kind: str) -> None:
     given = [to(x, kind=kind) for x in arrays()]
     score = additive().map(lambda x: to(x, kind=kind))

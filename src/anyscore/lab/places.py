@@ -1,0 +1,97 @@
+"""How each score would be computed, for the arrays of one framework.
+
+`python -m anyscore.lab.places jax` prints it: frameworks are asked in processes of their own, side
+by side, since they do not all go together, and one that is broken must not hide the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from anyscore import Plan, plan
+from anyscore.layers import SCORES
+
+_WIDTH = 8
+_SECONDS = 120
+
+
+def plans(frameworks: list[str]) -> dict[str, dict[str, Plan] | str]:
+    """Per place ("numpy", "torch cpu", …) and score: what would run, and why.
+
+    A framework that cannot be asked has the last line of what it said instead.
+    """
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "anyscore.lab.places"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    asked = {x: subprocess.Popen([*command, x], env=quiet, **pipes) for x in frameworks}
+    found: dict[str, dict[str, Plan] | str] = {}
+    for name, process in asked.items():
+        try:
+            said, wrong = process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, wrong = process.communicate()
+        try:
+            places = json.loads(said.splitlines()[-1]) if process.returncode == 0 else None
+        except (IndexError, ValueError):
+            places = None
+        if places is None:
+            found[name] = (wrong.strip().splitlines() or [f"no answer in {_SECONDS} s"])[-1]
+        else:
+            for place, by_score in places.items():
+                found[place] = {score: Plan(*fields) for score, fields in by_score.items()}
+    return found
+
+
+def _makers(framework: str) -> dict[str, Callable[[tuple[int, ...]], Any]]:
+    """What makes arrays of zeros, by the place where they are."""
+    if framework == "torch":
+        import torch
+
+        devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        return {f"torch {x}": partial(torch.zeros, device=x) for x in devices}
+    if framework == "jax":
+        import jax
+
+        return {f"jax {jax.default_backend()}": lambda shape: jax.numpy.zeros(shape, "float32")}
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        return {"tensorflow": lambda shape: tf.zeros(shape)}
+    if framework == "mxnet":
+        import mxnet as mx
+
+        return {"mxnet": lambda shape: mx.np.zeros(shape)}
+    import numpy as np
+
+    return {"numpy": lambda shape: np.zeros(shape, np.float32)}
+
+
+def _plan(name: str, zeros: Callable[[tuple[int, ...]], Any]) -> Plan:
+    score = SCORES[name]
+    made = score.parameters(_WIDTH, _WIDTH, _WIDTH)
+    fields = {
+        field: init if isinstance(init, float) else zeros(init.shape)
+        for field, init in made.items()
+    }
+    x = zeros((1, 2, _WIDTH))
+    return plan(x, x, x, score=score(**fields))
+
+
+def main() -> None:
+    makers = _makers(sys.argv[1])
+    found = {
+        place: {name: (_plan(name, zeros).route, _plan(name, zeros).reason) for name in SCORES}
+        for place, zeros in makers.items()
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""One cell: a row in a dtype, by an implementation, in a framework; held against what is exact.
+
+Errors are in units of the dtype's eps times the largest entry of the exact result. Allowed are, as
+in `budget`, twice the error of plain operations and a band of roundings; for gradients, whose sums
+may cancel, the roundings of their terms as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anyscore import attention
+from budget import BAND, EPS, assert_near, error, size
+from cases import case
+from parity.expected import RESULTS, Expected
+from parity.frameworks import Framework
+from parity.rows import HALVES, Row, has_padding, padded, upstream
+
+IMPLEMENTATIONS = ("reference", "fused")
+BANDS = {"float32": BAND, "float64": BAND, "float16": 4, "bfloat16": 4}
+"""Roundings that a result may be off: half precision accumulates in float32, so few are its own."""
+
+
+@dataclass
+class Cell:
+    """errors: multiples of eps by name, gradients' among them. used: the largest share of a budget.
+
+    outside: what is wrong, in words. refused: why it was not run. nan: whether what nobody attends
+    holds NaN.
+    """
+
+    row: Row
+    dtype: str
+    impl: str
+    nan: bool = False
+    errors: dict[str, float] = field(default_factory=dict)
+    used: float = 0.0
+    outside: list[str] = field(default_factory=list)
+    refused: str | None = None
+
+    def judge(self, name: str, actual: Any, dtype: str, expected: Expected) -> None:
+        """One result or gradient, which must be of that dtype."""
+        exact, eps = expected.exact[name], EPS[self.dtype]
+        allowed = BANDS[self.dtype] * size(exact) + expected.terms.get(name, 0.0)
+        allowed = 2 * expected.plain.get(name, 0.0) + eps * allowed
+        try:
+            assert_near(actual, exact, allowed, name, dtype)
+            _assert_zeros(name, actual, exact)
+        except AssertionError as problem:
+            self.outside.append(" ".join(str(problem).split())[:300])
+            return
+        off = error(actual, exact)
+        multiple = off / (eps * size(exact)) if off else 0.0
+        self.errors[name] = max(multiple, self.errors.get(name, 0.0))
+        self.used = max(self.used, off / allowed if off else 0.0)
+
+
+def _assert_zeros(name: str, actual: Any, exact: np.ndarray) -> None:
+    """Where a row is 0 because nothing is attended, it is 0 and not small."""
+    if name == "weights":
+        nothing = exact == 0
+    elif name in ("output", *(f"gradient of {x}" for x in ("query", "key", "value"))):
+        nothing = np.broadcast_to(~exact.any(axis=-1, keepdims=True), exact.shape)
+    else:
+        return
+    x = actual.double().numpy() if hasattr(actual, "detach") else np.asarray(actual, np.float64)
+    assert not x[nothing].any(), f"{name} is not 0 where nothing is attended"
+
+
+def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -> Cell:
+    """Values without recording, the output alone too, whose way may be another; then gradients."""
+    cell = Cell(row, dtype, impl, has_padding(row))
+    lse_dtype = "float32" if dtype in HALVES else dtype
+    inputs = {name: f.array(x, dtype) for name, x in padded(row, dtype).items()}
+    masking = case(*row).masking(partial(f.mask, mask=row[2]))
+
+    def call(given: dict[str, Any], **options: Any) -> Any:
+        c = case(*row)
+        fields = {name: given.get(name, x) for name, x in c.parameters.items()}
+        score = f.score(c.score.build(fields, lambda x: x))
+        tensors = (given[name] for name in ("query", "key", "value"))
+        return attention(*tensors, score=score, **masking, **options, impl=impl)
+
+    def both(given: dict[str, Any]) -> tuple[Any, Any]:
+        found = call(given, return_lse=True)
+        return found.output, found.lse
+
+    judge = partial(cell.judge, expected=expected)
+    try:
+        with np.errstate(all="ignore"):
+            found = call(inputs, return_weights=True, return_lse=True)
+            alone = call(inputs)
+            times = [f.array(x, d) for x, d in zip(upstream(row), (dtype, lse_dtype), strict=True)]
+            output, lse, slopes = f.gradients(both, inputs, *times)
+    except NotImplementedError as refusal:
+        cell.refused = str(refusal)
+        return cell
+    except Exception as problem:  # whatever it is, it belongs on the page
+        text = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
+        if row[:2] in f.refusals:
+            cell.refused = text
+        else:
+            cell.outside.append(text)
+        return cell
+    results = [*zip(RESULTS, found, strict=True), ("output", alone), ("output", output)]
+    for name, x in [*results, ("lse", lse)]:
+        judge(name, f.numbers(x), lse_dtype if name == "lse" else dtype)
+    for name, x in slopes.items():
+        judge(f"gradient of {name}", f.numbers(x), dtype)
+    return cell

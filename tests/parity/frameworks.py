@@ -1,0 +1,167 @@
+"""One small adapter for each framework: arrays of its own, their numbers, and gradients."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+Call = Callable[[dict[str, Any]], tuple[Any, Any]]
+"""From inputs by name to output and log-sum-exp."""
+
+
+class Framework:
+    """NumPy, and what is the same in others: `module` makes arrays, named dtypes are its own."""
+
+    name = "numpy"
+    versions: tuple[str, ...] = ("numpy",)
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
+    refusals: tuple[tuple[str, str], ...] = ()
+    """(score, shape) → where the framework cannot, as it says itself; the score "" is any."""
+
+    def __init__(self) -> None:
+        self.module = import_module(self.versions[0])
+
+    def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
+        """Float64 numbers in the dtype; without one, what a mask holds."""
+        if dtype == "bfloat16":
+            return np.asarray(x).astype(import_module("ml_dtypes").bfloat16)
+        return np.asarray(x, dtype)
+
+    def mask(self, x: Any, mask: str) -> Any:
+        """An array of the mask of that name."""
+        return self.array(np.asarray(x))
+
+    def score(self, built: Any) -> Any:
+        """The score as this framework can take it: a plain callable has to speak its words."""
+        return built
+
+    def numbers(self, x: Any) -> Any:
+        """An array whose numbers and dtype can be read."""
+        return np.asarray(x)
+
+    def gradients(
+        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Output, log-sum-exp, and the gradients of Σ d_output · output + Σ d_lse · lse."""
+        return *call(inputs), {}
+
+
+class Torch(Framework):
+    name, versions = "torch", ("torch",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module.set_num_threads(1)
+
+    def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
+        return self.module.tensor(x, dtype=dtype and getattr(self.module, dtype))
+
+    def numbers(self, x: Any) -> Any:
+        return x.detach()
+
+    def gradients(
+        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        for x in inputs.values():
+            x.requires_grad_()
+        output, lse = call(inputs)
+        found = self.module.autograd.grad([output, lse], [*inputs.values()], [d_output, d_lse])
+        return output, lse, dict(zip(inputs, found, strict=True))
+
+
+class Jax(Framework):
+    """Without jit: each operation is compiled once for a shape, not each row anew."""
+
+    name, versions = "jax", ("jax", "jaxlib")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module.config.update("jax_enable_x64", True)
+        self.module.config.update("jax_platforms", "cpu")
+
+    def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
+        return self.module.numpy.asarray(x, dtype)
+
+    def gradients(
+        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        (output, lse), back = self.module.vjp(call, inputs)
+        return output, lse, back((d_output, d_lse))[0]
+
+
+class TensorFlow(Framework):
+    """Eager, with GradientTape."""
+
+    name, versions = "tensorflow", ("tensorflow",)
+    refusals = (("additive", "broadcast_5d"),)
+
+    def __init__(self) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else it reports on the processor
+        super().__init__()
+        self.module.config.threading.set_intra_op_parallelism_threads(1)
+        self.module.config.threading.set_inter_op_parallelism_threads(1)
+
+    def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
+        return self.module.constant(x, dtype)
+
+    def score(self, built: Any) -> Any:
+        if type(built).__name__ != "SquaredProduct":
+            return built
+        return lambda query, key: self.module.matmul(query, key, transpose_b=True) ** 2 / 20
+
+    def numbers(self, x: Any) -> Any:
+        return x.numpy()
+
+    def gradients(
+        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        with self.module.GradientTape() as tape:
+            tape.watch(inputs)
+            output, lse = call(inputs)
+        zero = self.module.UnconnectedGradients.ZERO
+        return output, lse, tape.gradient([output, lse], inputs, [d_output, d_lse], zero)
+
+
+class MXNet(Framework):
+    """Arrays of `mx.np`, as its guide says since 1.6."""
+
+    name, versions = "mxnet", ("mxnet",)
+    dtypes = ("float32", "float64", "float16")
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():  # of names that NumPy has given up since
+            warnings.simplefilter("ignore")
+            super().__init__()
+        self.module.npx.set_np()
+
+    def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
+        return self.module.np.array(x, dtype=dtype or x.dtype)
+
+    def mask(self, x: Any, mask: str) -> Any:
+        """`array & mask` is not to be had of its arrays."""
+        return np.asarray(x) if mask == "array_and_interval" else super().mask(x, mask)
+
+    def numbers(self, x: Any) -> Any:
+        return x.asnumpy()
+
+    def gradients(
+        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        autograd = self.module.autograd
+        for x in inputs.values():
+            x.attach_grad()
+        with autograd.record():
+            output, lse = call(inputs)
+        results, times = ([x.as_nd_ndarray() for x in xs] for xs in ((output, lse), (d_output, d_lse)))
+        autograd.backward(results, times)
+        return output, lse, {name: x.grad for name, x in inputs.items()}
+
+
+FRAMEWORKS: dict[str, type[Framework]] = {
+    each.name: each for each in (Framework, Torch, Jax, TensorFlow, MXNet)
+}

@@ -1,0 +1,71 @@
+"""Measure the cells of one framework, in a process of its own. From the folder `tests`:
+
+    python -m parity.run exact --out exact.npz          (about three minutes; needs PyTorch)
+    python -m parity.run jax --exact exact.npz --out jax.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyscore.kernels import cpu
+from parity import expected
+from parity.cells import IMPLEMENTATIONS, measure
+from parity.frameworks import FRAMEWORKS, Framework
+from parity.rows import ROWS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("exact", *FRAMEWORKS))
+    parser.add_argument("--exact", type=Path, help="what `exact` wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--every", type=int, default=1, help="only every n-th row, to try it out")
+    given = parser.parse_args()
+    rows = ROWS[:: given.every]
+    if given.what == "exact":
+        expected.write(given.out, Framework.dtypes, rows)
+        return
+    if given.exact is None:
+        parser.error(f"{given.what} needs --exact")
+    found = results(FRAMEWORKS[given.what](), rows, expected.reader(given.exact))
+    beside = given.out.with_suffix(".part")
+    beside.write_text(json.dumps(found), encoding="utf-8")
+    os.replace(beside, given.out)
+
+
+def results(f: Framework, rows: list[Any], read: Any) -> dict[str, Any]:
+    """All that the page needs to know of a framework, as plain data."""
+    start = time.monotonic()
+    cells = [
+        asdict(measure(f, row, dtype, impl, read(row, dtype)))
+        for dtype in f.dtypes
+        for row in rows
+        for impl in IMPLEMENTATIONS
+    ]
+    return {
+        "framework": f.name,
+        "versions": {
+            "Python": platform.python_version(),
+            "numpy": np.__version__,
+            **{name: f.module.__version__ for name in f.versions[:1]},
+            **{name: version(name) for name in ("anyscore", *f.versions[1:])},
+        },
+        "machine": f"{platform.system()} {platform.machine()}, {cpu.isa()}",
+        "seconds": round(time.monotonic() - start, 1),
+        "cells": cells,
+    }
+
+
+if __name__ == "__main__":
+    main()
