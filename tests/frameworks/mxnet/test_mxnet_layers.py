@@ -1,16 +1,15 @@
-"""The Gluon front: the notebooks' layers, parameters in files and arrays, hybridized parents."""
+"""The Gluon front: the notebooks' layers, and all scores against the function."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 from arrays import numbers, to
+from blocks import D_V, LAYERS, LENGTHS, T_K, T_Q, B, D, inputs, normal
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 
 from anyscore import Additive, Causal, Gaussian, attention
 from anyscore.layers import SCORES
@@ -24,48 +23,9 @@ from anyscore.mxnet import (
     masked_softmax,
 )
 
-B, T_Q, T_K, D, D_V = 2, 3, 7, 4, 5
-LENGTHS = np.float32([2, 6])
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("float32")
-
-
-def inputs(kind: str) -> list[Any]:
-    """Queries, keys, values and their lengths."""
-    shapes = (B, T_Q, D), (B, T_K, D), (B, T_K, D_V)
-    return [*(to(normal(*shape), kind=kind) for shape in shapes), to(LENGTHS, kind=kind)]
-
 
 def options(name: str) -> dict[str, Any]:
     return {"hidden": 6} if name in ("additive", "concat", "gatv2") else {}
-
-
-class Parent(nn.HybridBlock):
-    """A parent that calls a layer among other operations."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.first = nn.Dense(D, flatten=False)
-            self.layer = layer
-
-    def hybrid_forward(self, F: Any, queries: Any, *others: Any) -> Any:
-        return self.layer(self.first(queries), *others) * 2
-
-
-LAYERS = {
-    "additive": lambda: AdditiveAttention(6),
-    "gaussian": lambda: Attention("gaussian"),
-    "trilinear": lambda: Attention("trilinear"),
-    "dot": DotProductAttention,
-    "heads": lambda: MultiHeadAttention(D, 2, d_v=D_V),
-    "heads_additive": lambda: MultiHeadAttention(D, 2, kv_heads=1, d_v=D_V, score="additive"),
-}
-
-
-# ------------------------------------------------------------------------------ the notebooks
 
 
 @pytest.mark.parametrize("make", [lambda: DotProductAttention(0.5), lambda: MLPAttention(8, 0.1)])
@@ -105,9 +65,6 @@ def test_masked_softmax(kind: str) -> None:
         np.testing.assert_allclose(numbers(found), e / e.sum(-1, keepdims=True), rtol=1e-5)
     with pytest.raises(TypeError, match="expected an MXNet array"):
         masked_softmax(x)
-
-
-# ------------------------------------------------------------------------- scores and numbers
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
@@ -176,259 +133,6 @@ def test_self_attention_counts_its_parameters(kind: str) -> None:
     projected = SelfAttention(D, 3, d_v=2, project_output=True)
     projected.initialize()
     assert projected(x).shape == (B, T_Q, D)
-
-
-# ------------------------------------------------------------------------------- parameters
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_parameters_go_both_ways(name: str, kind: str) -> None:
-    first, second, third = (LAYERS[name]() for _ in range(3))
-    first.initialize()
-    given = inputs(kind)
-    output = numbers(first(*given))
-    arrays = first.numpy_parameters()
-    second.load_numpy_parameters(arrays)  # before it is initialised
-    third.initialize()
-    third(*given)
-    third.load_numpy_parameters(arrays)
-    for layer in (second, third):
-        np.testing.assert_array_equal(numbers(layer(*given)), output)
-        for x, y in zip(arrays.values(), layer.numpy_parameters().values(), strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-def test_old_names_are_accepted(kind: str) -> None:
-    """Of the book's earlier layers, and of torch.nn.MultiheadAttention."""
-    layer = MLPAttention(6)
-    given = {"W_q.weight": normal(6, D), "W_k.weight": normal(6, D), "v.weight": normal(1, 6)}
-    layer.load_numpy_parameters(given)
-    np.testing.assert_array_equal(layer.numpy_parameters()["w_v.weight"], given["v.weight"])
-    heads = MultiHeadAttention(D, 2)
-    fused = {"in_proj_weight": normal(3 * D, D), "in_proj_bias": normal(3 * D)}
-    fused |= {"out_proj.weight": normal(D, D), "out_proj.bias": normal(D)}
-    heads.load_numpy_parameters(fused)
-    made = heads.numpy_parameters()
-    np.testing.assert_array_equal(made["W_k.weight"], fused["in_proj_weight"][D : 2 * D])
-    with pytest.raises(ValueError, match=r"expected parameters W_q\.weight"):
-        layer.load_numpy_parameters({"W_q.weight": normal(6, D)})
-    with pytest.raises(ValueError, match=r"W_q\.weight has shape \(5, 4\), expected \(6, 4\)"):
-        layer.load_numpy_parameters({**given, "W_q.weight": normal(5, D)})
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_files(name: str, kind: str, tmp_path: Path) -> None:
-    first, second, third = (LAYERS[name]() for _ in range(3))
-    first.initialize()
-    given = inputs(kind)
-    output = numbers(first(*given))
-    path = str(tmp_path / "layer.params")
-    first.save_parameters(path)
-    second.load_parameters(path)  # before the sizes are known
-    third.initialize()
-    third(*given)
-    third.load_parameters(path)
-    for layer in (second, third):
-        np.testing.assert_array_equal(numbers(layer(*given)), output)
-
-
-def test_a_file_of_the_book(kind: str, tmp_path: Path) -> None:
-    """Written by its layer of `nn.Dense` blocks of these names."""
-
-    class Book(nn.Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.W_k = nn.Dense(6, use_bias=False, flatten=False)
-            self.W_q = nn.Dense(6, use_bias=False, flatten=False)
-            self.w_v = nn.Dense(1, use_bias=False, flatten=False)
-
-        def forward(self, queries: Any, keys: Any) -> None:
-            q, k = self.W_q(queries), self.W_k(keys)
-            self.w_v(q[:, :1] + k[:, :1])
-
-    book, layer = Book(), AdditiveAttention(6)
-    book.initialize()
-    queries, keys, values, lengths = inputs(kind)
-    book(queries, keys)
-    path = str(tmp_path / "book.params")
-    book.save_parameters(path)
-    layer.load_parameters(path)
-    layer(queries, keys, values, lengths)
-    np.testing.assert_array_equal(
-        layer.numpy_parameters()["W_q.weight"], numbers(book.W_q.weight.data())
-    )
-    smaller = AdditiveAttention(5)
-    smaller.load_parameters(path)
-    with pytest.raises(ValueError, match=r"was loaded with shape \(6, 4\), expected \(5, 4\)"):
-        smaller(queries, keys, values, lengths)
-
-
-def test_not_initialized(kind: str) -> None:
-    layer = AdditiveAttention(6)
-    with pytest.raises(RuntimeError, match="has not been initialized"):
-        layer(*inputs(kind))
-    with pytest.raises(ValueError, match="initialize the layer"):
-        layer.numpy_parameters()
-
-
-def test_wrong_first_calls_make_nothing(kind: str) -> None:
-    layer = AdditiveAttention(6)
-    layer.initialize()
-    queries, keys, values, _ = inputs(kind)
-    with pytest.raises(ValueError, match="key has 7 tokens but value has 6"):
-        layer(queries, keys, values[:, :6])
-    with pytest.raises(ValueError, match="valid_lens has shape"):
-        layer(queries, keys, values, to(np.float32([1, 2, 3]), kind=kind))
-    assert layer(to(normal(B, T_Q, 9), kind=kind), keys, values).shape == (B, T_Q, D_V)
-    with pytest.raises(ValueError, match="unknown score 'aditive': did you mean 'additive'"):
-        Attention("aditive")
-
-
-def test_start_and_reinitialisation() -> None:
-    """Uniform in the bounds of the score, σ as it says; anew on demand."""
-    layer = Attention("additive", hidden=64, d_q=50, d_k=30)
-    layer.initialize()
-    first = layer.numpy_parameters()
-    bound = (3 * 0.5 / 50) ** 0.5
-    assert 0.9 * bound < abs(first["W_q.weight"]).max() <= bound
-    layer.initialize(force_reinit=True)
-    assert not np.array_equal(layer.numpy_parameters()["W_q.weight"], first["W_q.weight"])
-    scale = Attention("gaussian", d_q=D, d_k=D)
-    scale.initialize()
-    np.testing.assert_allclose(scale.numpy_parameters()["log_sigma.weight"], np.log(8) / 4)
-
-
-# ------------------------------------------------------------------------ training and parents
-
-
-@pytest.mark.parametrize("hybrid", [False, True])
-@pytest.mark.parametrize("name", LAYERS)
-def test_training(name: str, hybrid: bool, kind: str) -> None:
-    """A few steps of a trainer, deferred shapes included, lower the loss."""
-    mx.random.seed(0)
-    net = Parent(LAYERS[name]())
-    net.initialize()
-    if hybrid:
-        net.hybridize()
-    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.03})
-    given = inputs(kind)
-    losses = []
-    for _ in range(12):
-        with autograd.record():
-            loss = ((net(*given) - 1) ** 2).mean()
-        loss.backward()
-        trainer.step(1)
-        losses.append(float(numbers(loss)))
-    assert losses[-1] < 0.9 * losses[0]
-
-
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("name", LAYERS)
-def test_hybridized_parents(name: str, static: bool, kind: str) -> None:
-    """Outputs and all gradients are those of the eager parent; two passes, one added up."""
-    net = Parent(LAYERS[name]())
-    net.initialize()
-    given = inputs(kind)
-    found = []
-    for hybrid in (False, True):
-        if hybrid:
-            net.hybridize(static_alloc=static, static_shape=static)
-        for x in given[:3]:
-            x.attach_grad(grad_req="add")
-        net(*given)
-        parameters = list(net.collect_params().values())
-        for parameter in parameters[-1:]:
-            parameter.grad_req = "write"
-            parameter.grad_req = "add"  # from zero
-        for _ in range(2):
-            with autograd.record():
-                output = net(*given)
-            output.backward()
-        grads = [x.grad for x in given[:3]] + [p.grad() for p in parameters]
-        found.append([numbers(x) for x in (output, *grads)])
-    for x, y in zip(*found, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-    assert numbers(net(*given)).shape == found[0][0].shape
-
-
-def test_hybridized_without_values_and_lengths(kind: str) -> None:
-    """Values default to keys; constants may be lengths and masks."""
-    layer = AdditiveAttention(6)
-
-    class Own(nn.HybridBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def hybrid_forward(self, F: Any, x: Any) -> Any:
-            return self.layer(x, x, None, [1, 3], mask=Causal())
-
-    net = Own()
-    net.initialize()
-    net.hybridize()
-    x = to(normal(B, T_Q, D), kind=kind)
-    output = numbers(net(x))
-    assert layer.attention_weights is None  # of eager calls alone
-    net.hybridize(False)
-    np.testing.assert_allclose(output, numbers(net(x)), atol=1e-6)
-    assert layer.attention_weights.shape == (B, T_Q, T_Q)
-
-
-def test_a_sequence_of_blocks(kind: str) -> None:
-    net = nn.HybridSequential()
-    net.add(nn.Dense(D, flatten=False), SelfAttention(D, 3, dropout=0.2), nn.Dense(1))
-    net.initialize()
-    x = to(normal(B, T_Q, 9), kind=kind)
-    eager = numbers(net(x))
-    net.hybridize()
-    np.testing.assert_allclose(numbers(net(x)), eager, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_dropout_in_training_only(hybrid: bool, kind: str) -> None:
-    """Drawn from MXNet's generator, and the same in the backward."""
-    layer = DotProductAttention(0.5)
-
-    class Own(nn.HybridBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def hybrid_forward(self, F: Any, *given: Any) -> Any:
-            return self.layer(*given)
-
-    net = Own()
-    net.initialize()
-    if hybrid:
-        net.hybridize()
-    queries, keys, values, lengths = inputs(kind)
-    still = numbers(net(queries, keys, values, lengths))
-    np.testing.assert_array_equal(numbers(net(queries, keys, values, lengths)), still)
-    values.attach_grad()
-    outputs = []
-    for _ in range(3):
-        with autograd.record():
-            output = net(queries, keys, values, lengths)
-        output.backward()
-        outputs.append(numbers(output))
-        total = (numbers(values.grad) * numbers(values)).sum()
-        np.testing.assert_allclose(total, outputs[-1].sum(), rtol=1e-4, atol=1e-5)
-    assert not np.array_equal(outputs[0], outputs[1])
-    with autograd.record(train_mode=False):
-        same = net(queries, keys, values, lengths)
-    np.testing.assert_array_equal(numbers(same), still)
-
-
-def test_symbols_and_arrays_do_not_mix() -> None:
-    layer = DotProductAttention()
-    x = to(normal(B, T_Q, D), kind="nd")
-    with pytest.raises(TypeError, match="got symbols and arrays"):
-        layer(x, mx.sym.var("keys"), x)
-
-
-def test_a_score_is_shared_by_no_graph_of_another_process() -> None:
-    with pytest.raises(mx.MXNetError):
-        mx.nd.Custom(mx.nd.ones((1, 2, 3)), op_type="anyscore_layer", token="unknown")
 
 
 def test_prepared_keys(kind: str) -> None:

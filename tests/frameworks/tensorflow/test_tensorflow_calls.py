@@ -139,6 +139,28 @@ def test_nan_in_padding_reaches_nothing(name: str, impl: str) -> None:
 
 
 @IMPLS
+@pytest.mark.parametrize("which", [1, 2])
+@pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
+def test_nan_reaches_only_what_attends_it(name: str, which: int, impl: str) -> None:
+    """The last key or value, which the last query alone may attend: in values and gradients."""
+    score = tensor_score(name)
+
+    def call(fill: float) -> tuple[np.ndarray, np.ndarray]:
+        given = arrays()
+        given[which][:, -1] = fill
+        inputs = [*map(tf.constant, given)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = attention(*inputs, score=score, mask=Causal("end"), impl=impl)
+            y = tf.reduce_sum(output**2)
+        return output.numpy(), tape.gradient(y, inputs[0]).numpy()
+
+    for clean, dirty in zip(call(0.5), call(np.nan), strict=True):
+        np.testing.assert_allclose(dirty[:, :-1], clean[:, :-1], rtol=1e-10)
+        assert np.isnan(dirty[:, -1]).all()
+
+
+@IMPLS
 @pytest.mark.parametrize("seed", [0, 2**32 + 1, 2**63 - 1, -1, -(2**63)])
 def test_dropout_is_that_of_numpy(seed: int, impl: str) -> None:
     expected = attention(*arrays(), dropout=0.3, dropout_seed=seed)

@@ -1,0 +1,77 @@
+"""Wrong calls with MXNet's arrays: the same words as in every framework, before any operator runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from arrays import numbers, to
+
+from anyscore import Gaussian, Score, attention
+from anyscore.mxnet import DotProductAttention, MultiHeadAttention
+from wrong_calls import NAMING, TABLE, right
+
+B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
+
+
+def arrays() -> list[np.ndarray]:
+    return [np.ones(shape) for shape in ((B, T_Q, D), (B, T_K, D), (B, T_K, D_V))]
+
+
+def _wrong(change: dict[str, Any]) -> Any:
+    def array(x: Any) -> Any:
+        return to(x) if isinstance(x, np.ndarray) and x.dtype.kind != "c" else x
+
+    given = {**right(), **change}
+    if isinstance(given.get("score"), Score):
+        given["score"] = given["score"].map(array)
+    given = {name: array(x) for name, x in given.items()}
+    return attention(given.pop("query"), given.pop("key"), given.pop("value"), **given)
+
+
+def _same_in_mxnet(change: dict[str, Any]) -> bool:
+    return getattr(change.get("key"), "dtype", None) != np.dtype("complex128")  # it has none
+
+
+@pytest.mark.usefixtures("np_mode")
+@pytest.mark.parametrize(
+    ("change", "error", "text"), [row for row in TABLE if _same_in_mxnet(row[0])]
+)
+def test_wrong_calls(change: dict[str, Any], error: type, text: str) -> None:
+    with pytest.raises(error) as raised:
+        _wrong(change)
+    assert type(raised.value) is error
+    assert str(raised.value) == text
+
+
+@pytest.mark.usefixtures("np_mode")
+@pytest.mark.parametrize(("change", "parts"), NAMING)
+def test_what_errors_name(change: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        _wrong(change)
+    for part in parts:
+        assert part in str(raised.value)
+
+
+def test_wrong_calls_with_legacy_arrays() -> None:
+    query, key, value = (to(x, kind="nd") for x in arrays())
+    with pytest.raises(ValueError, match="key has 6 tokens but value has 5"):
+        attention(query, key, value[:, :5])
+    with pytest.raises(ValueError, match="Gaussian needs queries and keys of one width"):
+        attention(query[:, :, :3], key, value, score=Gaussian())
+    with pytest.raises(TypeError, match="must be boolean"):
+        attention(query, key, value, mask=to(np.ones((T_Q, T_K)), kind="nd"))
+    with pytest.raises(TypeError, match=r"CSRNDArray.*dense"):
+        attention(mx.nd.zeros((2, 3)).tostype("csr"), key, value)
+
+
+def test_layers_take_arrays_of_mxnet(kind: str) -> None:
+    query, key, value = (to(x, kind=kind) for x in arrays())
+    for layer in (DotProductAttention(), MultiHeadAttention(D, 1, d_v=D_V)):
+        layer.initialize()
+        with pytest.raises(TypeError, match="got a ndarray, expected an MXNet array"):
+            layer(numbers(query), key, value)
+        with pytest.raises(TypeError, match=r"MXNet.*NumPy"):
+            layer(query, numbers(key), value)
