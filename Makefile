@@ -38,10 +38,10 @@ tensorflow: .venv/dev
 	$(BIN)/$(PYTEST) tests/frameworks/tensorflow
 
 $(KERAS): keras-%: .venv/dev
-	KERAS_BACKEND=$* $(BIN)/$(PYTEST) tests/frameworks/keras src/anyscore/keras
+	KERAS_BACKEND=$* $(BIN)/$(PYTEST) --dist loadfile tests/frameworks/keras src/anyscore/keras
 
 mxnet: .venv/mxnet/dev
-	$(MXNET)/$(PYTEST) tests/frameworks/mxnet src/anyscore/mxnet
+	$(MXNET)/$(PYTEST) --dist loadfile tests/frameworks/mxnet src/anyscore/mxnet
 
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
 	$(BIN)/pytest tests/frameworks/chapter -k "not mxnet"

@@ -157,7 +157,9 @@ class MXNet(Framework):
             x.attach_grad()
         with autograd.record():
             output, lse = call(inputs)
-        results, times = ([x.as_nd_ndarray() for x in xs] for xs in ((output, lse), (d_output, d_lse)))
+        results, times = (
+            [x.as_nd_ndarray() for x in xs] for xs in ((output, lse), (d_output, d_lse))
+        )
         autograd.backward(results, times)
         return output, lse, {name: x.grad for name, x in inputs.items()}
 

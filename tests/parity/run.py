@@ -1,7 +1,7 @@
 """Measure the cells of one framework, in a process of its own. From the folder `tests`:
 
-    python -m parity.run exact --out exact.npz          (about three minutes; needs PyTorch)
-    python -m parity.run jax --exact exact.npz --out jax.json
+python -m parity.run exact --out exact.npz          (about three minutes; needs PyTorch)
+python -m parity.run jax --exact exact.npz --out jax.json
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anyscore.kernels import cpu
 from parity import expected
 from parity.cells import IMPLEMENTATIONS, measure
 from parity.frameworks import FRAMEWORKS, Framework
-from parity.rows import ROWS
+from parity.rows import ROWS, Row
 
 
 def main() -> None:
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("what", choices=("exact", *FRAMEWORKS))
     parser.add_argument("--exact", type=Path, help="what `exact` wrote")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dtypes", nargs="+", help="only these")
     parser.add_argument("--every", type=int, default=1, help="only every n-th row, to try it out")
     given = parser.parse_args()
     rows = ROWS[:: given.every]
@@ -38,18 +39,19 @@ def main() -> None:
         return
     if given.exact is None:
         parser.error(f"{given.what} needs --exact")
-    found = results(FRAMEWORKS[given.what](), rows, expected.reader(given.exact))
+    f, read = FRAMEWORKS[given.what](), expected.reader(given.exact)
+    found = results(f, [x for x in f.dtypes if x in (given.dtypes or f.dtypes)], rows, read)
     beside = given.out.with_suffix(".part")
     beside.write_text(json.dumps(found), encoding="utf-8")
     os.replace(beside, given.out)
 
 
-def results(f: Framework, rows: list[Any], read: Any) -> dict[str, Any]:
+def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, Any]:
     """All that the page needs to know of a framework, as plain data."""
     start = time.monotonic()
     cells = [
         asdict(measure(f, row, dtype, impl, read(row, dtype)))
-        for dtype in f.dtypes
+        for dtype in dtypes
         for row in rows
         for impl in IMPLEMENTATIONS
     ]

@@ -7,6 +7,7 @@ computes its part of the leading dimensions; a gradient of what is broadcast is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,8 @@ def run(call: Call, *operands: Array) -> list[Array]:
     """The results of a call, whatever JAX does around it."""
     if any(varying(x) for x in operands):  # inside shard_map, which leaves each device its part
         spread: Any = call
+    elif any(explicit_mesh(x) for x in operands):
+        spread = partial(_spread_as_typed, call)
     else:
         spread = partial(_spread, call)
     batchable = custom_vmap(lambda *operands: spread(*operands))
@@ -69,6 +72,27 @@ def varying(x: Array) -> frozenset[Any]:
     kind = jax.typeof(x)
     manual = getattr(kind, "manual_axis_type", None)
     return getattr(kind, "vma", None) or getattr(manual, "varying", None) or frozenset()
+
+
+def explicit_mesh(x: Array) -> Any:
+    """The mesh that x is spread over as its type says; None if types say nothing of devices."""
+    mesh = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
+    kinds = () if mesh is None or mesh.empty else mesh.axis_types
+    return mesh if any("explicit" in str(kind).lower() for kind in kinds) else None
+
+
+def _spread_as_typed(call: Call, *operands: Array) -> list[Array]:
+    """Spread as the types of the operands are."""
+    mesh = next(mesh for mesh in map(explicit_mesh, operands) if mesh)
+    types = [jax.typeof(x) for x in operands]
+    compute, of_operands, of_results = _parts(call, mesh, types, types)
+    given = map(jax.sharding.reshard, operands, of_operands)
+    specs = tuple(to.spec for to in of_operands), [to.spec for to in of_results]
+    mapped = jax.shard_map(
+        compute, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
+    )
+    found: list[Array] = mapped(*given)
+    return found
 
 
 @partial(custom_partitioning, static_argnums=(0,))
@@ -109,33 +133,31 @@ def _infer(call: Call, mesh: Any, operands: Any, results: Any) -> list[NamedShar
 
 
 def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
-    lead = _lead(call, mesh, [*results, *operands])
+    compute, of_operands, of_results = _parts(call, mesh, operands, [*results, *operands])
+    return mesh, compute, of_results, tuple(of_operands)
+
+
+def _parts(call: Call, mesh: Any, operands: Any, spread: Sequence[Any]) -> Any:
+    """What each device computes, and how operands and results are spread, going by some arrays."""
+    lead = _lead(call, mesh, spread)
     of_results = [_sharding(call, mesh, lead, shape) for shape, _ in call.results]
     of_operands = [_sharding(call, mesh, lead, x.shape) for x in operands]
-    parts = [
-        NamedSharding(mesh, PartitionSpec(axes)).shard_shape((n,))[0]  # type: ignore[no-untyped-call]
-        for axes, n in zip(lead, call.lead, strict=True)
-    ]
+    sizes = zip(of_results, call.results, strict=True)
     local = replace(
         call,
-        lead=tuple(parts),
-        results=tuple(
-            (sharding.shard_shape(shape), dtype)
-            for sharding, (shape, dtype) in zip(of_results, call.results, strict=True)
-        ),
+        lead=tuple(n // _count(mesh, names) for n, names in zip(call.lead, lead, strict=True)),
+        results=tuple((to.shard_shape(shape), dtype) for to, (shape, dtype) in sizes),
     )
 
     def compute(*operands: Array) -> list[Array]:
         found = local(*operands)
         for i, (shape, _) in enumerate(call.results):
-            shared = [
-                axes for axes, n, m in zip(lead, call.lead, shape, strict=False) if m == 1 != n
-            ]
-            names = [name for axes in shared if axes for name in axes]
+            sizes = zip(lead, call.lead, shape, strict=False)
+            names = [name for axes, n, m in sizes if m == 1 != n for name in axes]
             found[i] = jax.lax.psum(found[i], names) if names else found[i]  # type: ignore[no-untyped-call]
         return found
 
-    return mesh, compute, of_results, tuple(of_operands)
+    return compute, of_operands, of_results
 
 
 _spread.def_partition(  # type: ignore[no-untyped-call]
@@ -155,17 +177,15 @@ def _lead(call: Call, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]
             names = (names,) if isinstance(names, str) else tuple(names or ())
             used = {name for names in found for name in names}
             size = call.lead[axis] // (call.groups if axis == len(call.lead) - 1 else 1)
-            parts = 1
-            for name in names:
-                parts *= mesh.shape[name]
-            if (
-                x.shape[axis] != 1
-                and not found[axis]
-                and not used & set(names)
-                and size % parts == 0
-            ):
+            whole = x.shape[axis] != 1 and size % _count(mesh, names) == 0
+            if whole and not found[axis] and not used & set(names):
                 found[axis] = names
     return found
+
+
+def _count(mesh: Any, names: Sequence[str]) -> int:
+    """The devices along some axes."""
+    return math.prod(mesh.shape[name] for name in names)
 
 
 def _sharding(call: Call, mesh: Any, lead: list[tuple[str, ...]], shape: Shape) -> NamedSharding:

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.intervals import Attendable
 from anyscore.kernels import xla
-from anyscore.kernels.xla_devices import varying
+from anyscore.kernels.xla_devices import explicit_mesh, varying
 from anyscore.ops import Array, load
 from anyscore.seams.cpu import Settings, by_definition
 
@@ -72,7 +73,7 @@ def _gradients(
     names = "output", "lse", "d_output", "d_lse"
     operands = factors | others | dict(zip(names, (*results, *upstream), strict=True))
     found = _varying(xla.backward(operands, s.lead, **_told(s)), operands)
-    return {name: x.astype(factors[name].dtype) for name, x in found.items()}
+    return {name: _typed(x.astype(factors[name].dtype), factors[name]) for name, x in found.items()}
 
 
 def _gradients_forward(s: Settings, *args: Any) -> tuple[Named, Any]:
@@ -106,8 +107,8 @@ def _told(s: Settings, dropout: bool = True) -> dict[str, Any]:
     return {**told, "dropout": s.dropout} if dropout else told
 
 
-# Inside shard_map, what differs between devices is part of a type. The operands of a call must be
-# alike in that, and XLA's calls do not say that their results are as the operands.
+# Where an array is on the devices may be part of its type. Inside shard_map the operands of a call
+# must be alike in that, and XLA's calls do not say that their results are as the operands.
 
 
 def _alike(*trees: Any) -> Any:
@@ -122,6 +123,17 @@ def _varying(results: Any, like: Any) -> Any:
 
 def _axes(tree: Any) -> frozenset[Any]:
     return frozenset().union(*map(varying, jax.tree.leaves(tree)))
+
+
+def _typed(gradient: Array, x: Array) -> Array:
+    """A gradient spread over devices as the type of x is, if types say so."""
+    if explicit_mesh(x):
+        sharding = jax.typeof(x).sharding
+    elif mesh := explicit_mesh(gradient):
+        sharding = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+    else:
+        return gradient
+    return jax.sharding.reshard(gradient, sharding)  # type: ignore[no-untyped-call]
 
 
 def _vary(x: Array, axes: frozenset[Any]) -> Array:

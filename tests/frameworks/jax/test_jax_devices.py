@@ -96,3 +96,26 @@ def test_a_batch_that_does_not_divide_is_right() -> None:
     spread = jax.device_put(q, NamedSharding(MESH, PartitionSpec(None, "heads")))
     args = k, v, MASKS["lengths"][:3], *PARAMETERS
     np.testing.assert_allclose(jax.jit(call)(spread, *args), call(q, *args), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kv_heads", [2, H])
+def test_devices_in_types(kv_heads: int, compiled: bool) -> None:
+    """With a mesh of explicit axes, results and gradients have the types that they should."""
+    typed = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Explicit,) * 2)
+    args = (*arrays(kv_heads), MASKS["lengths"], *PARAMETERS)
+    exact = call(*args, **DROPOUT), *gradients(partial(call, **DROPOUT), *args)
+    specs = (SPREAD,) * 2 + (PartitionSpec(), PartitionSpec("batch")) + (PartitionSpec(),) * 3
+    wrap = jax.jit if compiled else lambda function: function
+    with jax.set_mesh(typed):
+        given = [
+            jax.device_put(x, NamedSharding(typed, spec))
+            for x, spec in zip(args, specs, strict=True)
+        ]
+        output = wrap(partial(call, **DROPOUT))(*given)
+        found = wrap(partial(gradients, partial(call, **DROPOUT)))(*given)
+    for x, y in zip((output, *found), exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10)
+    assert tuple(jax.typeof(output).sharding.spec[:2]) == tuple(SPREAD)
+    for x, like in zip(found, [*given[:3], *given[4:]], strict=True):
+        assert jax.typeof(x) == jax.typeof(like)

@@ -1,4 +1,4 @@
-"""Wrong calls with MXNet's arrays: the same words as in every framework, before any operator runs."""
+"""Wrong calls with MXNet's arrays: the words of every framework, before any operator runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from arrays import numbers, to
 
-from anyscore import Gaussian, Score, attention
+from anyscore import Gaussian, attention
 from anyscore.mxnet import DotProductAttention, MultiHeadAttention
-from wrong_calls import NAMING, TABLE, right
+from wrong_calls import NAMING, TABLE, given
 
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
 
@@ -21,14 +21,8 @@ def arrays() -> list[np.ndarray]:
 
 
 def _wrong(change: dict[str, Any]) -> Any:
-    def array(x: Any) -> Any:
-        return to(x) if isinstance(x, np.ndarray) and x.dtype.kind != "c" else x
-
-    given = {**right(), **change}
-    if isinstance(given.get("score"), Score):
-        given["score"] = given["score"].map(array)
-    given = {name: array(x) for name, x in given.items()}
-    return attention(given.pop("query"), given.pop("key"), given.pop("value"), **given)
+    tensors, options = given(change, lambda x: x if x.dtype.kind == "c" else to(x))
+    return attention(*tensors, **options)
 
 
 def _same_in_mxnet(change: dict[str, Any]) -> bool:

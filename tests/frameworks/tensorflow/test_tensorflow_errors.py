@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from anyscore import Score, attention
 from anyscore.functional import plan
-from wrong_calls import NAMING, TABLE, call, right
-
-
-def given(change: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The right call with a change, its float arrays and parameters of TensorFlow."""
-
-    def to(x: Any) -> Any:
-        if isinstance(x, Score):
-            return x.map(lambda y: tf.constant(y) if isinstance(y, np.ndarray) else y)
-        return tf.constant(x) if isinstance(x, np.ndarray) else x
-
-    named = {name: to(x) for name, x in {**right(), **change}.items()}
-    return [named.pop(name) for name in ("query", "key", "value")], named
+from wrong_calls import NAMING, TABLE, call, given
 
 
 @pytest.mark.parametrize(("change", "error", "text"), TABLE, ids=range(len(TABLE)))
 def test_table(change: dict[str, Any], error: type, text: str) -> None:
-    tensors, options = given(change)
+    tensors, options = given(change, tf.constant)
     for function in (attention, plan):
         with pytest.raises(error) as raised:
             function(*tensors, **options)
@@ -37,7 +24,7 @@ def test_table(change: dict[str, Any], error: type, text: str) -> None:
 
 @pytest.mark.parametrize(("change", "parts"), NAMING, ids=range(len(NAMING)))
 def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
-    tensors, options = given(change)
+    tensors, options = given(change, tf.constant)
     if "score" in change and not isinstance(change["score"], Score):
         pytest.skip("a callable of NumPy's")
     with pytest.raises((TypeError, ValueError)) as expected:
@@ -52,7 +39,7 @@ def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
 @pytest.mark.parametrize("index", range(0, len(TABLE), 7))
 def test_traced(index: int) -> None:
     change, error, text = TABLE[index]
-    tensors, options = given(change)
+    tensors, options = given(change, tf.constant)
 
     @tf.function(autograph=False)
     def run() -> Any:
