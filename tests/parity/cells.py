@@ -23,6 +23,8 @@ from parity.rows import HALVES, Row, has_padding, padded, upstream
 IMPLEMENTATIONS = ("reference", "fused")
 BANDS = {"float32": BAND, "float64": BAND, "float16": 4, "bfloat16": 4}
 """Roundings that a result may be off: half precision accumulates in float32, so few are its own."""
+ROUND_FACTORS = ("W", "W_q", "W_k", "w_q")
+"""Parameters whose scores round something in half precision before they add it up in float32."""
 
 
 @dataclass
@@ -45,8 +47,8 @@ class Cell:
     def judge(self, name: str, actual: Any, dtype: str, expected: Expected) -> None:
         """One result or gradient, which must be of that dtype."""
         exact, eps = expected.exact[name], EPS[self.dtype]
-        allowed = BANDS[self.dtype] * size(exact) + expected.terms.get(name, 0.0)
-        allowed = 2 * expected.plain.get(name, 0.0) + eps * allowed
+        allowed = 2 * expected.plain.get(name, 0.0) + eps * BANDS[self.dtype] * size(exact)
+        allowed += self.eps_of_terms() * expected.terms.get(name, 0.0)
         try:
             assert_near(actual, exact, allowed, name, dtype)
             _assert_zeros(name, actual, exact)
@@ -57,6 +59,13 @@ class Cell:
         multiple = off / (eps * size(exact)) if off else 0.0
         self.errors[name] = max(multiple, self.errors.get(name, 0.0))
         self.used = max(self.used, off / allowed if off else 0.0)
+
+    def eps_of_terms(self) -> float:
+        """That of the dtype in which terms of gradients are computed and added up."""
+        score = case(*self.row).score
+        rounds = any(score.shapes.get(name) for name in ROUND_FACTORS)
+        rounds = rounds or score.kind in ("Cosine", "SquaredProduct")
+        return EPS["float32" if self.dtype in HALVES and not rounds else self.dtype]
 
 
 def _assert_zeros(name: str, actual: Any, exact: np.ndarray) -> None:

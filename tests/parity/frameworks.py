@@ -157,10 +157,8 @@ class MXNet(Framework):
             x.attach_grad()
         with autograd.record():
             output, lse = call(inputs)
-        results, times = (
-            [x.as_nd_ndarray() for x in xs] for xs in ((output, lse), (d_output, d_lse))
-        )
-        autograd.backward(results, times)
+        results, times = (output, lse), (d_output, d_lse)
+        autograd.backward(*([x.as_nd_ndarray() for x in xs] for xs in (results, times)))
         return output, lse, {name: x.grad for name, x in inputs.items()}
 
 

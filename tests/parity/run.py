@@ -60,7 +60,7 @@ def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, 
         "versions": {
             "Python": platform.python_version(),
             "numpy": np.__version__,
-            **{name: f.module.__version__ for name in f.versions[:1]},
+            f.versions[0]: f.module.__version__,
             **{name: version(name) for name in ("anyscore", *f.versions[1:])},
         },
         "machine": f"{platform.system()} {platform.machine()}, {cpu.isa()}",

@@ -23,9 +23,9 @@ from anyscore.keras.layer import (
     three,
     xp,
 )
-from anyscore.layers import AnyScore, Recipe, rename, snapshot
+from anyscore.layers import SCORES, AnyScore, Recipe, rename, snapshot
 from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.score import Init, Score
+from anyscore.score import Init
 from anyscore.task import combine
 
 
@@ -87,7 +87,8 @@ class Attention(Layer):
     ) -> None:
         of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
         check_options(dropout, None, "auto")
-        encoded = encode(score) if isinstance(score, Score) else score
+        known = type(score) in SCORES.values()  # others are looked into when the layer is saved
+        encoded = encode(score) if known else score
         score, own = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **numbers}
@@ -167,6 +168,10 @@ class Attention(Layer):
         `fit` and `predict`, are not recorded.
         """
         return None if self.record.last is None else weights(*self.record.last)
+
+    def known_shapes(self) -> list[Shape] | None:
+        recipe = self._recipe
+        return [(None, None, recipe.d_q), (None, None, recipe.d_k)] if recipe.sized else None
 
     def parameters_by_name(self) -> dict[str, Any]:
         return {f"{name}.weight": x for name, x in self._parameters.items()}

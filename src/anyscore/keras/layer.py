@@ -69,6 +69,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             return previous_mask[0] if previous_mask else None
         return keras_mask(inputs[0] if isinstance(inputs, list | tuple) else inputs)
 
+    def known_shapes(self) -> list[Shape] | None:
+        """Shapes to build the layer for, if it was made with its sizes."""
+        raise NotImplementedError
+
     def parameters_by_name(self) -> dict[str, Any]:
         """The variables under the names that all frameworks have for them."""
         raise NotImplementedError
@@ -79,7 +83,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         Raises ValueError: the layer has not met its sizes.
         """
         if not self.built:
-            raise ValueError("give the layer its sizes, or call it once, to have its parameters.")
+            shapes = self.known_shapes()
+            if shapes is None:
+                raise ValueError("give the layer its sizes, or call it once, to have parameters.")
+            self.build(*shapes)
         return {name: _numpy(x.value) for name, x in self.parameters_by_name().items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:

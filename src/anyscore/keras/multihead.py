@@ -100,6 +100,9 @@ class SelfAttention(_Projecting):
         dtype = self.dtype_policy
         self.attention = Attention(score, dropout=dropout, dtype=dtype, name="attention", **own)
 
+    def known_shapes(self) -> list[Shape]:
+        return [(None, None, self.linears["qkv"][1])]
+
     def build(self, x_shape: Any) -> None:
         d_k, _, d_v = self.sizes
         self.make_all()
@@ -181,6 +184,9 @@ class MultiHeadAttention(_Projecting):
         own = {**named_only(score, made.score), **numbers}
         dtype = self.dtype_policy
         self.attention = Attention(score, dropout=dropout, dtype=dtype, name="attention", **own)
+
+    def known_shapes(self) -> list[Shape]:
+        return [(None, None, self.linears[name][1]) for name in ("W_q", "W_k", "W_v")]
 
     def build(self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None) -> None:
         self.make_all()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import pytest
 
 import anyscore
-from anyscore import Additive, Causal, Gaussian, Lengths, attention
+from anyscore import Additive, Causal, Gaussian, Lengths, Score, attention
+from anyscore.factors import PRODUCT, Factors
 from anyscore.functional import plan
 from anyscore.keras import (
     AdditiveAttention,
@@ -287,3 +289,38 @@ def test_imports() -> None:
     other = {"tensorflow": "torch", "jax": "torch", "torch": "tensorflow"}[BACKEND]
     code += f"\nassert {other!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@dataclass(frozen=True, eq=False)
+class Twice(Score):
+    """s = 2 qᵀk."""
+
+    formula: ClassVar[str] = "2 q·k"
+
+    def lower(self, xp: Any, query: Any, key: Any) -> Factors:
+        return Factors(query, key, PRODUCT, scale=2.0)
+
+
+def test_a_score_of_the_user_s_own() -> None:
+    """It works as it is; to be saved it must be known to Keras."""
+    x = np.ones((2, 3, 4), "float32")
+    layer = Attention(Twice())
+    assert tuple(layer(x, x).shape) == (2, 3, 4)
+    with pytest.raises(TypeError, match="serialize"):
+        layer.get_config()
+
+
+def test_sizes_given_make_the_parameters() -> None:
+    made = [
+        AdditiveAttention(8, query_size=5, key_size=3),
+        SelfAttention(6, 4),
+        MultiHeadAttention(8, 2, d_k=3, score="additive"),
+    ]
+    for layer in made:
+        arrays = layer.numpy_parameters()
+        assert arrays
+        layer.load_numpy_parameters({name: x + 1 for name, x in arrays.items()})
+        found = layer.numpy_parameters()
+        assert all(np.array_equal(found[name], x + 1) for name, x in arrays.items())
+    with pytest.raises(ValueError, match="sizes"):
+        Attention("additive", hidden=8).numpy_parameters()
