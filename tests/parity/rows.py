@@ -1,8 +1,8 @@
 """The rows of the parity table, and the numbers of each, rounded to a dtype and held in float64.
 
 All scores × all masks for heads; all shapes, and all masks where heads are grouped or broadcast,
-for a product and for a sum. What nobody attends holds NaN: keys, values, and the queries that
-attend nothing.
+for a product and for a sum. What nobody may attend, by a mask, holds NaN: keys, values, and the
+queries that attend nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def has_empty_rows(row: Row) -> bool:
 
 
 def _with(fill: float, row: Row, name: str, x: np.ndarray) -> np.ndarray:
-    if name not in ("query", "key", "value"):
+    if row[2] == "none" or name not in ("query", "key", "value"):
         return x
     attended = _attended(*row[1:])[name]
     return np.where(attended[..., None], x, fill)

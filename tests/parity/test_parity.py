@@ -1,0 +1,178 @@
+"""The parity table itself: a handful of its cells, that it can fail, and its page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import MASKS, SCORES
+from parity import expected
+from parity.cells import IMPLEMENTATIONS, Cell, measure
+from parity.frameworks import Framework, Torch
+from parity.page import render
+from parity.rows import ROWS, Row, has_empty_rows, has_padding, padded, rounded
+
+SOME: list[Row] = [
+    ("additive", "heads", "lengths"),
+    ("cosine_tensor", "heads", "four"),
+    ("gaussian", "heads", "boolean_full"),
+    ("scaled_dot", "grouped_6_2", "causal_and_lengths"),
+]
+ROW = SOME[0]
+
+
+@pytest.mark.parametrize("row", SOME, ids="-".join)
+@pytest.mark.parametrize("framework", [Framework, Torch])
+def test_cells_are_within_budget(framework: type[Framework], row: Row) -> None:
+    for dtype in ("float32", "float64", "float16"):
+        for impl in IMPLEMENTATIONS:
+            cell = measure(framework(), row, dtype, impl, expected.of(row, dtype))
+            assert (cell.outside, cell.refused) == ([], None)
+            assert {"output", "weights", "lse"} <= cell.errors.keys()
+            assert ("gradient of query" in cell.errors) == (framework is Torch)
+            assert 0 < cell.used <= 1
+
+
+class Wrong(Torch):
+    """Everything is off by a part of itself."""
+
+    part = 1e-3
+
+    def numbers(self, x: Any) -> Any:
+        return super().numbers(x) * (1 + self.part)
+
+
+class Leaking(Framework):
+    """What should be exactly 0 is tiny."""
+
+    def numbers(self, x: Any) -> Any:
+        return np.where(x == 0, np.float32(1e-30), x)
+
+
+class Wide(Framework):
+    """The dtype is not that of the inputs."""
+
+    def numbers(self, x: Any) -> Any:
+        return np.asarray(x, np.float64)
+
+
+class Breaking(Framework):
+    def gradients(self, *arguments: Any) -> Any:
+        raise RuntimeError("it broke")
+
+
+def test_what_is_wrong_is_reported() -> None:
+    names = ["output", "output", "output", "weights", "lse", "lse", "gradient of query"]
+    found = measure(Wrong(), ROW, "float32", "fused", expected.of(ROW, "float32"))
+    assert {text.split(" is off by")[0] for text in found.outside} >= set(names)
+    assert min(found.errors.values()) > 1000
+    assert found.used > 1
+
+    def outside(framework: type[Framework]) -> str:
+        cell = measure(framework(), ROW, "float32", "reference", expected.of(ROW, "float32"))
+        return "; ".join(cell.outside)
+
+    assert "output is not 0 where nothing is attended" in outside(Leaking)
+    assert "output is float64, expected float32" in outside(Wide)
+    assert outside(Breaking) == "RuntimeError: it broke"
+
+
+def test_a_gradient_that_is_wrong_is_reported() -> None:
+    right = expected.of(ROW, "float32")
+    name = "gradient of W_q"
+    wrong = replace(right, exact={**right.exact, name: right.exact[name] * 1.001})
+    cell = measure(Torch(), ROW, "float32", "fused", wrong)
+    assert len(cell.outside) == 1
+    assert cell.outside[0].startswith("gradient of W_q is off by")
+
+
+def test_refusals_are_no_failures() -> None:
+    row = ("callable", "heads", "lengths")
+    cell = measure(Framework(), row, "float32", "fused", expected.of(row, "float32"))
+    assert cell.outside == []
+    assert cell.refused is not None
+    assert "the score is a callable" in cell.refused
+
+
+def test_rounding_is_that_of_the_dtype() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = np.random.default_rng(0).standard_normal(1000)
+    for dtype in (np.float16, bfloat16):
+        same = x.astype(np.float32).astype(dtype).astype(np.float64)
+        np.testing.assert_array_equal(rounded(x, np.dtype(dtype).name), same)
+
+
+def test_rows() -> None:
+    """Every score with every mask; NaN and empty rows where the masks leave room for them."""
+    assert {(score, mask) for score, shape, mask in ROWS if shape == "heads"} == {
+        (score, mask) for score in SCORES for mask in MASKS
+    }
+    for row, nan, empty in (
+        (("dot", "heads", "none"), False, False),
+        (("dot", "heads", "length"), True, False),
+        (("dot", "heads", "length_0"), True, True),
+    ):
+        assert (has_padding(row), has_empty_rows(row)) == (nan, empty)
+    given = padded(("dot", "heads", "length"), "float32")
+    assert np.isnan(given["key"][:, :, 3:]).all()
+    assert not np.isnan(given["key"][:, :, :3]).any()
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    expected.write(tmp_path / "exact.npz", ("float32", "float64"), [ROW])
+    read = expected.reader(tmp_path / "exact.npz")
+    for dtype in ("float32", "float64"):
+        found, same = read(ROW, dtype), expected.of(ROW, dtype)
+        assert (found.plain, found.terms) == (same.plain, same.terms)
+        assert found.exact.keys() == same.exact.keys()
+        for name, x in same.exact.items():
+            np.testing.assert_array_equal(found.exact[name], x)
+
+
+CELLS = [
+    Cell(("dot", "heads", "four"), "float32", "fused", True, True, {"output": 0.5}, 0.1),
+    Cell(
+        ("gatv2", "heads", "four"), "float32", "fused", True, True, {"lse": 0.01}, 2.0, ["it | is"]
+    ),
+    Cell(("dot", "heads", "none"), "float32", "fused", errors={"output": 2, "gradient of key": 31}),
+    Cell(("dot", "rank_2", "none"), "float32", "fused", errors={"weights": 0.0}),
+    Cell(("gatv2", "heads", "none"), "float32", "fused", refused="it cannot"),
+    Cell(("dot", "heads", "none"), "float16", "fused", errors={"output": 0.4}, used=0.2),
+]
+
+
+def test_page() -> None:
+    def page(cells: list[Cell]) -> str:
+        found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "Linux x, y"}
+        return render([json.loads(json.dumps({**found, "cells": [*map(asdict, cells)]}))])
+
+    text = page(CELLS)
+    for line in (
+        "**1 of 5 cells are outside their budget:**",
+        "| PyTorch | fused | float32 | gatv2 | 1 | gatv2, four | `it / is` |",
+        "| PyTorch | fused | float32 | 4 | 2.0 | output: dot, none | 31 | key: dot, none | 200% |",
+        "| PyTorch | fused | float16 | 1 | 0.4 | output: dot, none | – |  | 20% |",
+        "| PyTorch | fused | gatv2 | 1 | `it cannot` |",
+        "| PyTorch | torch 9.9 | Linux x, y |",
+        "<summary>PyTorch</summary>",
+        "#### PyTorch, fused, float32",
+        "| mask, heads (2, 3) |  | dot | gatv2 |",
+        "| four | NaN ∅ | 0.5 | **✗** <0.1 |",
+        "| none |  | 2.0 / 31 | – |",
+        "| rank_2, none |  | 0 |",
+    ):
+        assert line in text.splitlines()
+    assert "fused, float16" not in text
+    assert "**All 1 cells are within their budget.**" in page(CELLS[:1]).splitlines()
+
+
+def test_the_page_shows_every_score_and_mask() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "parity.md").read_text("utf-8").splitlines()
+    head = next(line for line in lines if line.startswith("| mask, heads"))
+    assert set(SCORES) <= set(head.split(" | "))
+    assert set(MASKS) <= {line.split(" | ")[0].removeprefix("| ") for line in lines}
