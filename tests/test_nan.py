@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Causal, Interval, Keys, Lengths, Window, attention
+from anyscore import Additive, Causal, Interval, Keys, Lengths, Window, attention
+from anyscore.torch import MultiHeadAttention
 from samples import NAMES, WIDTH, gradients, leaves, make_score, normal
 
 B, H, T_Q, T_K, D_V = 2, 4, 3, 7, 11
@@ -250,3 +251,20 @@ def test_a_callable_is_not_given_what_nobody_attends(fill: float) -> None:
         out = attention(*inputs, score=score, mask=ROWS)
         results.append([out, *torch.autograd.grad(out.sum(), inputs)])
     same(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("impl", ["fused", "reference"])
+def test_nan_in_padding_of_half_precision(dtype: torch.dtype, impl: str) -> None:
+    """PyTorch's own products of half precision may read the rows beside, multiplied by 0."""
+    key = torch.tensor(normal(4, 3, 31, 17)).to(dtype)
+    key[:, :, 15:] = torch.nan
+    lengths = torch.tensor([3, 2, 15, 14])
+    parameters = (torch.tensor(normal(*shape)).to(dtype) for shape in ((11, 13), (11, 17), (11,)))
+    query, value = (torch.tensor(normal(4, 3, *shape)).to(dtype) for shape in ((5, 13), (31, 5)))
+    call = {"score": Additive(*parameters), "valid_lens": lengths, "impl": impl}
+    assert attention(query, key, value, **call).isfinite().all()
+    layer = MultiHeadAttention(22, 2, d_k=17, d_v=17).to(dtype).eval()
+    with torch.no_grad():
+        output = layer(torch.zeros(4, 5, 22, dtype=dtype), key[:, 0], key[:, 0], lengths)
+    assert output.isfinite().all()

@@ -92,11 +92,10 @@ def read(
     values: Array,
     valid_lens: Any,
     mask: Any,
-    differentiable: bool,
 ) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
-    """The three (batch, T, d), and the mask, lowered.
+    """The three (batch, T, d) with the rows zeroed that no head reads, and the mask, lowered.
 
-    differentiable: with the rows zeroed that no head reads, so that projections do not either.
+    So projections and their gradients do not read them either.
     """
     tensors = {"queries": queries, "keys": keys, "values": values}
     for name, x in tensors.items():
@@ -116,12 +115,11 @@ def read(
     attendable = lower(xp, sizes, q, mask, valid_lens)
     if attendable is None:
         return queries, keys, values, None
-    if differentiable:
-        by_queries, of_keys = attendable.used(xp, sizes.keys)
-        queries = zero(xp, q, by_queries)[0][..., 0, :, :]
-        values = zero(xp, v, of_keys)[0][..., 0, :, :]
-        if not isinstance(keys, PreparedKeys):
-            keys = zero(xp, k, of_keys)[0][..., 0, :, :]
+    by_queries, of_keys = attendable.used(xp, sizes.keys)
+    queries = zero(xp, q, by_queries)[0][..., 0, :, :]
+    values = zero(xp, v, of_keys)[0][..., 0, :, :]
+    if not isinstance(keys, PreparedKeys):
+        keys = zero(xp, k, of_keys)[0][..., 0, :, :]
     return queries, keys, values, Lowered(attendable)
 
 

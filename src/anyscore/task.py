@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from anyscore.cache import PreparedKeys
 
 
+_LEAKING = "bfloat16", "float16"
+"""Dtypes whose matrix products may read a row beside: PyTorch's do, on processors with AMX."""
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What to compute.
@@ -53,12 +57,14 @@ def prepare(
     """Lower mask and score of a call that was checked.
 
     differentiable: whether derivatives may be asked for. Then what nobody may attend is zeroed
-    before it meets parameters, whose gradients sum over all tokens. A callable is never given it.
+    before it meets parameters, whose gradients sum over all tokens. A callable is never given it,
+    nor is a product of half precision.
     """
     dtype = xp.dtype(query)
     attendable = lower(xp, sizes, query, mask, valid_lens)
     zeroed, mixed = attendable is None, attendable is not None
-    if attendable is not None and (differentiable or not isinstance(score, Score)):
+    careful = differentiable or not isinstance(score, Score) or dtype in _LEAKING
+    if attendable is not None and careful:
         finite = isinstance(score, Score)  # a callable may not be differentiable at 0
         queries, keys = attendable.used(xp, sizes.keys)
         query, _ = zero(xp, query, queries, 1, finite)

@@ -124,7 +124,8 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
         return cell
     except Exception as problem:  # whatever it is, it belongs on the page
         text = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
-        if row[:2] in f.refusals:
+        f.settle()
+        if (row[0], dtype) in f.refusals:
             cell.refused = text
         else:
             cell.outside.append(text)

@@ -35,7 +35,7 @@ wherever there are any (marked NaN). Where it leaves queries without keys (marke
 weights and gradients must be 0 exactly and the log-sum-exp −∞.
 
 The **unit** is the dtype's eps (the distance from 1 to the next number) times the largest entry \
-of the exact result: 0.5 is one rounding of it. Shown is the largest error of any entry, `values / \
+of the exact result: 0.5 is one rounding of it. Shown is the largest error of any entry, `values/\
 gradients`, each the worst of its results. Where the sum that makes a gradient cancels, it is \
 small against its terms, and the multiple is large.
 
@@ -175,18 +175,18 @@ def grid(cells: list[Any]) -> str:
 
 
 def short(cell: dict[str, Any]) -> str:
-    """ "0.5 / 3": the worst of the values and the worst of the gradients."""
+    """0.5/3: the worst of the values and the worst of the gradients."""
     if cell["refused"] is not None:
         return "–"
     both = [_numbers(cell, gradients) for gradients in (False, True)]
-    numbers = " / ".join(_short(max(x.values())) for x in both if x)
+    numbers = "/".join(_short(max(x.values())) for x in both if x)
     return f"**✗** {numbers}".strip() if cell["outside"] else numbers
 
 
 def table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
     lines = [list(head), *map(list, rows)]
     lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return "\n".join(f"|{'|'.join(map(str, line))}|" for line in lines)
 
 
 def _worst(cells: list[Any], gradients: bool) -> tuple[str, str]:
@@ -206,7 +206,8 @@ def _numbers(cell: dict[str, Any], gradients: bool) -> dict[str, float]:
 
 
 def _percent(cells: list[Any]) -> str:
-    return f"{max(cell['used'] for cell in cells):.0%}"
+    most = max(cells, key=lambda cell: cell["used"])
+    return f"{most['used']:.0%}: {_where(most)}"
 
 
 def _where(cell: dict[str, Any]) -> str:
@@ -215,8 +216,10 @@ def _where(cell: dict[str, Any]) -> str:
 
 
 def _short(x: float) -> str:
-    """Two digits, none of them idle."""
-    return "0" if x == 0 else f"{x:.0f}" if x >= 10 else f"{x:.1f}" if x >= 0.05 else "<0.1"
+    """One decimal below ten, none that is idle."""
+    if 0 < x < 0.05:
+        return "<.1"
+    return f"{x:.0f}" if x >= 9.95 else f"{x:.1f}".removesuffix(".0")
 
 
 def _code(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from jax import Array
@@ -17,7 +16,6 @@ from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Layer, Starts
 from anyscore.layers import AnyScore, is_named
 from anyscore.ops import load
-from anyscore.seams.jax import differentiable
 
 _xp = load("jax")
 _INNER = "attention."
@@ -158,11 +156,9 @@ class MultiHeadAttention(_Projecting):
             if isinstance(keys, PreparedKeys):
                 raise ValueError("prepared keys are projected already: pass values beside them.")
             values = keys
-        tensors = (x for x in (queries, keys, values) if not isinstance(x, PreparedKeys))
         queries, keys, values, lowered = heads.read(
-            _xp, self.heads.n_heads, queries, keys, values, valid_lens, mask,
-            differentiable(chain(tensors, params.values())),
-        )  # fmt: skip
+            _xp, self.heads.n_heads, queries, keys, values, valid_lens, mask
+        )
         found: list[AttentionOutput] = []
 
         def attention(*projected: Array, mask: Any) -> Array:

@@ -6,12 +6,11 @@ from typing import Any
 
 import keras
 
-from anyscore import heads, seams
+from anyscore import heads
 from anyscore.checks import check_size
 from anyscore.heads import Heads, linear, starts
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import (
-    BACKEND,
     OF_KERAS,
     Layer,
     Shape,
@@ -218,8 +217,7 @@ class MultiHeadAttention(_Projecting):
         mask = masks(queries, mask, queries_mask, keys_mask, values_mask, use_causal_mask)
         q, k, v = self._three(queries, keys, values)
         values_of = self.values()
-        recorded = seams.load(BACKEND).differentiable((q, k, v, *values_of.values()))
-        q, k, v, mask = heads.read(xp, self._heads.n_heads, q, k, v, valid_lens, mask, recorded)
+        q, k, v, mask = heads.read(xp, self._heads.n_heads, q, k, v, valid_lens, mask)
         scores: list[Any] = []
 
         def attention(*tensors: Any, mask: Any) -> Any:

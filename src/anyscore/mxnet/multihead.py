@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mxnet import autograd
-
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors, find_framework
 from anyscore.heads import Heads, linear, merge, read, rename, split, starts
@@ -198,7 +196,7 @@ class MultiHeadAttention(_Projecting):
 
     def shape_of(self, *given: Any) -> tuple[int, ...]:
         queries, keys, values = self._three(*given[:3])
-        q, k, v, _ = read(_xp, self._heads.n_heads, queries, keys, values, None, None, False)
+        q, k, v, _ = read(_xp, self._heads.n_heads, queries, keys, values, None, None)
         sizes = check_tensors(_xp, q, k, v)
         return (*sizes.lead, sizes.queries, self._size)
 
@@ -206,9 +204,8 @@ class MultiHeadAttention(_Projecting):
         queries, keys, values = map(as_np, self._three(*given[:3]))
         valid_lens, mask = given[3:]
         queries, keys, values, mask = read(
-            _xp, self._heads.n_heads, queries, keys, values, valid_lens, mask,
-            autograd.is_recording(),
-        )  # fmt: skip
+            _xp, self._heads.n_heads, queries, keys, values, valid_lens, mask
+        )
 
         def projected(x: Array, name: str, heads: int) -> Array:
             return split(_xp, linear(_xp, x, weights, name), heads)

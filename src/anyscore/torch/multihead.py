@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,6 @@ from anyscore.checks import check_size
 from anyscore.heads import Heads, merge, read, rename, split
 from anyscore.layers import AnyScore, is_named
 from anyscore.ops import load
-from anyscore.seams.torch_modes import differentiable
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
 
@@ -144,11 +142,9 @@ class MultiHeadAttention(Layer):
         if values is None and isinstance(keys, PreparedKeys):
             raise ValueError("prepared keys are projected already: pass values beside them.")
         values = cast(Tensor, keys) if values is None else values
-        given = (x for x in (queries, keys, values) if isinstance(x, Tensor))
         queries, keys, values, mask = read(
-            _xp, self.n_heads, queries, keys, values, valid_lens, mask,
-            differentiable(chain(given, self.parameters())),
-        )  # fmt: skip
+            _xp, self.n_heads, queries, keys, values, valid_lens, mask
+        )
         if not isinstance(keys, PreparedKeys):
             keys = split(_xp, self.W_k(keys), self.kv_heads)
         output = self.attention(
