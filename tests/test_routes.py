@@ -193,7 +193,7 @@ def test_forward_mode() -> None:
 
 
 @needs_core
-@pytest.mark.parametrize("mask", [None, Lengths(4), Causal("end")])
+@pytest.mark.parametrize("mask", [Lengths(4), Causal("end")])
 def test_compiled_forward_mode_is_not_silently_wrong(mask: Any) -> None:
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
 

@@ -23,7 +23,7 @@ def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@BY_NAME
+@pytest.mark.parametrize("name", ["scaled_dot", "bilinear", "cosine", "trilinear", "additive"])
 def test_compiled_whole_forward_and_backward(name: str) -> None:
     layer, (q, k, v) = make(name), inputs()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)

@@ -105,7 +105,7 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
 def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> Attendable | None:
     """The mask of a call, lowered; None where everything is attended."""
     both = combine(mask, valid_lens)
-    if both is None and sizes.keys == 0:  # every query attends nothing
+    if both is None and (sizes.keys == 0 or sizes.queries == 0):  # nobody attends anything
         both = Lengths(0)
     if both is None:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -154,9 +153,12 @@ class MXNet(Framework):
         return x.asnumpy()
 
     def settle(self) -> None:
-        for _ in range(10):  # it raises once more what failed later, one at a time
-            with suppress(self.module.MXNetError):
+        for _ in range(1000):  # it raises once more what failed later, one at a time
+            try:
                 self.module.nd.waitall()
+                break
+            except self.module.MXNetError:
+                continue
 
     def gradients(
         self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any

@@ -159,6 +159,7 @@ def test_page() -> None:
         "|PyTorch|fused|float16|1|0.4|output: dot, none|–||20%: dot, none|",
         "|PyTorch|fused|gatv2|1|`it cannot`|",
         "|PyTorch|torch 9.9|Linux x, y|",
+        "**Only a sample** of the 5 rows: PyTorch float16 (1 rows).",
         "<summary>PyTorch</summary>",
         "#### PyTorch, fused, float32",
         "|mask, heads (2, 3)||dot|gatv2|",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +23,6 @@ exp = jnp.exp
 log = jnp.log
 tanh = jnp.tanh
 sqrt = jnp.sqrt
-abs = jnp.abs
 ceil = jnp.ceil
 minimum = jnp.minimum
 maximum = jnp.maximum
@@ -35,6 +35,10 @@ sum = jnp.sum
 max = jnp.max
 any = jnp.any
 stop_gradient = jax.lax.stop_gradient
+
+
+def abs(x: Array) -> Array:
+    return x * jnp.sign(x)  # jnp.abs has the derivative 1 at 0
 
 
 def is_tracing() -> bool:
@@ -88,7 +92,7 @@ def cumsum(x: Array) -> Array:
 
 
 def count(x: Array, n: int) -> Array:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     row = jnp.arange(len(rows))[:, None]
     counts = jnp.zeros((len(rows), n), x.dtype).at[row, rows].add(1)
     return counts.reshape(*x.shape[:-1], n)

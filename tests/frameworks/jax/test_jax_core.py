@@ -10,7 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anyscore import Additive, Gaussian, ScaledDot, Score, Trilinear, attention, plan, prepare_keys
+from anyscore import (
+    Additive,
+    Causal,
+    Gaussian,
+    Laplace,
+    ScaledDot,
+    Score,
+    Trilinear,
+    attention,
+    plan,
+    prepare_keys,
+)
 from samples import normal
 
 B, H, T_Q, T_K, D, D_V = 3, 2, 4, 6, 5, 7
@@ -191,3 +202,21 @@ def test_nothing(sizes: tuple[int, int, int]) -> None:
     found = jax.grad(lambda key: call(key).sum())(key)
     assert found.shape == key.shape
     assert not found.any()
+
+
+@pytest.mark.parametrize("impl", ["fused", "reference"])
+def test_ties_and_empty_masks(impl: str) -> None:
+    """Where a query is its key, |q − k| has the derivative 0; masks of no queries are masks too."""
+    query, key = jnp.zeros((1, 2)), jnp.array([[0.0, 1.0], [2.0, 0.0]])
+    value = jnp.array([[1.0, 2.0], [3.0, 5.0]])
+
+    def of(query: jax.Array) -> jax.Array:
+        return attention(query, key, value, score=Laplace(1.0), impl=impl).sum()
+
+    found = jax.grad(of)(query)
+    np.testing.assert_allclose(found, [[0.98306, -0.98306]], rtol=1e-5)
+
+    def nothing(key: jax.Array) -> jax.Array:
+        return attention(jnp.ones((2, 0, 5)), key, key, mask=Causal("end"), impl=impl).sum()
+
+    assert not jax.grad(nothing)(jnp.full((2, 7, 5), jnp.nan)).any()
