@@ -103,9 +103,10 @@ struct Spread {
     std::vector<char> memory;
 
     Spread(View& x, const std::vector<Size>& lead) {
+        if (!x) return;
         std::vector<Size> shape = x.shape;
         std::copy(lead.begin(), lead.end(), shape.begin());
-        if (!x || shape == x.shape) return;
+        if (shape == x.shape) return;
         Size count = 1, row = 1, bytes = x.dtype.bits / 8;
         for (Size n : shape) count *= n;
         for (std::size_t r = lead.size(); r < shape.size(); r++) row *= shape[r];
@@ -128,17 +129,9 @@ std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t
     return lead;
 }
 
-struct Told {
-    std::string_view pair, names;
-    double scale;
-    std::int64_t groups;
-    double dropout;
-};
-
-Inputs inputs(const Operands& in, const Told& told, const View& lse) {
-    Inputs made{std::string(told.pair), in.a, in.b, in.weight, in.key_bias, in.value, in.start, in.stop, in.keep,
-                told.scale, told.groups, told.dropout};
-    if (told.dropout > 0) made.streams = streams_of(in.seed, in.counter, lse);
+Inputs inputs(const Operands& in, std::string_view pair, double scale, Size groups, double dropout, const View& lse) {
+    Inputs made{std::string(pair), in.a, in.b, in.weight, in.key_bias, in.value, in.start, in.stop, in.keep, scale, groups, dropout};
+    if (dropout > 0) made.streams = streams_of(in.seed, in.counter, lse);
     return made;
 }
 
@@ -159,7 +152,7 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
     return guarded([&] {
         Operands given(operands, names);
         Output output = result(results, 0), lse = result(results, 1);
-        Inputs in = inputs(given, {pair, names, scale, groups, dropout}, lse);
+        Inputs in = inputs(given, pair, scale, groups, dropout, lse);
         forward(in, given.packed, output, lse, threads());
     });
 }
@@ -170,7 +163,7 @@ ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, 
         Operands given(operands, names);
         Output output = result(results, 0);
         Spread lse(given.lse, {output.shape.begin(), output.shape.end() - 2});
-        Inputs in = inputs(given, {pair, names, scale, groups, 0}, given.lse);
+        Inputs in = inputs(given, pair, scale, groups, 0, given.lse);
         weights(in, given.lse, output, threads());
     });
 }
@@ -192,7 +185,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&given.lse, &d_a}, std::size_t(given.lse.rank()) - 1);
         Spread lse(given.lse, lead), d_lse(given.d_lse, lead);
-        Inputs in = inputs(given, {pair, names, scale, groups, dropout}, given.lse);
+        Inputs in = inputs(given, pair, scale, groups, dropout, given.lse);
         std::size_t next = 0;
         Gradients to;
         to.a = gradient(results, next, in.a);
