@@ -15,7 +15,7 @@ demo: .venv/lab  ## compare attention scores on dates; the report's place is pri
 	$(BIN)/anyscore compare
 
 test:  ## all that continuous integration runs, to the end, whatever fails on the way
-	$(MAKE) --no-print-directory --keep-going all
+	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target all
 
 all: lint types check frameworks compare
 

@@ -47,19 +47,25 @@ def gradients(function: Callable[..., jax.Array], *args: jax.Array, **options: A
 DROPOUT = {"dropout": 0.4, "dropout_seed": 3}
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, H])
-@pytest.mark.parametrize("mask", MASKS)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "output": call,
+    "dropout": partial(call, **DROPOUT),
+    "gradients": partial(gradients, call),
+    "dropout_gradients": partial(gradients, partial(call, **DROPOUT)),
+}
+
+
 @pytest.mark.parametrize(
-    "function",
-    [
-        call,
-        partial(call, **DROPOUT),
-        partial(gradients, call),
-        partial(gradients, partial(call, **DROPOUT)),
+    ("name", "mask", "kv_heads"),
+    [(name, "lengths", 2) for name in FUNCTIONS]
+    + [
+        ("gradients", "lengths", 1),
+        ("gradients", "lengths", H),
+        ("dropout_gradients", "padding", H),
     ],
-    ids=["output", "dropout", "gradients", "dropout_gradients"],
 )
-def test_automatic(function: Callable[..., Any], mask: str, kv_heads: int) -> None:
+def test_automatic(name: str, mask: str, kv_heads: int) -> None:
+    function = FUNCTIONS[name]
     q, k, v = arrays(kv_heads)
 
     def spread(x: jax.Array) -> jax.Array:
