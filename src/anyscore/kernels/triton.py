@@ -1,0 +1,48 @@
+"""The Triton kernels on PyTorch tensors: forward, backward and weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyscore.kernels import triton_forward
+from anyscore.kernels.triton_call import Call, round_up
+from anyscore.kernels.triton_pairs import Functions
+
+
+def forward(
+    pair: Functions,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor | None,
+    key_bias: Tensor | None,
+    value: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    keep: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    groups: int,
+    dropout: float,
+    period: int,
+    lead: tuple[int, ...],
+    sums: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q), in the dtype of sums.
+
+    Arguments are those of `kernels.cpu.forward`; the seed is a tensor.
+    """
+    rows, d_v = (*lead, a.shape[-2]), value.shape[-1]
+    output, lse = a.new_zeros((*rows, d_v), dtype=sums), a.new_full(rows, -torch.inf, dtype=sums)
+    if lse.numel() == 0 or b.shape[-2] == 0:
+        return output, lse
+    call = Call(pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lead, sums)
+    v = call.lead.two(value, 2)
+    columns = min(max(16, 1 << (d_v - 1).bit_length() if d_v else 16), 128)
+    blocks = max(-(-d_v // columns), 1)
+    triton_forward.forward[(call.lead.problems * call.query_tiles * blocks,)](
+        call.of_queries, call.of_keys, call.weights, call.bias, call.lead.operand(value, 2),
+        call.odd(v), call.mask, call.dropout(dropout, seed, period), output, lse, call.sizes,
+        scale, 0.0, blocks, **call.options(), D_V=d_v, COLUMNS=columns, PRECISION=call.precision,
+    )  # fmt: skip
+    return output, lse

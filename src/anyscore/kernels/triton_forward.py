@@ -1,0 +1,102 @@
+"""Forward in Triton: output and log-sum-exp, tile by tile with a running maximum."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from anyscore.kernels.triton_scores import panel_of, tile_scores
+from anyscore.kernels.triton_tiles import (
+    LOG2_E,
+    TILE,
+    add_products,
+    attended,
+    entry,
+    kept,
+    multiply,
+    span,
+    tiles_of,
+)
+
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def add_bias(s, bias, p, columns, sizes):
+    """s plus the key bias, if there is one."""
+    if bias is None:
+        return s
+    at = entry(bias, p, sizes.heads) + columns * bias.column
+    x = tl.load(at, mask=columns < sizes.keys, other=0.0).to(s.dtype)
+    return s + (x * LOG2_E)[None, :]
+
+
+@triton.jit
+def forward(
+    a, b, weights, bias, value, odd, mask, dropout, output, lse, sizes, scale, seed, blocks,
+    PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, D_V: tl.constexpr,
+    COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """64 queries of one problem and COLUMNS of the value a program.
+
+    output (problems, T_q, D_V) and lse (problems, T_q), in the dtype of sums. odd: of `odd_tiles`,
+    with the problems of value.
+    """
+    ACC: tl.constexpr = lse.dtype.element_ty
+    block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    tile, p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
+    o = tl.arange(0, TILE)
+    rows, columns = tile * TILE + o, block * COLUMNS + tl.arange(0, COLUMNS)
+    of_a = panel_of(a, p, sizes.heads) * a.tiles + tile
+    of_b = panel_of(b, p, sizes.heads) * b.tiles
+    of_w = panel_of(weights, p, sizes.heads)
+    bounds = 0.0 if a.bounds is None else tl.load(a.bounds + of_a * 2)
+    of_value = entry(value, p, sizes.heads)
+    of_odd = entry(odd, p, sizes.heads)
+
+    start, stop = span(mask, p, rows, sizes)
+    low, high = tiles_of(start, stop, sizes.keys)
+    of_value += low.to(tl.int64) * value.row
+    top = tl.full((TILE,), float("-inf"), ACC)
+    total = tl.zeros((TILE,), ACC)
+    summed = tl.zeros((TILE, COLUMNS), ACC)
+    for j in range(low, high, TILE):
+        s = tile_scores(
+            a, b, of_a, of_b + j // TILE, weights, of_w, scale, seed, bounds,
+            PAIR, WIDTH, PADDED, ACC, PRECISION,
+        )  # fmt: skip
+        keys = j + o
+        s = add_bias(s, bias, p, keys, sizes)
+        reads = attended(mask, p, rows, keys, start, stop, sizes)
+        s = tl.where(reads, s, float("-inf"))
+        new = tl.maximum(top, tl.max(s, 1))
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        x = tl.exp2(s - shift[:, None])
+        fade = tl.exp2(top - shift)
+        total = total * fade + tl.sum(x, 1)
+        top = new
+        if dropout.seed is not None:
+            x = tl.where(kept(dropout, p, rows, keys), x, 0.0)
+        summed = add_products(
+            summed * fade[:, None], x.to(value.data.dtype.element_ty), reads,
+            of_value, value.row, value.column, high - j, columns,
+            D_V, tl.load(of_odd + j // TILE), PRECISION,
+        )  # fmt: skip
+        of_value += TILE * value.row
+    some = total != 0
+    safe = tl.where(some, total, 1.0)
+    constant = 0.0
+    if a.exponentials is not None:
+        constant = tl.load(weights.constants + of_w * 2 + 1)
+    of_row = tl.where(some, (top + constant + tl.log2(safe)) * LN_2, float("-inf"))
+    within = rows < sizes.queries
+    at = p * sizes.queries + rows
+    if block == 0:
+        tl.store(lse + at, of_row, mask=within)
+    if dropout.seed is not None:
+        summed *= dropout.scale
+    tl.store(
+        output + at[:, None] * D_V + columns[None, :],
+        summed / safe[:, None],
+        mask=within[:, None] & (columns < D_V)[None, :],
+    )

@@ -1,0 +1,107 @@
+"""Pairs in Triton: the value of two features, and its partial derivatives."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+
+class Functions(NamedTuple):
+    """A pair as `@triton.jit` functions of a and b, float32 or float64 tensors that broadcast.
+
+    value: pair(a, b). d_a, d_b: its partial derivatives. is_product: whether the tensor core can.
+    """
+
+    value: Any
+    d_a: Any
+    d_b: Any
+    is_product: bool = False
+
+
+@triton.jit
+def tanh(x):
+    """Right to a few roundings, near 0 as well: there by its series, else by an exponential."""
+    e = tl.exp(-2 * tl.abs(x))
+    t = (1 - e) / (1 + e)
+    y = x * x
+    series = -1382.0 / 155925 + y * (21844.0 / 6081075)
+    series = -17.0 / 315 + y * (62.0 / 2835 + y * series)
+    series = x + x * y * (-1.0 / 3 + y * (2.0 / 15 + y * series))
+    return tl.where(y < 0.0144, series, tl.where(x < 0, -t, t))
+
+
+@triton.jit
+def _tanh(a, b):
+    return tanh(a + b)
+
+
+@triton.jit
+def _d_tanh(a, b):
+    t = tanh(a + b)
+    return 1 - t * t
+
+
+@triton.jit
+def _leaky_relu(a, b):
+    x = a + b
+    return tl.where(x > 0, x, 0.2 * x)
+
+
+@triton.jit
+def _d_leaky_relu(a, b):
+    x = a + b
+    return (x > 0).to(x.dtype) * 0.8 + 0.2
+
+
+@triton.jit
+def _absolute(a, b):
+    return tl.abs(a - b)
+
+
+@triton.jit
+def _d_absolute_a(a, b):
+    return tl.where(a > b, 1.0, tl.where(a < b, -1.0, 0.0))
+
+
+@triton.jit
+def _d_absolute_b(a, b):
+    return tl.where(a < b, 1.0, tl.where(a > b, -1.0, 0.0))
+
+
+@triton.jit
+def _squared(a, b):
+    return (a - b) * (a - b)
+
+
+@triton.jit
+def _d_squared_a(a, b):
+    return 2 * (a - b)
+
+
+@triton.jit
+def _d_squared_b(a, b):
+    return 2 * (b - a)
+
+
+@triton.jit
+def _product(a, b):
+    return a * b
+
+
+@triton.jit
+def _first(a, b):
+    return a
+
+
+@triton.jit
+def _second(a, b):
+    return b
+
+
+TANH = Functions(_tanh, _d_tanh, _d_tanh)
+LEAKY_RELU = Functions(_leaky_relu, _d_leaky_relu, _d_leaky_relu)
+ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b)
+SQUARED = Functions(_squared, _d_squared_a, _d_squared_b)
+PRODUCT = Functions(_product, _second, _first, is_product=True)

@@ -1,0 +1,156 @@
+"""What the Triton kernels are made of: operands, who may attend, dropout, sums of rows.
+
+Shapes in comments: a tile has 64 queries and 64 keys; scores are in base 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+TILE = tl.constexpr(64)
+LOG2_E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+class Operand(NamedTuple):
+    """A tensor with an entry for every problem (n, h): its data, and strides in numbers.
+
+    Entry (n, h) starts at n · `n` + (h // `group`) · `h`: strides of 0 broadcast, and a group of
+    query heads shares a key/value head.
+    """
+
+    data: Any
+    n: Any
+    h: Any
+    group: Any
+    row: Any
+    column: Any
+
+
+class Mask(NamedTuple):
+    """The lowered mask: operands, or None. keep is boolean, as bytes."""
+
+    start: Any
+    stop: Any
+    keep: Any
+
+
+class Dropout(NamedTuple):
+    """seed: where it lies, None for no dropout. last: the largest word that is dropped.
+
+    period: problems are counted modulo it. scale: 1/(1 − p).
+    """
+
+    seed: Any
+    last: Any
+    period: Any
+    scale: Any
+
+
+class Sizes(NamedTuple):
+    """heads: the h of problem p are p % heads."""
+
+    heads: Any
+    queries: Any
+    keys: Any
+
+
+@triton.jit
+def entry(x, p, heads):
+    """Where the entry of problem p starts."""
+    return x.data + (p // heads) * x.n + (p % heads) // x.group * x.h
+
+
+@triton.jit
+def span(mask, p, rows, sizes):
+    """The keys [start, stop) that each of the queries `rows` may attend; none beyond the last."""
+    within = rows < sizes.queries
+    start = tl.zeros(rows.shape, tl.int32)
+    if mask.start is not None:
+        at = entry(mask.start, p, sizes.heads) + rows * mask.start.row
+        start = tl.load(at, mask=within, other=0).to(tl.int32)
+    if mask.stop is None:
+        stop = tl.where(within, sizes.keys, 0)
+    else:
+        at = entry(mask.stop, p, sizes.heads) + rows * mask.stop.row
+        stop = tl.load(at, mask=within, other=0).to(tl.int32)
+    return start, stop
+
+
+@triton.jit
+def tiles_of(start, stop, keys):
+    """The first key of the first tile that anyone attends, and the end of the last."""
+    some = start < stop
+    low = tl.min(tl.where(some, start, keys), 0)
+    high = tl.max(tl.where(some, stop, 0), 0)
+    return low // TILE * TILE, high
+
+
+@triton.jit
+def attended(mask, p, rows, columns, start, stop, sizes):
+    """Boolean (queries, keys)."""
+    inside = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
+    if mask.keep is not None:
+        at = entry(mask.keep, p, sizes.heads) + rows[:, None].to(tl.int64) * mask.keep.row
+        at += columns[None, :] * mask.keep.column
+        inside = inside & (tl.load(at, mask=inside, other=0) != 0)
+    return inside
+
+
+@triton.jit
+def kept(dropout, p, rows, columns):
+    """Boolean (queries, keys): what dropout keeps, by `anyscore.dropout`."""
+    seed = tl.load(dropout.seed).to(tl.uint64)
+    counter = (p % dropout.period).to(tl.uint64)
+    zero = (rows[:, None] + columns[None, :]) * 0
+    one, two, three, four = tl.philox(
+        seed,
+        (zero + columns[None, :] // 4).to(tl.uint32),
+        (zero + rows[:, None]).to(tl.uint32),
+        zero.to(tl.uint32) + (counter & 0xFFFFFFFF).to(tl.uint32),
+        zero.to(tl.uint32) + (counter >> 32).to(tl.uint32),
+    )
+    word = (columns % 4)[None, :]
+    drawn = tl.where(
+        word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four)
+    )
+    return drawn > dropout.last.to(tl.uint32)
+
+
+@triton.jit
+def multiply(x, y, total, PRECISION: tl.constexpr):
+    """total + x @ y, in the dtype of total; x and y in the dtype of x."""
+    y = y.to(x.dtype)
+    if INTERPRETED:  # whose bfloat16 is wrong
+        x = x.to(total.dtype)
+        y = y.to(total.dtype)
+    return tl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
+
+
+@triton.jit
+def add_products(
+    total, x, reads, y, row, column, left, columns, width, odd, PRECISION: tl.constexpr
+):
+    """total (64, D) + x (64, 64) @ y (64, D), where a row of y is read only as `reads` says.
+
+    y: where the rows start, of strides `row` and `column`; `left` of them are there. columns (D,):
+    which to take, of `width`. odd: whether some entry is not finite: then row by row, as 0 · NaN
+    would reach those that do not read it.
+    """
+    o = tl.arange(0, TILE)
+    there = columns < width
+    if odd != 0:
+        for j in range(TILE):
+            own = (o == j)[None, :]
+            of_j = tl.sum(tl.where(own, x, 0.0), 1).to(total.dtype)
+            read = tl.max((own & reads).to(tl.int32), 1) != 0
+            y_j = tl.load(y + j * row + columns * column, mask=there & (j < left), other=0.0)
+            total += tl.where(read[:, None], of_j[:, None] * y_j[None, :].to(total.dtype), 0.0)
+    else:
+        at = y + o[:, None] * row + columns[None, :] * column
+        rows = tl.load(at, mask=(o < left)[:, None] & there[None, :], other=0.0)
+        total = multiply(x, rows, total, PRECISION)
+    return total
