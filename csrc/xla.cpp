@@ -76,6 +76,14 @@ struct Operands {
     }
 };
 
+// Where the part of an array (*lead or 1, …) that belongs to problem n starts.
+Size offset(const View& x, const std::vector<Size>& lead, Size n) {
+    Size at = 0;
+    for (std::size_t r = lead.size(); r-- > 0; n /= lead[r])
+        if (x.shape[r] != 1) at += n % lead[r] * x.strides[r];
+    return at;
+}
+
 // seed: (*lead or 1, 2), low word first; counter: (*lead or 1). Of each problem, so that a problem draws
 // the same numbers whatever it is batched with and wherever it is computed.
 std::vector<Stream> streams_of(const View& seed, const View& counter, const View& lse) {
@@ -86,14 +94,9 @@ std::vector<Stream> streams_of(const View& seed, const View& counter, const View
     for (Size n : lead) problems *= n;
     std::vector<Stream> streams(std::size_t(problems), Stream{});
     for (Size n = 0; n < problems; n++) {
-        Size of_seed = 0, of_counter = 0, rest = n;
-        for (std::size_t r = lead.size(); r-- > 0; rest /= lead[r]) {
-            Size i = rest % lead[r];
-            of_seed += seed.shape[r] == 1 ? 0 : i * seed.strides[r];
-            of_counter += counter.shape[r] == 1 ? 0 : i * counter.strides[r];
-        }
-        auto* words = static_cast<const std::uint32_t*>(seed.data) + of_seed;
-        streams[std::size_t(n)] = {words[0] | std::uint64_t(words[1]) << 32, static_cast<const std::uint32_t*>(counter.data)[of_counter]};
+        auto* words = static_cast<const std::uint32_t*>(seed.data) + offset(seed, lead, n);
+        auto* count = static_cast<const std::uint32_t*>(counter.data) + offset(counter, lead, n);
+        streams[std::size_t(n)] = {words[0] | std::uint64_t(words[1]) << 32, *count};
     }
     return streams;
 }
@@ -111,11 +114,8 @@ struct Spread {
         for (Size n : shape) count *= n;
         for (std::size_t r = lead.size(); r < shape.size(); r++) row *= shape[r];
         memory.resize(std::size_t(count * bytes));
-        for (Size n = 0; n * row < count; n++) {
-            Size at = 0, rest = n;
-            for (std::size_t r = lead.size(); r-- > 0; rest /= lead[r]) at += x.shape[r] == 1 ? 0 : rest % lead[r] * x.strides[r];
-            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + at * bytes, std::size_t(row * bytes));
-        }
+        for (Size n = 0; n * row < count; n++)
+            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + offset(x, lead, n) * bytes, std::size_t(row * bytes));
         x.data = memory.data(), x.shape = shape, x.strides = dense_strides(shape);
     }
 };

@@ -110,3 +110,8 @@ def where(
     for index in np.ndindex(*out.shape):
         out[index] = rule(*index)
     return out
+
+
+def old_name(parameter: str) -> str:
+    """Of a parameter of a layer that projects by itself, with a score that has a w_v."""
+    return parameter.replace("qkv.", "_Attention__qkv.").replace("attention.w_v.", "attention.v.")

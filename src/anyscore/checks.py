@@ -12,6 +12,8 @@ from anyscore.score import Score
 
 OF_KEYS = "W_k", "w_k"
 """Parameters that meet the keys, not the queries."""
+POSITIVE = "sigma", "tau"
+"""Parameters of which a layer keeps the logarithm."""
 IMPLS = ("auto", "reference", "fused")
 
 
@@ -134,7 +136,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         if field in tensors:
             continue
         if isinstance(x, Real):
-            if field in ("sigma", "tau") and not float(x) > 0:
+            if field in POSITIVE and not float(x) > 0:
                 raise ValueError(f"{name}.{field} must be > 0, got {x}.")
         elif x is not None:
             raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")

@@ -1,26 +1,30 @@
-"""What layers share that project queries, keys and values into several heads."""
+"""What layers share that project queries, keys and values themselves, in one head or several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
+from anyscore.layers import rename as rename_score
 from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import Array, Ops
 from anyscore.score import Init
 from anyscore.task import Lowered, lower
 from anyscore.unread import zero
 
+Project: TypeAlias = Callable[[Array, str], Array]
+"""(x, name) → x Wᵀ + bias, of one of the `linears` of a layer."""
+
 
 class Heads:
     """The sizes of a multi-head layer, checked.
 
-    linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). score: what its
-    `Recipe` is told of them.
+    linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). output_width: of
+    the layer. score: what its `Recipe` is told of them.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class Heads:
                 f"kv_heads={kv_heads} must divide n_heads."
             )
         head = embedding_size // n_heads
-        self.n_heads, self.kv_heads = n_heads, kv_heads
+        self.n_heads, self.kv_heads, self.output_width = n_heads, kv_heads, embedding_size
         self.linears = {
             "W_q": (n_heads * head, d_q or embedding_size),
             "W_k": (kv_heads * head, d_k or embedding_size),
@@ -53,6 +57,53 @@ class Heads:
             self.linears["W_o"] = embedding_size, embedding_size
         self.score: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True}
         self.score |= {"heads": n_heads, "kv_heads": kv_heads}
+
+    def attend(
+        self,
+        xp: Ops,
+        project: Project,
+        attention: Callable[..., Array],
+        queries: Array,
+        keys: Array | PreparedKeys,
+        values: Array,
+    ) -> Array:
+        """The whole layer, of what `read` gave.
+
+        attention: queries, keys and values of heads (batch, heads, T, d) → output.
+        """
+
+        def projected(x: Any, name: str, n: int) -> Any:
+            return x if isinstance(x, PreparedKeys) else split(xp, project(x, name), n)
+
+        q = projected(queries, "W_q", self.n_heads)
+        k = projected(keys, "W_k", self.kv_heads)
+        v = projected(values, "W_v", self.kv_heads)
+        output = merge(xp, attention(q, k, v))
+        return project(output, "W_o") if "W_o" in self.linears else output
+
+
+class Fused:
+    """The sizes of a layer with one projection to queries, keys and values, checked; as of `Heads`.
+
+    widths: of the three.
+    """
+
+    def __init__(
+        self, embedding_size: int, d_k: int, *, d_v: int | None = None, project_output: bool = False
+    ) -> None:
+        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
+        d_v = embedding_size if d_v is None else d_v
+        self.widths, self.output_width = (d_k, d_k, d_v), embedding_size if project_output else d_v
+        self.linears = {"qkv": (sum(self.widths), embedding_size)}
+        if project_output:
+            self.linears["W_o"] = embedding_size, d_v
+        self.score: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
+
+    def attend(self, xp: Ops, project: Project, attention: Callable[..., Array], x: Array) -> Array:
+        """The whole layer, of x (..., T, d); attention: queries, keys and values → output."""
+        y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
+        output = attention(*(y[..., start:stop] for start, stop in cuts))
+        return project(output, "W_o") if "W_o" in self.linears else output
 
 
 def starts(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:
@@ -65,7 +116,7 @@ def starts(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init
     return made
 
 
-def linear(xp: Ops, x: Array, values: Mapping[str, Array], name: str) -> Array:
+def linear(xp: Ops, values: Mapping[str, Array], x: Array, name: str) -> Array:
     """x Wᵀ + bias, of the parameters of one of `linears`."""
     y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
     bias = values.get(f"{name}.bias")
@@ -123,38 +174,17 @@ def read(
     return queries, keys, values, Lowered(attendable)
 
 
-def attend(
-    xp: Ops,
-    heads: Heads,
-    weights: Mapping[str, Array],
-    queries: Array,
-    keys: Array | PreparedKeys,
-    values: Array,
-    mask: Mask | None,
-    attention: Callable[..., Array],
-) -> Array:
-    """The whole layer, of what `read` gave and the values of `linears`.
+def rename(
+    state: dict[str, Any],
+    prefix: str,
+    linears: Mapping[str, tuple[int, int]],
+    inner: Iterable[str] = (),
+) -> None:
+    """Give the entries of a state dict under `prefix` the names of ours; cut fused projections.
 
-    attention: (queries, keys, values, mask=) of heads (batch, heads, T, d) → output.
+    inner: names of the parameters of the layer `attention`, unless it renames them itself.
     """
-
-    def project(x: Any, name: str, n: int) -> Any:
-        if isinstance(x, PreparedKeys):
-            return x
-        return split(xp, linear(xp, x, weights, name), n)
-
-    projected = (
-        project(queries, "W_q", heads.n_heads),
-        project(keys, "W_k", heads.kv_heads),
-        project(values, "W_v", heads.kv_heads),
-    )
-    output = merge(xp, attention(*projected, mask=mask))
-    return linear(xp, output, weights, "W_o") if "W_o" in heads.linears else output
-
-
-def rename(state: dict[str, Any], prefix: str, linears: Mapping[str, tuple[int, int]]) -> None:
-    """Give the entries of a state dict under `prefix` the names of ours; cut fused projections."""
-    sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v")]
+    sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v") if name in linears]
     for old, kind in _FUSED.items():
         fused = state.get(prefix + old)
         if fused is not None and fused.shape[0] == sum(sizes):
@@ -165,6 +195,7 @@ def rename(state: dict[str, Any], prefix: str, linears: Mapping[str, tuple[int, 
     for old, ours in _OLD_NAMES.items():
         if prefix + old in state:
             state[prefix + ours] = state.pop(prefix + old)
+    rename_score(state, f"{prefix}attention.", inner)
 
 
 _FUSED = {
@@ -181,6 +212,8 @@ _OLD_NAMES = {
     "v_proj_weight": "W_v.weight",
     "out_proj.weight": "W_o.weight",
     "out_proj.bias": "W_o.bias",
+    "_Attention__qkv.weight": "qkv.weight",
+    "_Attention__qkv.bias": "qkv.bias",
     "_MultiHeadAttention__fc.weight": "W_o.weight",
     "_MultiHeadAttention__fc.bias": "W_o.bias",
 }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from anyscore.checks import OF_KEYS, check_size, check_widths
+from anyscore.checks import OF_KEYS, POSITIVE, check_size, check_widths
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
@@ -76,25 +76,12 @@ class Parameter:
 
     @property
     def logarithm(self) -> bool:
-        """Whether the logarithm is kept, of what must stay positive."""
-        return self.field in ("sigma", "tau")
+        """Whether the logarithm is kept."""
+        return self.field in POSITIVE
 
     @property
     def name(self) -> str:
         return f"log_{self.field}" if self.logarithm else self.field
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.init.shape
-
-    @property
-    def bound(self) -> float:
-        """It starts uniform in [−bound, bound]; 0: as `start` instead."""
-        return self.init.bound
-
-    @property
-    def start(self) -> float:
-        return math.log(self.init.value) if self.logarithm else self.init.value
 
 
 @dataclass(frozen=True)
@@ -249,6 +236,8 @@ def specify(
         row = field == "w_v" and own is None
         if own is not None or row:
             init = replace(init, shape=(own or 1, *init.shape))
+        if field in POSITIVE:
+            init = replace(init, value=math.log(init.value))
         made.append(Parameter(field, init, row))
     return made, fixed
 

@@ -14,7 +14,7 @@ from anyscore.jax.layer import Layer, Starts
 from anyscore.layers import AnyScore, Recipe, rename
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.score import Init, Score
+from anyscore.score import Score
 from anyscore.task import combine, lower
 
 _xp = load("jax")
@@ -122,7 +122,7 @@ class Attention(Layer):
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
             lower(_xp, sizes, queries, mask, valid_lens)
             met = self.recipe.meet(queries.shape[-1], keys.shape[-1])
-        return {f"{p.name}.weight": Init(p.shape, p.bound, p.start) for p in met.parameters}
+        return {f"{p.name}.weight": p.init for p in met.parameters}
 
     def run(
         self,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from jax import Array
 
 from anyscore import heads
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_size
 from anyscore.functional import AttentionOutput
-from anyscore.heads import Heads, linear, starts
+from anyscore.heads import Fused, Heads, linear, starts
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Layer, Starts
 from anyscore.layers import AnyScore, is_named
@@ -24,12 +24,19 @@ _INNER = "attention."
 class _Projecting(Layer):
     """A layer with linear maps around an `Attention`, whose parameters start with "attention."."""
 
-    attention: Attention
-
-    def __init__(self, linears: dict[str, tuple[int, int]], bias: bool, dtype: Any) -> None:
+    def __init__(
+        self,
+        sizes: Heads | Fused,
+        score: AnyScore,
+        dropout: float,
+        bias: bool,
+        dtype: Any,
+        **numbers: float,
+    ) -> None:
         super().__init__(dtype)
-        self._starts = starts(linears, bias)
-        self.linears = linears
+        self.sizes, self._starts = sizes, starts(sizes.linears, bias)
+        own = {**(sizes.score if is_named(score) else {}), **numbers}
+        self.attention = Attention(score, dropout=dropout, dtype=dtype, **own)
 
     def starts(self, *inputs: Any, **masking: Any) -> Starts:
         inner = {_INNER + name: x for name, x in self.attention.starts().items()}
@@ -37,6 +44,21 @@ class _Projecting(Layer):
 
     def names(self) -> list[str]:
         return [*self._starts, *(_INNER + name for name in self.attention.names())]
+
+    def rename(self, state: dict[str, Any]) -> None:
+        heads.rename(state, "", self.sizes.linears, self.attention.names())
+
+    def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
+        """The whole layer; options: of the inner one."""
+        found: list[AttentionOutput] = []
+
+        def attention(*projected: Any) -> Array:
+            found.append(self.attention.run(self._inner(params), *projected, **options))
+            output: Array = found[0].output
+            return output
+
+        output = self.sizes.attend(_xp, partial(linear, _xp, params), attention, *inputs)
+        return found[0]._replace(output=output)
 
     def _inner(self, params: Mapping[str, Array]) -> dict[str, Array]:
         return {
@@ -70,16 +92,8 @@ class SelfAttention(_Projecting):
         dtype: Any = "float32",
         **numbers: float,
     ) -> None:
-        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
-        d_v = embedding_size if d_v is None else d_v
-        linears = {"qkv": (2 * d_k + d_v, embedding_size)}
-        if project_output:
-            linears["W_o"] = embedding_size, d_v
-        super().__init__(linears, bias, dtype)
-        self._cuts = d_k, 2 * d_k
-        sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
-        own = {**(sizes if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, **own)
+        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        super().__init__(sizes, score, dropout, bias, dtype, **numbers)
 
     def run(
         self,
@@ -88,16 +102,7 @@ class SelfAttention(_Projecting):
         valid_lens: Any = None,
         **options: Any,
     ) -> AttentionOutput:
-        fused, (first, second) = linear(_xp, x, params, "qkv"), self._cuts
-        cut = fused[..., :first], fused[..., first:second], fused[..., second:]
-        found = self.attention.run(self._inner(params), *cut, valid_lens, **options)
-        if "W_o" not in self.linears:
-            return found
-        return found._replace(output=linear(_xp, found.output, params, "W_o"))
-
-    def rename(self, state: dict[str, Any]) -> None:
-        for name in [name for name in state if name.startswith("_Attention__qkv.")]:
-            state[name.removeprefix("_Attention__")] = state.pop(name)
+        return self._attend(params, x, valid_lens=valid_lens, **options)
 
 
 class MultiHeadAttention(_Projecting):
@@ -118,6 +123,8 @@ class MultiHeadAttention(_Projecting):
             d · (d_q + d_k + d_v) parameters.
     """
 
+    sizes: Heads
+
     def __init__(
         self,
         embedding_size: int,
@@ -135,10 +142,8 @@ class MultiHeadAttention(_Projecting):
         **numbers: float,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
-        self.heads = Heads(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(self.heads.linears, bias, dtype)
-        own = {**(self.heads.score if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, **own)
+        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        super().__init__(sizes, score, dropout, bias, dtype, **numbers)
 
     def run(
         self,
@@ -157,24 +162,13 @@ class MultiHeadAttention(_Projecting):
                 raise ValueError("prepared keys are projected already: pass values beside them.")
             values = keys
         queries, keys, values, lowered = heads.read(
-            _xp, self.heads.n_heads, queries, keys, values, valid_lens, mask
+            _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask
         )
-        found: list[AttentionOutput] = []
-
-        def attention(*projected: Array, mask: Any) -> Array:
-            found.append(self.attention.run(self._inner(params), *projected, mask=mask, **options))
-            output: Array = found[0].output
-            return output
-
-        output = heads.attend(_xp, self.heads, params, queries, keys, values, lowered, attention)
-        return found[0]._replace(output=output)
+        return self._attend(params, queries, keys, values, mask=lowered, **options)
 
     def prepare_keys(
         self, params: Mapping[str, Array], keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
         """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
-        projected = heads.split(_xp, linear(_xp, keys, params, "W_k"), self.heads.kv_heads)
+        projected = heads.split(_xp, linear(_xp, params, keys, "W_k"), self.sizes.kv_heads)
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)
-
-    def rename(self, state: dict[str, Any]) -> None:
-        heads.rename(state, "", self.heads.linears)

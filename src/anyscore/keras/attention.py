@@ -14,7 +14,6 @@ from anyscore.keras.layer import (
     OF_KERAS,
     Layer,
     Shape,
-    encode,
     masks,
     output_shape,
     own_arrays,
@@ -23,7 +22,7 @@ from anyscore.keras.layer import (
     three,
     xp,
 )
-from anyscore.layers import SCORES, AnyScore, Recipe, rename, snapshot
+from anyscore.layers import AnyScore, Recipe, rename, snapshot
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init
 from anyscore.task import combine
@@ -87,14 +86,12 @@ class Attention(Layer):
     ) -> None:
         of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
         check_options(dropout, None, "auto")
-        known = type(score) in SCORES.values()  # others are looked into when the layer is saved
-        encoded = encode(score) if known else score
-        score, own = own_arrays(score)
+        bare, own = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **numbers}
-        recipe = Recipe(score, **sizes)
-        super().__init__({"score": encoded, "dropout": dropout, **sizes}, **of_keras)
-        self.score = score  # tracked, if it is a layer
+        recipe = Recipe(bare, **sizes)
+        super().__init__({"score": score, "dropout": dropout, **sizes}, **of_keras)
+        self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
         self._recipe, self._own = recipe, own
         self.seed_generator = keras.random.SeedGenerator() if dropout else None
@@ -107,7 +104,7 @@ class Attention(Layer):
         self._parameters = {}
         for p in self._met.parameters:
             scale = p.field in ("scale", "sigma", "tau")  # not rounded in mixed precision
-            self._parameters[p.name] = self.make(p.name, p.init, p.start, autocast=not scale)
+            self._parameters[p.name] = self.make(p.name, p.init, autocast=not scale)
         for name, (x, trained) in self._own.items():
             scale = name in ("scale", "sigma", "tau")
             options = {"autocast": not scale, "trainable": trained}

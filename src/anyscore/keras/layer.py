@@ -41,6 +41,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def __init__(self, given: Mapping[str, Any], **of_keras: Any) -> None:
         """given: the arguments that it was made with."""
         super().__init__(**of_keras)
+        if type(given.get("score")) in SCORES.values():  # others are encoded when it is saved
+            given = {**given, "score": encode(given["score"])}
         self.supports_masking = True
         self.supports_jit = BACKEND != "tensorflow"  # where the core cannot be compiled by XLA
         self.record = Record(dict(given))
@@ -109,13 +111,12 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         """Give parameters under old names ours."""
         raise NotImplementedError
 
-    def make(self, name: str, init: Init, start: float = 0.0, **options: Any) -> Any:
+    def make(self, name: str, init: Init, **options: Any) -> Any:
         """One parameter."""
-        bound = init.bound
         initializer = (
-            keras.initializers.RandomUniform(-bound, bound)
-            if bound
-            else keras.initializers.Constant(start)
+            keras.initializers.RandomUniform(-init.bound, init.bound)
+            if init.bound
+            else keras.initializers.Constant(init.value)
         )
         return self.add_weight(name=name, shape=init.shape, initializer=initializer, **options)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 
 from anyscore import heads
-from anyscore.checks import check_size
-from anyscore.heads import Heads, linear, starts
+from anyscore.heads import Fused, Heads, linear, starts
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import (
     OF_KERAS,
     Layer,
     Shape,
-    encode,
     masks,
     named_only,
     output_shape,
@@ -24,20 +23,25 @@ from anyscore.keras.layer import (
     xp,
 )
 from anyscore.layers import AnyScore
-from anyscore.score import Score
 
 
 class _Projecting(Layer):
     """A layer of linear layers around an `Attention`."""
 
-    attention: Attention
-    linears: dict[str, tuple[int, int]]
-    bias: bool
+    def __init__(
+        self, sizes: Heads | Fused, given: dict[str, Any], numbers: dict[str, Any]
+    ) -> None:
+        of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
+        super().__init__({**given, **numbers}, **of_keras)
+        self.sizes, self.bias = sizes, given["bias"]
+        own = {**named_only(given["score"], sizes.score), **numbers}
+        own |= {"dropout": given["dropout"], "dtype": self.dtype_policy, "name": "attention"}
+        self.attention = Attention(given["score"], **own)
 
     def make_all(self) -> None:
         """The parameters of the linear layers."""
         self._parameters = {}
-        for name, init in starts(self.linears, self.bias).items():
+        for name, init in starts(self.sizes.linears, self.bias).items():
             self._parameters[name] = self.make(name.replace(".", "_"), init)
 
     def values(self) -> dict[str, Any]:
@@ -51,6 +55,9 @@ class _Projecting(Layer):
     def parameters_by_name(self) -> dict[str, Any]:
         inner = self.attention.parameters_by_name()
         return {**self._parameters, **{f"attention.{name}": x for name, x in inner.items()}}
+
+    def rename(self, state: dict[str, Any]) -> None:
+        heads.rename(state, "", self.sizes.linears, self.attention.parameters_by_name())
 
 
 @register
@@ -71,6 +78,7 @@ class SelfAttention(_Projecting):
     """
 
     inputs = 1
+    sizes: Fused
 
     def __init__(
         self,
@@ -84,28 +92,17 @@ class SelfAttention(_Projecting):
         project_output: bool = False,
         **numbers: Any,
     ) -> None:
-        of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
-        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
-        encoded = encode(score) if isinstance(score, Score) else score
-        given = {"embedding_size": embedding_size, "d_k": d_k, "d_v": d_v, "score": encoded}
-        given |= {"dropout": dropout, "bias": bias, "project_output": project_output, **numbers}
-        super().__init__(given, **of_keras)
-        d_v = embedding_size if d_v is None else d_v
-        self.sizes, self.bias = (d_k, d_k, d_v), bias
-        self.linears = {"qkv": (2 * d_k + d_v, embedding_size)}
-        if project_output:
-            self.linears["W_o"] = embedding_size, d_v
-        own = {**named_only(score, {"d_q": d_k, "d_k": d_k, "projected": True}), **numbers}
-        dtype = self.dtype_policy
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, name="attention", **own)
+        sizes: dict[str, Any] = {"embedding_size": embedding_size, "d_k": d_k, "d_v": d_v}
+        sizes |= {"project_output": project_output}
+        given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
+        super().__init__(Fused(**sizes), given, numbers)
 
     def known_shapes(self) -> list[Shape]:
-        return [(None, None, self.linears["qkv"][1])]
+        return [(None, None, self.sizes.linears["qkv"][1])]
 
     def build(self, x_shape: Any) -> None:
-        d_k, _, d_v = self.sizes
         self.make_all()
-        self.attention.build((None, None, d_k), (None, None, d_k), (None, None, d_v))
+        self.attention.build(*((None, None, n) for n in self.sizes.widths))
 
     def call(
         self,
@@ -118,23 +115,14 @@ class SelfAttention(_Projecting):
     ) -> Any:
         """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
         both = masks(x, mask, x_mask, x_mask, None, use_causal_mask)
-        d_k, values, y = self.sizes[0], self.values(), x
-        y = linear(xp, y, values, "qkv")
-        parts = y[..., :d_k], y[..., d_k : 2 * d_k], y[..., 2 * d_k :]
-        output = self.attention(*parts, valid_lens=valid_lens, mask=both)
-        return linear(xp, output, values, "W_o") if "W_o" in self.linears else output
+        attention = partial(self.attention, valid_lens=valid_lens, mask=both)
+        return self.sizes.attend(xp, partial(linear, xp, self.values()), attention, x)
 
     def compute_output_shape(self, x_shape: Any) -> Shape:
-        last = "W_o" if "W_o" in self.linears else None
-        return (*x_shape[:-1], self.linears["W_o"][0] if last else self.sizes[2])
+        return (*x_shape[:-1], self.sizes.output_width)
 
     def compute_output_spec(self, x: Any, *args: Any, **options: Any) -> Any:
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
-
-    def rename(self, state: dict[str, Any]) -> None:
-        for kind in ("weight", "bias"):
-            if f"_Attention__qkv.{kind}" in state:
-                state[f"qkv.{kind}"] = state.pop(f"_Attention__qkv.{kind}")
 
 
 @register
@@ -156,6 +144,8 @@ class MultiHeadAttention(_Projecting):
     (2, 5, 12)
     """
 
+    sizes: Heads
+
     def __init__(
         self,
         embedding_size: int,
@@ -171,26 +161,19 @@ class MultiHeadAttention(_Projecting):
         project_output: bool = True,
         **numbers: Any,
     ) -> None:
-        of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
-        sizes: dict[str, Any] = {"kv_heads": kv_heads, "d_q": d_q, "d_k": d_k, "d_v": d_v}
+        sizes: dict[str, Any] = {"embedding_size": embedding_size, "n_heads": n_heads}
+        sizes |= {"kv_heads": kv_heads, "d_q": d_q, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
-        encoded = encode(score) if isinstance(score, Score) else score
-        made = Heads(embedding_size, n_heads, **sizes)
-        given = {"embedding_size": embedding_size, "n_heads": n_heads, **sizes}
-        given |= {"score": encoded, "dropout": dropout, "bias": bias, **numbers}
-        super().__init__(given, **of_keras)
-        self._heads, self.linears, self.bias = made, made.linears, bias
-        own = {**named_only(score, made.score), **numbers}
-        dtype = self.dtype_policy
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, name="attention", **own)
+        given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
+        super().__init__(Heads(**sizes), given, numbers)
 
     def known_shapes(self) -> list[Shape]:
-        return [(None, None, self.linears[name][1]) for name in ("W_q", "W_k", "W_v")]
+        return [(None, None, self.sizes.linears[name][1]) for name in ("W_q", "W_k", "W_v")]
 
     def build(self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None) -> None:
         self.make_all()
-        head = self._heads.score["d_q"]
-        q, k = ((None, n, None, head) for n in (self._heads.n_heads, self._heads.kv_heads))
+        head = self.sizes.score["d_q"]
+        q, k = ((None, n, None, head) for n in (self.sizes.n_heads, self.sizes.kv_heads))
         self.attention.build(q, k, k)
 
     def call(
@@ -216,11 +199,10 @@ class MultiHeadAttention(_Projecting):
             keys_mask = queries_mask
         mask = masks(queries, mask, queries_mask, keys_mask, values_mask, use_causal_mask)
         q, k, v = self._three(queries, keys, values)
-        values_of = self.values()
-        q, k, v, mask = heads.read(xp, self._heads.n_heads, q, k, v, valid_lens, mask)
+        q, k, v, mask = heads.read(xp, self.sizes.n_heads, q, k, v, valid_lens, mask)
         scores: list[Any] = []
 
-        def attention(*tensors: Any, mask: Any) -> Any:
+        def attention(*tensors: Any) -> Any:
             options = {"mask": mask, "return_attention_scores": return_attention_scores}
             found = self.attention(*tensors, **options)
             if not return_attention_scores:
@@ -228,14 +210,14 @@ class MultiHeadAttention(_Projecting):
             scores.append(found[1])
             return found[0]
 
-        output = heads.attend(xp, self._heads, values_of, q, k, v, mask, attention)
+        output = self.sizes.attend(xp, partial(linear, xp, self.values()), attention, q, k, v)
         return (output, *scores) if return_attention_scores else output
 
     def compute_output_shape(
         self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None
     ) -> Shape:
         shape = output_shape(*self._three(queries_shape, keys_shape, values_shape))
-        return (*shape[:-1], self.linears["W_q"][0])
+        return (*shape[:-1], self.sizes.output_width)
 
     def compute_output_spec(
         self, queries: Any, keys: Any = None, values: Any = None, *args: Any, **options: Any
@@ -244,11 +226,8 @@ class MultiHeadAttention(_Projecting):
         output = keras.KerasTensor(self.compute_output_shape(q, k, v), dtype=self.compute_dtype)
         if not options.get("return_attention_scores"):
             return output
-        weights = (*output.shape[:-2], self._heads.n_heads, q[-2], k[-2])
+        weights = (*output.shape[:-2], self.sizes.n_heads, q[-2], k[-2])
         return output, keras.KerasTensor(weights, dtype=self.compute_dtype)
-
-    def rename(self, state: dict[str, Any]) -> None:
-        heads.rename(state, "", self.linears)
 
     @staticmethod
     def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -87,7 +88,7 @@ def _plan(name: str, zeros: Callable[[tuple[int, ...]], Any]) -> Plan:
 def main() -> None:
     makers = _makers(sys.argv[1])
     found = {
-        place: {name: (_plan(name, zeros).route, _plan(name, zeros).reason) for name in SCORES}
+        place: {name: astuple(_plan(name, zeros)) for name in SCORES}
         for place, zeros in makers.items()
     }
     print(json.dumps(found))

@@ -196,7 +196,7 @@ class Attention(Layer):
         """Give the parameters of a named score their shapes and initial values."""
         met = self._recipe.meet(d_q, d_k)
         for parameter in met.parameters:
-            self._children[parameter.name].meet(parameter.init, value=parameter.start)
+            self._children[parameter.name].meet(parameter.init)
         self._met = met
 
     def _score(self, weights: Mapping[str, Array], rank: int) -> Any:

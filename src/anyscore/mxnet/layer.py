@@ -96,18 +96,19 @@ class Layer(HybridBlock):  # type: ignore[misc]
 
         Raises ValueError: if names or shapes are not those of the layer.
         """
-        given = self.renamed({name: np.asarray(x) for name, x in arrays.items()})
+        given = self.renamed({name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()})
         ours = self.parameters()
         if given.keys() != ours.keys():
             raise ValueError(
                 f"expected parameters {', '.join(ours)}, got {', '.join(given) or 'none'}."
             )
         for name, parameter in ours.items():
-            x = given[name].reshape(given[name].shape or (1,))
-            if parameter.shape not in (None, x.shape):
-                raise ValueError(f"{name} has shape {x.shape}, expected {parameter.shape}.")
+            if parameter.shape not in (None, given[name].shape):
+                raise ValueError(
+                    f"{name} has shape {given[name].shape}, expected {parameter.shape}."
+                )
         for name, parameter in ours.items():
-            x = given[name].reshape(given[name].shape or (1,))
+            x = given[name]
             parameter.shape = x.shape
             if parameter._data is None and not parameter._deferred_init:
                 parameter.initialize()

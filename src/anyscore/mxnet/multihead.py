@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_size, check_tensors, find_framework
-from anyscore.heads import Heads, linear, merge, read, rename, split, starts
+from anyscore.checks import check_tensors, find_framework
+from anyscore.heads import Fused, Heads, linear, read, rename, split, starts
 from anyscore.layers import AnyScore, is_named
-from anyscore.layers import rename as rename_score
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -25,23 +25,22 @@ class _Projecting(Layer):
 
     def __init__(
         self,
-        linears: Mapping[str, tuple[int, int]],
-        bias: bool,
-        sizes: Mapping[str, Any],
+        sizes: Heads | Fused,
         score: AnyScore,
         dropout: float,
+        bias: bool,
         prefix: str | None,
         params: Any,
         **numbers: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        self.dropout, self._linears = dropout, dict(linears)
+        self.dropout, self._sizes = dropout, sizes
         with self.name_scope():
-            for name in linears:
+            for name in sizes.linears:
                 setattr(self, name, Weight(name, bias=bias))
-            own = {**(sizes if is_named(score) else {}), **numbers}
+            own = {**(sizes.score if is_named(score) else {}), **numbers}
             self.attention = Attention(score, dropout=dropout, prefix="attention_", **own)
-        for name, init in starts(linears, bias).items():
+        for name, init in starts(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
             self._children[layer].meet(init, kind)
 
@@ -51,14 +50,21 @@ class _Projecting(Layer):
         return self.attention.attention_weights
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename_score(arrays, "attention.", [f"{x}.weight" for x in self.attention._recipe.names])
+        inner = [f"{name}.weight" for name in self.attention._recipe.names]
+        rename(arrays, "", self._sizes.linears, inner)
         return arrays
 
-    def _attend(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
-        """The attention layer, with its own among the parameters."""
+    def _attend(
+        self, weights: Mapping[str, Array], mode: Mode, valid_lens: Any, mask: Any, *inputs: Any
+    ) -> Array:
+        """The whole layer, with the parameters of the inner one among the weights."""
         start = "attention."
         own = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
-        return self.attention.compute(own, mode, *given)
+
+        def attention(*projected: Any) -> Array:
+            return self.attention.compute(own, mode, *projected, valid_lens, mask)
+
+        return self._sizes.attend(_xp, partial(linear, _xp, weights), attention, *inputs)
 
 
 class SelfAttention(_Projecting):
@@ -86,14 +92,8 @@ class SelfAttention(_Projecting):
         params: Any = None,
         **numbers: float,
     ) -> None:
-        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
-        d_v = embedding_size if d_v is None else d_v
-        linears = {"qkv": (2 * d_k + d_v, embedding_size)}
-        if project_output:
-            linears["W_o"] = embedding_size, d_v
-        sizes = {"d_q": d_k, "d_k": d_k, "projected": True}
-        super().__init__(linears, bias, sizes, score, dropout, prefix, params, **numbers)
-        self._cuts = d_k, 2 * d_k, d_v
+        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        super().__init__(sizes, score, dropout, bias, prefix, params, **numbers)
 
     def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
         """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
@@ -102,21 +102,12 @@ class SelfAttention(_Projecting):
     def shape_of(self, *given: Any) -> tuple[int, ...]:
         x = given[0]
         check_tensors(_xp, x, x, x)
-        return (*x.shape[:-1], self._linears["W_o"][0] if "W_o" in self._linears else self._cuts[2])
+        return (*x.shape[:-1], self._sizes.output_width)
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
         x, valid_lens, mask = given
         check_tensors(_xp, x, x, x)
-        y = linear(_xp, as_np(x), weights, "qkv")
-        one, two, _ = self._cuts
-        parts = y[..., :one], y[..., one:two], y[..., two:]
-        output = self._attend(weights, mode, *parts, valid_lens, mask)
-        return linear(_xp, output, weights, "W_o") if "W_o" in self._linears else output
-
-    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        old = "_Attention__qkv."
-        arrays = {x.replace(old, "qkv.") if x.startswith(old) else x: y for x, y in arrays.items()}
-        return super().renamed(arrays)
+        return self._attend(weights, mode, valid_lens, mask, as_np(x))
 
 
 class MultiHeadAttention(_Projecting):
@@ -131,6 +122,8 @@ class MultiHeadAttention(_Projecting):
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
     """
+
+    _sizes: Heads
 
     def __init__(
         self,
@@ -149,19 +142,9 @@ class MultiHeadAttention(_Projecting):
         params: Any = None,
         **numbers: float,
     ) -> None:
-        heads = Heads(
-            embedding_size,
-            n_heads,
-            kv_heads=kv_heads,
-            d_q=d_q,
-            d_k=d_k,
-            d_v=d_v,
-            project_output=project_output,
-        )
-        super().__init__(
-            heads.linears, bias, heads.score, score, dropout, prefix, params, **numbers
-        )
-        self._heads, self._size = heads, embedding_size
+        widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
+        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        super().__init__(sizes, score, dropout, bias, prefix, params, **numbers)
 
     def __call__(
         self,
@@ -185,8 +168,8 @@ class MultiHeadAttention(_Projecting):
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
         """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
-        projected = linear(_xp, as_np(keys), self.values(keys.ctx), "W_k")
-        keys = split(_xp, projected, self._heads.kv_heads)
+        projected = linear(_xp, self.values(keys.ctx), as_np(keys), "W_k")
+        keys = split(_xp, projected, self._sizes.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
     def meet(self, *given: Any) -> None:
@@ -196,30 +179,17 @@ class MultiHeadAttention(_Projecting):
 
     def shape_of(self, *given: Any) -> tuple[int, ...]:
         queries, keys, values = self._three(*given[:3])
-        q, k, v, _ = read(_xp, self._heads.n_heads, queries, keys, values, None, None)
+        q, k, v, _ = read(_xp, self._sizes.n_heads, queries, keys, values, None, None)
         sizes = check_tensors(_xp, q, k, v)
-        return (*sizes.lead, sizes.queries, self._size)
+        return (*sizes.lead, sizes.queries, self._sizes.output_width)
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
         queries, keys, values = map(as_np, self._three(*given[:3]))
         valid_lens, mask = given[3:]
         queries, keys, values, mask = read(
-            _xp, self._heads.n_heads, queries, keys, values, valid_lens, mask
+            _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask
         )
-
-        def projected(x: Array, name: str, heads: int) -> Array:
-            return split(_xp, linear(_xp, x, weights, name), heads)
-
-        if not isinstance(keys, PreparedKeys):
-            keys = projected(keys, "W_k", self._heads.kv_heads)
-        queries = projected(queries, "W_q", self._heads.n_heads)
-        values = projected(values, "W_v", self._heads.kv_heads)
-        output = merge(_xp, self._attend(weights, mode, queries, keys, values, None, mask))
-        return linear(_xp, output, weights, "W_o") if "W_o" in self._linears else output
-
-    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename(arrays, "", self._linears)
-        return super().renamed(arrays)
+        return self._attend(weights, mode, None, mask, queries, keys, values)
 
     @staticmethod
     def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:

@@ -48,10 +48,10 @@ class Weight(HybridBlock):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"Weight({self.weight.shape})"
 
-    def meet(self, init: Init, kind: str = "weight", value: float | None = None) -> None:
-        """Take a shape and initial values; value: the constant instead of that of `init`."""
+    def meet(self, init: Init, kind: str = "weight") -> None:
+        """Take a shape and initial values."""
         start, parameter = self._starts[kind], getattr(self, kind)
-        start.bound, start.value = init.bound, init.value if value is None else value
+        start.bound, start.value = init.bound, init.value
         shape = init.shape or (1,)  # () is unknown to Gluon
         loaded = parameter.shape
         if parameter._data is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -151,7 +151,7 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     def backward(saved: Any, upstream: Array) -> tuple[Array, Array, None]:
         x, y, _ = saved
         dx, dy = slopes(_self, *saved, upstream)
-        return _sum_to(dx, x.shape), _sum_to(dy, y.shape), None
+        return kept.sum_to(_self, dx, x.shape), kept.sum_to(_self, dy, y.shape), None
 
     product.defvjp(forward, backward)
     return product
@@ -159,10 +159,3 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
 
 masked_scores = _product(kept.scores, kept.scores_slopes)
 masked_sum = _product(kept.sum, kept.sum_slopes)
-
-
-def _sum_to(x: Array, shape: Sequence[int]) -> Array:
-    """x summed over the dimensions that were broadcast from this shape."""
-    x = jnp.sum(x, axis=tuple(range(x.ndim - len(shape))))
-    axes = [i for i, n in enumerate(shape) if n == 1 != x.shape[i]]
-    return jnp.sum(x, axis=tuple(axes), keepdims=True)

@@ -31,6 +31,16 @@ def sum_slopes(xp: Ops, p: Array, v: Array, keep: Array, do: Array) -> tuple[Arr
     return xp.masked_scores(do, v, keep), xp.masked_sum(xp.transpose(p), do, xp.transpose(keep))
 
 
+def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
+    """x summed over the dimensions that were broadcast from this shape."""
+    while len(xp.shape(x)) > len(shape):
+        x = xp.sum(x, 0)
+    for i, n in enumerate(shape):
+        if n == 1 != xp.shape(x)[i]:
+            x = xp.sum(x, i, keepdims=True)
+    return x
+
+
 def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
     """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n).
 

@@ -196,13 +196,6 @@ def _product(
     def backward(inputs: Arrays, outputs: Arrays, upstream: Arrays) -> list[Array]:
         with np.errstate(all="ignore"):
             found = slopes(xp, *inputs, keep, *upstream)
-        return [_sum_to(d, x.shape) for d, x in zip(found, inputs, strict=True)]
+        return [kept.sum_to(xp, d, x.shape) for d, x in zip(found, inputs, strict=True)]
 
     return call(Operator(2, (form,), forward, backward), [x, y])[0]
-
-
-def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """x summed over the dimensions that were broadcast from this shape."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    axes = tuple(i for i, n in enumerate(shape) if n == 1 != x.shape[i])
-    return x.sum(axis=axes, keepdims=True)

@@ -198,7 +198,7 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     def product(x: Array, y: Array, keep: Array) -> tuple[Array, Callable[..., Any]]:
         def backward(upstream: Array) -> tuple[Array, Array, None]:
             dx, dy = slopes(_self, x, y, keep, upstream)
-            return sum_to(dx, x), sum_to(dy, y), None
+            return kept.sum_to(_self, dx, shape(x)), kept.sum_to(_self, dy, shape(y)), None
 
         return value(_self, x, y, keep), backward
 
@@ -207,15 +207,6 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
 
 _scores = _product(kept.scores, kept.scores_slopes)
 _sum = _product(kept.sum, kept.sum_slopes)
-
-
-def sum_to(x: Array, like: Array) -> Array:
-    """x summed over the dimensions that were broadcast from the shape of `like`."""
-    own, full = shape(like), shape(x)
-    more = len(full) - len(own)
-    x = tf.reduce_sum(x, axis=list(range(more))) if more else x
-    axes = [i for i, n in enumerate(own) if n == 1 != full[more + i]]
-    return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
 
 
 def _padded(lead: list[int], rank: int) -> list[int]:

@@ -16,6 +16,7 @@ from anyscore.ops import Array, Ops
 from anyscore.task import Task
 
 _PAIRS = {pair.name: pair for pair in cpu.PAIRS}
+_EVERYTHING = Attendable()
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def obstacle(task: Task) -> str | None:
     if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
     return cpu.problem()
+
+
+def unpack(task: Task) -> tuple[Factors, Attendable]:
+    """The factors of a task that the core takes, and who attends."""
+    return cast(Factors, task.score), task.attendable or _EVERYTHING
 
 
 def tensors(f: Factors) -> list[Array]:

@@ -12,16 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.factors import TANH, Factors
-from anyscore.intervals import Attendable
 from anyscore.kernels import xla
 from anyscore.ops import DTYPES, Array, load
 from anyscore.routes import Route
 from anyscore.seams import jax_core
-from anyscore.seams.cpu import obstacle, settings, tensors
+from anyscore.seams.cpu import obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("jax")
-_EVERYTHING = Attendable()
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -93,7 +91,7 @@ def _weights(task: Task, lse: Array) -> Array:
 
 def _operands(task: Task) -> tuple[dict[str, Array], dict[str, Array]]:
     """Factors and bounds that are given, of full rank, by name."""
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     factors = {"a": (f.a, 2), "b": (f.b, 2), "weight": (f.weight, 1), "key_bias": (f.key_bias, 1)}
     bounds = {"start": (m.start, 1), "stop": (m.stop, 1), "keep": (m.keep, 2)}
 

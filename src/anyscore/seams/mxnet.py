@@ -11,7 +11,6 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.factors import TANH, Factors
-from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, Array, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
@@ -19,11 +18,10 @@ from anyscore.ops.mxnet_operator import host as to_host
 from anyscore.routes import Route
 from anyscore.score import Score
 from anyscore.seams import host
-from anyscore.seams.cpu import obstacle, settings, tensors
+from anyscore.seams.cpu import obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("mxnet")
-_EVERYTHING = Attendable()
 _Five: TypeAlias = tuple[Any, Any, Any, Any, Any]
 
 
@@ -89,7 +87,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    f, m, told = cast(Factors, task.score), task.attendable or _EVERYTHING, settings(task, dropout)
+    (f, m), told = unpack(task), settings(task, dropout)
     inputs = f.a, f.b, f.weight, f.key_bias, task.value
     xs = [x for x in inputs if x is not None]
     masks = m.start, m.stop, m.keep
@@ -117,7 +115,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     a, b, weight, key_bias = (
         None if x is None else to_host(x) for x in (f.a, f.b, f.weight, f.key_bias)
     )

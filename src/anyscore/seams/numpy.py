@@ -9,15 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from anyscore.factors import TANH, Factors
-from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, Array
 from anyscore.routes import Route
 from anyscore.seams import host
-from anyscore.seams.cpu import obstacle, settings, tensors
+from anyscore.seams.cpu import obstacle, settings, tensors, unpack
 from anyscore.task import Task
-
-_EVERYTHING = Attendable()
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -47,7 +44,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     return host.forward(
         settings(task, dropout), f.a, f.b, f.weight, f.key_bias, task.value, m.start, m.stop,
         m.keep, seed, task.packed, task.value.dtype.newbyteorder("="),
@@ -55,7 +52,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     attended = host.weights(
         settings(task, 0.0), f.a, f.b, f.weight, f.key_bias, m.start, m.stop, m.keep, lse
     )

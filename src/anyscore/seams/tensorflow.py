@@ -28,11 +28,10 @@ from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
 from anyscore.routes import Route
 from anyscore.seams import host
-from anyscore.seams.cpu import Settings, by_definition, obstacle, settings, tensors
+from anyscore.seams.cpu import Settings, by_definition, obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("tensorflow")
-_EVERYTHING = Attendable()
 _forward: Callable[..., Any] = host.forward
 
 
@@ -79,7 +78,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     told, inputs = settings(task, dropout), [f.a, f.b, f.weight, f.key_bias, task.value]
     beside = [m.start, m.stop, m.keep, _xp.seed(seed, like=task.value) if dropout else None]
     if not differentiable(inputs):
@@ -91,7 +90,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    f, m = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, m = unpack(task)
     arrays = map(_array, (f.a, f.b, f.weight, f.key_bias, m.start, m.stop, m.keep, lse))
     return _xp.astype(tf.constant(host.weights(settings(task, 0.0), *arrays)), task.dtype)
 

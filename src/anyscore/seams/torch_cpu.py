@@ -17,7 +17,7 @@ from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, load
 from anyscore.routes import Route
 from anyscore.seams import torch_ops
-from anyscore.seams.cpu import Settings, by_definition, obstacle, tensors
+from anyscore.seams.cpu import Settings, by_definition, obstacle, tensors, unpack
 from anyscore.seams.torch_modes import (
     apply,
     differentiable,
@@ -32,7 +32,6 @@ from anyscore.task import Task
 
 _xp = load("torch")
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
-_EVERYTHING = Attendable()
 
 
 class _Forward(torch.autograd.Function):
@@ -136,7 +135,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
-    f, mask, sizes = cast(Factors, task.score), task.attendable or _EVERYTHING, task.sizes
+    (f, mask), sizes = unpack(task), task.sizes
     args = (
         f.pair.name, f.a, f.b, f.weight, f.key_bias, task.value, mask.start, mask.stop, mask.keep,
         _xp.seed(seed, like=task.value) if dropout else None, task.packed,
@@ -150,7 +149,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
 
 
 def _weights(task: Task, lse: Tensor) -> Tensor:
-    f, mask = cast(Factors, task.score), task.attendable or _EVERYTHING
+    f, mask = unpack(task)
     weights: Tensor = torch_ops.weights(
         f.pair.name, f.a, f.b, f.weight, f.key_bias, mask.start, mask.stop, mask.keep, lse,
         float(f.scale), task.sizes.groups,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_size
-from anyscore.heads import Heads, merge, read, rename, split
+from anyscore.heads import Fused, Heads, read, rename, split
 from anyscore.layers import AnyScore, is_named
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
@@ -18,7 +18,43 @@ from anyscore.torch.layer import Layer
 _xp = load("torch")
 
 
-class SelfAttention(Layer):
+class _Projecting(Layer):
+    """A layer with linear layers around an `Attention`."""
+
+    W_o: nn.Linear | None
+
+    def __init__(
+        self,
+        sizes: Heads | Fused,
+        score: AnyScore,
+        dropout: float,
+        bias: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+        **numbers: float,
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self._sizes, self.W_o = sizes, None
+        for name, (outputs, inputs) in sizes.linears.items():
+            setattr(self, name, nn.Linear(inputs, outputs, bias=bias, **made))
+        own = {**({**sizes.score, **made} if is_named(score) else {}), **numbers}
+        self.attention = Attention(score, dropout=dropout, **own)
+
+    @property
+    def attention_weights(self) -> Tensor | None:
+        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
+        return self.attention.attention_weights
+
+    def _project(self, x: Tensor, name: str) -> Tensor:
+        return cast(Tensor, getattr(self, name)(x))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        rename(state_dict, prefix, self._sizes.linears)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class SelfAttention(_Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
@@ -28,6 +64,9 @@ class SelfAttention(Layer):
         score, numbers: as for `Attention`; the score meets projected queries and keys.
         project_output: add a linear layer from d_v to d.
     """
+
+    _sizes: Fused
+    qkv: nn.Linear
 
     def __init__(
         self,
@@ -43,37 +82,17 @@ class SelfAttention(Layer):
         dtype: torch.dtype | None = None,
         **numbers: float,
     ) -> None:
-        super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        check_size(embedding_size=embedding_size, d_k=d_k, d_v=d_v)
-        d_v = embedding_size if d_v is None else d_v
-        self.sizes = [d_k, d_k, d_v]
-        self.qkv = nn.Linear(embedding_size, 2 * d_k + d_v, bias=bias, **made)
-        sizes: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True, **made}
-        own = {**(sizes if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, **own)
-        self.W_o = nn.Linear(d_v, embedding_size, bias=bias, **made) if project_output else None
+        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
 
     def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
         """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
-        queries, keys, values = self.qkv(x).split(self.sizes, dim=-1)
+        queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         output = self.attention(queries, keys, values, valid_lens, mask=mask)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """As of `Attention`."""
-        return self.attention.attention_weights
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        for kind in ("weight", "bias"):
-            old = f"{prefix}_Attention__qkv.{kind}"
-            if old in state_dict:
-                state_dict[f"{prefix}qkv.{kind}"] = state_dict.pop(old)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-class MultiHeadAttention(Layer):
+class MultiHeadAttention(_Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
@@ -85,6 +104,8 @@ class MultiHeadAttention(Layer):
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
     """
+
+    _sizes: Heads
 
     def __init__(
         self,
@@ -103,26 +124,10 @@ class MultiHeadAttention(Layer):
         dtype: torch.dtype | None = None,
         **numbers: float,
     ) -> None:
-        super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        sizes = Heads(
-            embedding_size,
-            n_heads,
-            kv_heads=kv_heads,
-            d_q=d_q,
-            d_k=d_k,
-            d_v=d_v,
-            project_output=project_output,
-        )
-        self.n_heads, self.kv_heads, self._linears = sizes.n_heads, sizes.kv_heads, sizes.linears
-        linears = {
-            name: nn.Linear(inputs, outputs, bias=bias, **made)
-            for name, (outputs, inputs) in sizes.linears.items()
-        }
-        self.W_q, self.W_k, self.W_v = (linears[name] for name in ("W_q", "W_k", "W_v"))
-        self.W_o = linears.get("W_o")
-        own = {**({**sizes.score, **made} if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, **own)
+        widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
+        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
+        self.n_heads, self.kv_heads = sizes.n_heads, sizes.kv_heads
 
     def forward(
         self,
@@ -145,30 +150,13 @@ class MultiHeadAttention(Layer):
         queries, keys, values, mask = read(
             _xp, self.n_heads, queries, keys, values, valid_lens, mask
         )
-        if not isinstance(keys, PreparedKeys):
-            keys = split(_xp, self.W_k(keys), self.kv_heads)
-        output = self.attention(
-            split(_xp, self.W_q(queries), self.n_heads),
-            keys,
-            split(_xp, self.W_v(values), self.kv_heads),
-            mask=mask,
-        )
-        output = merge(_xp, output)
-        return output if self.W_o is None else cast(Tensor, self.W_o(output))
-
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """Weights (batch, heads, T_q, T_k), as of `Attention`."""
-        return self.attention.attention_weights
+        attention = partial(self.attention, mask=mask)
+        output = self._sizes.attend(_xp, self._project, attention, queries, keys, values)
+        return cast(Tensor, output)
 
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
         """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
-        return self.attention.prepare_keys(
-            split(_xp, self.W_k(keys), self.kv_heads), valid_lens, mask=mask
-        )
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, self._linears)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
+        return self.attention.prepare_keys(keys, valid_lens, mask=mask)

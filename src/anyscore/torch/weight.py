@@ -49,10 +49,11 @@ class Weight(nn.Module):
         """Draw the values anew."""
         if self.parameter is None:
             return
-        if bound := self.parameter.bound:
-            nn.init.uniform_(self.weight, -bound, bound)
+        init = self.parameter.init
+        if init.bound:
+            nn.init.uniform_(self.weight, -init.bound, init.bound)
         else:
-            nn.init.constant_(self.weight, self.parameter.start)
+            nn.init.constant_(self.weight, init.value)
 
     def extra_repr(self) -> str:
         return "uninitialised" if is_lazy(self.weight) else str(tuple(self.weight.shape))

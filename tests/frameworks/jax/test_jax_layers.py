@@ -15,7 +15,7 @@ import anyscore.jax as layers
 import anyscore.torch as torch_layers
 from anyscore import Additive, Causal
 from anyscore.jax import nnx as modules
-from samples import normal
+from samples import normal, old_name
 
 KEY = jax.random.key(0)
 B, T_Q, T_K = 2, 3, 10
@@ -145,6 +145,14 @@ def test_mistakes() -> None:
     assert set(layer.load_numpy_parameters(old)) == {"W_q.weight", "W_k.weight", "w_v.weight"}
     with pytest.raises(TypeError, match=r"JAX.*NumPy|NumPy.*JAX"):
         layer.apply(layer.load_numpy_parameters(old), np.ones((2, 3, 5)), jnp.ones((2, 3, 3)))
+
+
+@pytest.mark.parametrize("make", [layers.MultiHeadAttention, layers.SelfAttention])
+def test_old_names_of_layers_that_project(make: Any) -> None:
+    layer = make(8, 2, score="gatv2")
+    params = layer.init(KEY)
+    found = layer.load_numpy_parameters({old_name(name): x for name, x in params.items()})
+    jax.tree.map(np.testing.assert_array_equal, found, params)
 
 
 def test_padding_reaches_no_gradient() -> None:

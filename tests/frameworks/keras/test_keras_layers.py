@@ -302,12 +302,18 @@ class Twice(Score):
 
 
 def test_a_score_of_the_user_s_own() -> None:
-    """It works as it is; to be saved it must be known to Keras."""
+    """It works as it is, in every layer; to be saved it must be known to Keras."""
     x = np.ones((2, 3, 4), "float32")
-    layer = Attention(Twice())
-    assert tuple(layer(x, x).shape) == (2, 3, 4)
-    with pytest.raises(TypeError, match="serialize"):
-        layer.get_config()
+    single = Attention(Twice())
+    assert tuple(single(x, x).shape) == (2, 3, 4)
+    for layer in (
+        single,
+        SelfAttention(4, 2, score=Twice()),
+        MultiHeadAttention(4, 2, score=Twice()),
+    ):
+        assert tuple(layer(x, *[x] * (layer is single)).shape) == (2, 3, 4)
+        with pytest.raises(TypeError, match="serialize"):
+            layer.get_config()
 
 
 def test_sizes_given_make_the_parameters() -> None:

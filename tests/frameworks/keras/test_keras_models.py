@@ -20,7 +20,7 @@ from anyscore.keras import (
     MultiHeadAttention,
     SelfAttention,
 )
-from samples import normal
+from samples import normal, old_name
 
 BACKEND = keras.backend.backend()
 D = 4
@@ -199,6 +199,15 @@ def test_old_names_and_wrong_ones() -> None:
     heads.load_numpy_parameters(fused)
     found = heads.numpy_parameters()["W_k.weight"]
     np.testing.assert_allclose(found, fused["in_proj_weight"][D : 2 * D], rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [MultiHeadAttention, SelfAttention])
+def test_old_names_of_layers_that_project(make: Any) -> None:
+    layer = make(D, 2, score="gatv2")
+    own = {name: x + 1 for name, x in layer.numpy_parameters().items()}
+    layer.load_numpy_parameters({old_name(name): x for name, x in own.items()})
+    for name, x in layer.numpy_parameters().items():
+        np.testing.assert_array_equal(x, own[name])
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the format is TensorFlow's")

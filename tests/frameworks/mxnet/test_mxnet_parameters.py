@@ -16,6 +16,7 @@ from anyscore.mxnet import (
     Attention,
     MLPAttention,
     MultiHeadAttention,
+    SelfAttention,
 )
 
 
@@ -52,6 +53,21 @@ def test_old_names_are_accepted(kind: str) -> None:
         layer.load_numpy_parameters({"W_q.weight": normal(6, D)})
     with pytest.raises(ValueError, match=r"W_q\.weight has shape \(5, 4\), expected \(6, 4\)"):
         layer.load_numpy_parameters({**given, "W_q.weight": normal(5, D)})
+
+
+@pytest.mark.parametrize("make", [MultiHeadAttention, SelfAttention])
+def test_old_names_of_layers_that_project(make: Any) -> None:
+    first, second = (make(D, 2, score="gatv2") for _ in range(2))
+    first.initialize()
+    own = first.numpy_parameters()
+    given = {
+        name.replace("qkv.", "_Attention__qkv.").replace("attention.w_v.", "attention.v."): x
+        for name, x in own.items()
+    }
+    assert given.keys() != own.keys()
+    second.load_numpy_parameters(given)
+    for name, x in second.numpy_parameters().items():
+        np.testing.assert_array_equal(x, own[name])
 
 
 @pytest.mark.parametrize("name", LAYERS)
