@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from anyscore.kernels import triton_forward
-from anyscore.kernels.triton_call import Call, round_up
+from anyscore.kernels.triton_call import HALF, Call, blocks_of, columns_of
 from anyscore.kernels.triton_pairs import Functions
 
 
@@ -38,11 +38,11 @@ def forward(
         return output, lse
     call = Call(pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lead, sums)
     v = call.lead.two(value, 2)
-    columns = min(max(16, 1 << (d_v - 1).bit_length() if d_v else 16), 128)
-    blocks = max(-(-d_v // columns), 1)
-    triton_forward.forward[(call.lead.problems * call.query_tiles * blocks,)](
+    dtype = value.dtype if value.dtype in HALF else sums
+    triton_forward.forward[(call.lead.problems * call.query_tiles * blocks_of(d_v),)](
         call.of_queries, call.of_keys, call.weights, call.bias, call.lead.operand(value, 2),
-        call.odd(v), call.mask, call.dropout(dropout, seed, period), output, lse, call.sizes,
-        scale, 0.0, blocks, **call.options(), D_V=d_v, COLUMNS=columns, PRECISION=call.precision,
+        call.rows(v, dtype), call.mask, call.dropout(dropout, seed, period), output, lse,
+        call.sizes, scale, 0.0, blocks_of(d_v), **call.options(), D_V=d_v, COLUMNS=columns_of(d_v),
+        PRECISION=call.precision,
     )  # fmt: skip
     return output, lse

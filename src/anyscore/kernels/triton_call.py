@@ -13,7 +13,7 @@ from torch import Tensor
 from anyscore.kernels import triton_panels
 from anyscore.kernels.triton_pairs import TANH, Functions
 from anyscore.kernels.triton_scores import Panels, Weights
-from anyscore.kernels.triton_tiles import Dropout, Mask, Operand, Sizes
+from anyscore.kernels.triton_tiles import Dropout, Mask, Operand, Rows, Sizes
 
 TILE = 64
 HALF = torch.bfloat16, torch.float16
@@ -21,6 +21,16 @@ HALF = torch.bfloat16, torch.float16
 
 def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
+
+
+def columns_of(width: int) -> int:
+    """How many columns of so many a program sums: a power of 2."""
+    return min(max(16, 1 << max(width - 1, 0).bit_length()), 128)
+
+
+def blocks_of(width: int) -> int:
+    """How many programs share them."""
+    return max(-(-width // columns_of(width)), 1)
 
 
 @dataclass(frozen=True)
@@ -131,15 +141,16 @@ class Call:
         last = min(int(-(-p * 2.0**32 // 1)), 2**32) - 1
         return Dropout(seed.reshape(1), last, period, 1 / (1 - p))
 
-    def odd(self, x: Tensor) -> Operand:
-        """Which tiles of rows of x (n, h, rows, columns) hold what is not finite."""
+    def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
+        """The rows of x (n, h, rows, columns), in the dtype they are multiplied in."""
         n, h, rows, width = x.shape
-        tiles = -(-rows // TILE)
-        found = x.new_empty((n * h, tiles), dtype=torch.int32)
-        operand = self._operand(x, h)
-        triton_panels.odd_tiles[tiles, n * h](operand, found, h, rows, width, tiles)
-        n_stride, h_stride, group = self.lead.contiguous(x)
-        return Operand(found, n_stride * tiles, h_stride * tiles, group, 0, 0)
+        tiles, padded = -(-rows // TILE), columns_of(width) * blocks_of(width)
+        copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
+        odd = x.new_empty((n * h, tiles), dtype=torch.int32)
+        triton_panels.finite[tiles, n * h](
+            self._operand(x, h), copy, odd, h, rows, width, tiles, padded
+        )
+        return Rows(copy, odd, *self.lead.contiguous(x), tiles, padded)
 
     def _operand(self, x: Tensor, heads: int) -> Operand:
         """x (n, h, rows, columns) for a kernel of n · heads problems of its own."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_scores import panel_of, tile_scores
+from anyscore.kernels.triton_scores import tile_scores
 from anyscore.kernels.triton_tiles import (
     LOG2_E,
     TILE,
-    add_products,
+    add_odd,
+    add_product,
     attended,
     entry,
     kept,
-    multiply,
+    problem_of,
+    some_odd,
     span,
     tiles_of,
 )
@@ -24,39 +26,39 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def add_bias(s, bias, p, columns, sizes):
     """s plus the key bias, if there is one."""
-    if bias is None:
-        return s
-    at = entry(bias, p, sizes.heads) + columns * bias.column
-    x = tl.load(at, mask=columns < sizes.keys, other=0.0).to(s.dtype)
-    return s + (x * LOG2_E)[None, :]
+    if bias is not None:
+        at = entry(bias, p, sizes.heads) + columns * bias.column
+        x = tl.load(at, mask=columns < sizes.keys, other=0.0).to(s.dtype)
+        s += (x * LOG2_E)[None, :]
+    return s
 
 
 @triton.jit
 def forward(
-    a, b, weights, bias, value, odd, mask, dropout, output, lse, sizes, scale, seed, blocks,
-    PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, D_V: tl.constexpr,
+    a, b, weights, bias, value, rows_of_value, mask, dropout, output, lse, sizes, scale, seed,
+    blocks, PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, D_V: tl.constexpr,
     COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """64 queries of one problem and COLUMNS of the value a program.
 
-    output (problems, T_q, D_V) and lse (problems, T_q), in the dtype of sums. odd: of `odd_tiles`,
-    with the problems of value.
+    output (problems, T_q, D_V) and lse (problems, T_q), in the dtype of sums. value as an operand,
+    and as `Rows`.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     tile, p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
     o = tl.arange(0, TILE)
     rows, columns = tile * TILE + o, block * COLUMNS + tl.arange(0, COLUMNS)
-    of_a = panel_of(a, p, sizes.heads) * a.tiles + tile
-    of_b = panel_of(b, p, sizes.heads) * b.tiles
-    of_w = panel_of(weights, p, sizes.heads)
+    of_a = problem_of(a, p, sizes.heads) * a.tiles + tile
+    of_b = problem_of(b, p, sizes.heads) * b.tiles
+    of_w = problem_of(weights, p, sizes.heads)
+    of_value = problem_of(rows_of_value, p, sizes.heads) * b.tiles
     bounds = 0.0 if a.bounds is None else tl.load(a.bounds + of_a * 2)
-    of_value = entry(value, p, sizes.heads)
-    of_odd = entry(odd, p, sizes.heads)
 
     start, stop = span(mask, p, rows, sizes)
     low, high = tiles_of(start, stop, sizes.keys)
-    of_value += low.to(tl.int64) * value.row
+    whole_from, whole_to = tl.max(start, 0), tl.min(stop, 0)
+    v = rows_of_value.data + (of_value * TILE + low) * rows_of_value.padded
     top = tl.full((TILE,), float("-inf"), ACC)
     total = tl.zeros((TILE,), ACC)
     summed = tl.zeros((TILE, COLUMNS), ACC)
@@ -67,8 +69,8 @@ def forward(
         )  # fmt: skip
         keys = j + o
         s = add_bias(s, bias, p, keys, sizes)
-        reads = attended(mask, p, rows, keys, start, stop, sizes)
-        s = tl.where(reads, s, float("-inf"))
+        if (mask.keep is not None) | (j < whole_from) | (j + TILE > whole_to):
+            s = tl.where(attended(mask, p, rows, keys, start, stop, sizes), s, float("-inf"))
         new = tl.maximum(top, tl.max(s, 1))
         shift = tl.where(new == float("-inf"), 0.0, new)
         x = tl.exp2(s - shift[:, None])
@@ -77,12 +79,20 @@ def forward(
         top = new
         if dropout.seed is not None:
             x = tl.where(kept(dropout, p, rows, keys), x, 0.0)
-        summed = add_products(
-            summed * fade[:, None], x.to(value.data.dtype.element_ty), reads,
-            of_value, value.row, value.column, high - j, columns,
-            D_V, tl.load(of_odd + j // TILE), PRECISION,
-        )  # fmt: skip
-        of_value += TILE * value.row
+        x = x.to(rows_of_value.data.dtype.element_ty)
+        summed = add_product(
+            summed * fade[:, None], x, v, rows_of_value.padded, columns, PRECISION
+        )
+        v += TILE * rows_of_value.padded
+    if some_odd(rows_of_value.odd + of_value, low // TILE, tl.cdiv(high, TILE)):
+        first = entry(value, p, sizes.heads)
+        for j in range(low, high, TILE):
+            if tl.load(rows_of_value.odd + of_value + j // TILE) != 0:
+                reads = attended(mask, p, rows, j + o, start, stop, sizes)
+                summed = add_odd(
+                    summed, reads, first + (p * 0 + j) * value.row, value.row, value.column,
+                    sizes.keys - j, columns, D_V,
+                )  # fmt: skip
     some = total != 0
     safe = tl.where(some, total, 1.0)
     constant = 0.0

@@ -62,8 +62,10 @@ def shifts(b, shift, heads, rows, width, padded):
 @triton.jit
 def _weights_of(weight, source, f, width, dtype: tl.constexpr):
     if weight.data is None:
-        return (f < width).to(dtype)
-    return tl.load(source + f * weight.column, mask=f < width, other=0.0).to(dtype)
+        w = (f < width).to(dtype)
+    else:
+        w = tl.load(source + f * weight.column, mask=f < width, other=0.0).to(dtype)
+    return w
 
 
 @triton.jit
@@ -145,15 +147,20 @@ def exponentials(
 
 
 @triton.jit
-def odd_tiles(x, odd, heads, rows, width, tiles):
-    """odd (problems, tiles): 1 where some entry of 64 rows of x (rows, width) is not finite."""
+def finite(x, copy, odd, heads, rows, width, tiles, padded):
+    """copy (problems, tiles · 64, padded) of x (rows, width), 0 for what is not finite or not
+    there; odd (problems, tiles): 1 where some entry is not finite. One tile a program.
+    """
     tile, p = tl.program_id(0), tl.program_id(1).to(tl.int64)
     r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
     source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
+    target = copy + (p * tiles * TILE + r[:, None].to(tl.int64)) * padded
     found = tl.zeros((TILE, BLOCK), tl.int32)
-    for first in range(0, width, BLOCK):
+    for first in range(0, padded, BLOCK):
         there = (r < rows)[:, None] & (first + f < width)[None, :]
         value = tl.load(source + (first + f)[None, :] * x.column, mask=there, other=0.0)
-        value = value.to(tl.float32)
-        found = tl.maximum(found, tl.where(value - value == 0, 0, 1))
+        good = tl.abs(value) < float("inf")
+        found = tl.maximum(found, tl.where(good, 0, 1))
+        value = tl.where(good, value, 0.0).to(copy.dtype.element_ty)
+        tl.store(target + (first + f)[None, :], value)
     tl.store(odd + p * tiles + tile, tl.max(tl.max(found, 1), 0))

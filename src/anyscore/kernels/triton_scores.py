@@ -50,12 +50,6 @@ class Weights(NamedTuple):
     group: Any
 
 
-@triton.jit
-def panel_of(panels, p, heads):
-    """The problem of these panels that problem p has."""
-    return (p // heads) * panels.n + (p % heads) // panels.group * panels.h
-
-
 if INTERPRETED.value:
 
     @triton.jit
@@ -74,10 +68,11 @@ else:
 def no_scores(seed, ACC: tl.constexpr):
     """Zeros (64, 64) in the layout of the tensor core's sums. seed: 0.0, unknown when compiled."""
     if INTERPRETED or ACC != tl.float32:
-        return tl.zeros((TILE, TILE), ACC)
-    return tl.dot(
-        tl.zeros((TILE, 16), tl.bfloat16) + seed.to(tl.bfloat16), tl.zeros((16, TILE), tl.bfloat16)
-    )
+        s = tl.zeros((TILE, TILE), ACC)
+    else:
+        x = tl.zeros((TILE, 16), tl.bfloat16)
+        s = tl.dot(x + seed.to(tl.bfloat16), tl.zeros((16, TILE), tl.bfloat16))
+    return s
 
 
 @triton.jit
@@ -163,21 +158,24 @@ def tile_scores(
         total = tl.zeros((TILE, TILE), ACC)
         BLOCK: tl.constexpr = 64 if PADDED % 64 == 0 else 16
         total = by_product(a.features + at_a, b.features + at_b, total, PADDED, BLOCK, PRECISION)
-        return total * (scale * LOG2_E)
-    total = no_scores(seed, ACC)
-    column, row = a.features + at_a + o[:, None], b.features + at_b + o[None, :]
-    if a.exponentials is None:
-        total = by_feature(column, row, w, total, PAIR.value, WIDTH, UNROLL)
-        return total * (scale * LOG2_E) if w is None else total
-    highest = tl.load(b.bounds + of_b * 2)
-    widest = tl.load(b.bounds + of_b * 2 + 1)
-    e_a, e_b = a.exponentials + at_a + o[:, None], b.exponentials + at_b + o[None, :]
-    factor = -tl.load(weights.constants + of_w * 2)
-    if bounds + highest <= FREE:
-        total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 4, False) * factor
-    elif (widest <= WIDE) & (bounds < float("inf")):
-        total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 2, True) * factor
+        total *= scale * LOG2_E
     else:
-        total = by_feature(column, row, w, total, PAIR.value, WIDTH, UNROLL)
-        total -= tl.load(weights.constants + of_w * 2 + 1)
+        total = no_scores(seed, ACC)
+        column, row = a.features + at_a + o[:, None], b.features + at_b + o[None, :]
+        if a.exponentials is None:
+            total = by_feature(column, row, w, total, PAIR.value, WIDTH, UNROLL)
+            if w is None:
+                total *= scale * LOG2_E
+        else:
+            highest = tl.load(b.bounds + of_b * 2)
+            widest = tl.load(b.bounds + of_b * 2 + 1)
+            e_a, e_b = a.exponentials + at_a + o[:, None], b.exponentials + at_b + o[None, :]
+            factor = -tl.load(weights.constants + of_w * 2)
+            if bounds + highest <= FREE:
+                total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 4, False) * factor
+            elif (widest <= WIDE) & (bounds < float("inf")):
+                total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 2, True) * factor
+            else:
+                total = by_feature(column, row, w, total, PAIR.value, WIDTH, 1)
+                total -= tl.load(weights.constants + of_w * 2 + 1)
     return total

@@ -30,6 +30,21 @@ class Operand(NamedTuple):
     column: Any
 
 
+class Rows(NamedTuple):
+    """A copy of an operand's rows with 0 for what is not finite, (problems, tiles · 64, padded).
+
+    odd (problems, tiles): whether something was not. n, h, group: as of `Operand`, in problems.
+    """
+
+    data: Any
+    odd: Any
+    n: Any
+    h: Any
+    group: Any
+    tiles: Any
+    padded: Any
+
+
 class Mask(NamedTuple):
     """The lowered mask: operands, or None. keep is boolean, as bytes."""
 
@@ -62,6 +77,12 @@ class Sizes(NamedTuple):
 def entry(x, p, heads):
     """Where the entry of problem p starts."""
     return x.data + (p // heads) * x.n + (p % heads) // x.group * x.h
+
+
+@triton.jit
+def problem_of(x, p, heads):
+    """Which problem of panels or rows problem p has."""
+    return (p // heads) * x.n + (p % heads) // x.group * x.h
 
 
 @triton.jit
@@ -121,9 +142,9 @@ def kept(dropout, p, rows, columns):
 
 
 @triton.jit
-def multiply(x, y, total, PRECISION: tl.constexpr):
-    """total + x @ y, in the dtype of total; x and y in the dtype of x."""
-    y = y.to(x.dtype)
+def add_product(total, x, y, padded, columns, PRECISION: tl.constexpr):
+    """total (64, D) + x (64, 64) @ y (64, D). y: where a tile of `Rows` starts; columns (D,)."""
+    y = tl.load(y + tl.arange(0, TILE)[:, None] * padded + columns[None, :]).to(x.dtype)
     if INTERPRETED:  # whose bfloat16 is wrong
         x = x.to(total.dtype)
         y = y.to(total.dtype)
@@ -131,26 +152,30 @@ def multiply(x, y, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def add_products(
-    total, x, reads, y, row, column, left, columns, width, odd, PRECISION: tl.constexpr
-):
-    """total (64, D) + x (64, 64) @ y (64, D), where a row of y is read only as `reads` says.
+def some_odd(odd, first, last):
+    """Whether any tile from `first` up to `last` has something that is not finite."""
+    found = tl.zeros((TILE,), tl.int32)
+    for at in range(first, last, TILE):
+        tiles = at + tl.arange(0, TILE)
+        found = tl.maximum(found, tl.load(odd + tiles, mask=tiles < last, other=0))
+    return tl.max(found, 0) != 0
 
-    y: where the rows start, of strides `row` and `column`; `left` of them are there. columns (D,):
-    which to take, of `width`. odd: whether some entry is not finite: then row by row, as 0 · NaN
-    would reach those that do not read it.
+
+@triton.jit
+def add_odd(total, reads, y, row, column, left, columns, width):
+    """total plus what is not finite in the rows of y that `reads` (64, 64) says are read.
+
+    Apart from the product, where 0 · NaN would reach those who do not read it. y: where the tile
+    starts in the operand itself, of strides `row` and `column`; `left` rows and `width` columns
+    are there.
     """
     o = tl.arange(0, TILE)
-    there = columns < width
-    if odd != 0:
-        for j in range(TILE):
-            own = (o == j)[None, :]
-            of_j = tl.sum(tl.where(own, x, 0.0), 1).to(total.dtype)
-            read = tl.max((own & reads).to(tl.int32), 1) != 0
-            y_j = tl.load(y + j * row + columns * column, mask=there & (j < left), other=0.0)
-            total += tl.where(read[:, None], of_j[:, None] * y_j[None, :].to(total.dtype), 0.0)
-    else:
-        at = y + o[:, None] * row + columns[None, :] * column
-        rows = tl.load(at, mask=(o < left)[:, None] & there[None, :], other=0.0)
-        total = multiply(x, rows, total, PRECISION)
+    there = (o < left)[:, None] & (columns < width)[None, :]
+    y = tl.load(y + o[:, None] * row + columns[None, :] * column, mask=there, other=0.0)
+    dtype: tl.constexpr = tl.float32 if INTERPRETED else tl.bfloat16
+    for kind in range(3):
+        poison = tl.where(kind == 0, float("inf"), tl.where(kind == 1, float("-inf"), float("nan")))
+        found = (y == poison) | ((kind == 2) & (y != y))
+        some = tl.dot(reads.to(dtype), found.to(dtype), tl.zeros(total.shape, tl.float32))
+        total += tl.where(some > 0, poison, 0.0)
     return total

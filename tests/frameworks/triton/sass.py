@@ -1,0 +1,155 @@
+"""Kernels compiled ahead of time, without a GPU: registers, spills, and what their loops issue."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+NAMES = {
+    torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16",
+    torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "i1",
+}  # fmt: skip
+LINE = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(@!?U?P\w+\s+)?([A-Z0-9_]+)(\S*)\s*(.*)")
+JUMPS = "BRA", "CALL", "EXIT", "RET", "BRX"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    opcode: str
+    conditional: bool
+    target: str | None
+
+
+@dataclass
+class Compiled:
+    """One kernel for one chip: its blocks of SASS by label, in order."""
+
+    registers: int
+    stack: int
+    blocks: dict[str, list[Instruction]]
+
+    @cached_property
+    def next(self) -> dict[str, list[str]]:
+        """Where the end of each block may go on."""
+        names = list(self.blocks)
+        found: dict[str, list[str]] = {}
+        for name, following in zip(names, [*names[1:], None], strict=True):
+            last = self.blocks[name][-1]
+            to = [last.target] if last.target else []
+            ends = last.opcode in JUMPS and not last.conditional
+            found[name] = to if ends or following is None else [*to, following]
+        return found
+
+    def path(self, start: str, end: str, without: frozenset[str] = frozenset()) -> list[str] | None:
+        """Of the ways from a block to another, the one of the fewest instructions."""
+        queue, seen = [(0, start, [start])], set()
+        while queue:
+            length, at, way = heapq.heappop(queue)
+            if at == end and len(way) > (start == end):
+                return way
+            if at in seen and at != start:
+                continue
+            seen.add(at)
+            for to in self.next[at]:
+                if to in self.blocks and to not in without:
+                    heapq.heappush(queue, (length + len(self.blocks[to]), to, [*way, to]))
+        return None
+
+    @cached_property
+    def innermost(self) -> list[str]:
+        """The blocks that repeat themselves."""
+        return [name for name in self.blocks if name in self.next[name]]
+
+    def count(self, names: list[str]) -> Counter[str]:
+        return Counter(x.opcode for name in names for x in self.blocks[name])
+
+    def around(self, loop: str) -> list[str]:
+        """The blocks besides `loop` of the shortest round of the loop around it, which passes no
+        other innermost loop.
+        """
+        others = frozenset(self.innermost) - {loop}
+        away = [x for x in self.next[loop] if x != loop]
+        ways = [self.path(x, loop, others) for x in away if x not in others]
+        best = min((w for w in ways if w), key=lambda w: sum(len(self.blocks[x]) for x in w))
+        return best[:-1]
+
+
+def signature(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> Any:
+    """The type of an argument as the compiler takes it; what it may assume is noted."""
+    if isinstance(x, tuple):
+        types = [signature(y, (*path, i), constants, attributes) for i, y in enumerate(x)]
+        return type(x)(*types) if hasattr(x, "_fields") else tuple(types)
+    if x is None or (isinstance(x, int) and x == 1):
+        constants[path] = x
+        return "constexpr"
+    if isinstance(x, Tensor):
+        attributes[path] = [["tt.divisibility", 16]]
+        return "*" + NAMES[x.dtype]
+    if isinstance(x, int):
+        if x % 16 == 0:
+            attributes[path] = [["tt.divisibility", 16]]
+        return "i32" if -(2**31) <= x < 2**31 else "i64"
+    return "fp32"
+
+
+def compile(
+    kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **constant: Any
+) -> Compiled:
+    """`kernel[...](*args, **constant)` for a chip."""
+    constants: dict[Any, Any] = {}
+    attributes: dict[Any, Any] = {}
+    names = kernel.arg_names
+    types = {
+        name: signature(x, (i,), constants, attributes)
+        for i, (name, x) in enumerate(zip(names, args, strict=False))
+    }
+    for name, x in constant.items():
+        types[name] = "constexpr"
+        constants[(names.index(name),)] = x
+    source = ASTSource(kernel, types, constants, attributes)
+    target = GPUTarget("cuda", capability, 32)
+    return read(triton.compile(source, target=target, options={"num_warps": warps}).asm["cubin"])
+
+
+def read(cubin: bytes) -> Compiled:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+
+        def tool(name: str, *flags: str) -> str:
+            run = [str(BIN / name), *flags, str(path)]
+            return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+        usage, text = tool("cuobjdump", "--dump-resource-usage"), tool("nvdisasm", "-c")
+    number = lambda what: int(re.search(rf"{what}:(\d+)", usage).group(1))  # noqa: E731
+    blocks: dict[str, list[Instruction]] = {"start": []}
+    name = "start"
+    for line in text.splitlines():
+        label, code = re.match(r"\s*(\.L_\S+):", line), LINE.match(line)
+        if label:
+            name = label.group(1)
+            blocks[name] = []
+        elif code:
+            _, predicate, opcode, _, rest = code.groups()
+            target = re.search(r"`\((\.L_\w+)\)", rest) if opcode in JUMPS else None
+            if blocks[name] and blocks[name][-1].opcode in JUMPS:
+                name += "'"
+                blocks[name] = []
+            blocks[name].append(
+                Instruction(opcode, predicate is not None, target and target.group(1))
+            )
+    return Compiled(number("REG"), number("STACK"), {k: v for k, v in blocks.items() if v})
