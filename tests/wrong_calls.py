@@ -224,7 +224,7 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"impl": "flash"},
         ValueError,
-        "impl must be one of 'auto', 'reference', 'fused', got 'flash'.",
+        "impl must be one of 'auto', 'reference', 'fused', 'separable', got 'flash'.",
     ),
 ]
 

@@ -14,7 +14,7 @@ OF_KEYS = "W_k", "w_k"
 """Parameters that meet the keys, not the queries."""
 POSITIVE = "sigma", "tau"
 """Parameters of which a layer keeps the logarithm."""
-IMPLS = ("auto", "reference", "fused")
+IMPLS = ("auto", "reference", "fused", "separable")
 
 
 @dataclass(frozen=True)

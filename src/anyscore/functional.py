@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
-from anyscore import definition, ops, reference, seams
+from anyscore import definition, ops, reference, seams, separable
 from anyscore.autocast import autocast, cast
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_call, check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
-from anyscore.routes import Plan, Seam, choose, kinds_of
+from anyscore.routes import Plan, Route, Seam, choose, kinds_of
 from anyscore.score import Score
 from anyscore.scores import ScaledDot
 from anyscore.task import Task, prepare
@@ -59,7 +59,8 @@ def attention(
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better.
         impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,
-            with the reason, where no fused implementation keeps the contract.
+            with the reason, where no fused implementation keeps the contract; "separable" computes
+            additive scores to three digits as a product, see docs/separable.md, or raises too.
 
     Returns:
         The output (..., T_q, d_v), in the dtype of the query; `AttentionOutput` if a `return_*`
@@ -67,7 +68,7 @@ def attention(
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
-        NotImplementedError: if impl="fused" cannot run.
+        NotImplementedError: if impl="fused" or impl="separable" cannot run.
 
     >>> import numpy as np
     >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
@@ -106,8 +107,9 @@ def plan(
     Plan(route='reference', reason='cpu: the score is a callable')
     """
     check_options(dropout, dropout_seed, impl)
-    _, seam, _, task = lower(query, key, value, score, mask, valid_lens)
-    return choose(seam, task, dropout, return_lse, impl)[0]
+    xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
+    with own():
+        return _choose(xp, seam, task, dropout, return_lse, impl)[0]
 
 
 for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
@@ -134,7 +136,7 @@ def attend(
     check_options(dropout, dropout_seed, impl)
     xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
     with own():
-        _, route = choose(seam, task, dropout, return_lse, impl)
+        _, route, task = _choose(xp, seam, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
             dropout_seed = seam.draw_seed(task.value)
         if route is None:
@@ -151,6 +153,15 @@ def attend(
     if kinds is not None:
         result = AttentionOutput(*(x if x is None else kinds.leave(x, query) for x in result))
     return result, task, left
+
+
+def _choose(
+    xp: Ops, seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str
+) -> tuple[Plan, Route | None, Task]:
+    """What runs a task, and the task that it runs."""
+    if impl == "separable":
+        return separable.choose_product(xp, seam, task, dropout, return_lse)
+    return *choose(seam, task, dropout, return_lse, impl), task
 
 
 def weights(task: Task, lse: Array | None = None) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from anyscore.factors import Factors
 from anyscore.ops import Array
@@ -14,7 +14,10 @@ from anyscore.task import Task
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for a call, and why. route: "reference", or the name of a fused one."""
+    """What was chosen for a call, and why.
+
+    route: "reference", "separable", or the name of a fused one.
+    """
 
     route: str
     reason: str
@@ -86,6 +89,11 @@ def choose(
             return Plan(route.name, "fused, and keeps the contract"), route
         obstacles.append(f"{route.name}: {obstacle}")
     reason = "; ".join(obstacles)
-    if impl == "fused":
-        raise NotImplementedError(f'impl="fused" cannot run: {reason}. Use impl="auto".')
+    if impl != "auto":
+        refuse(impl, reason)
     return Plan("reference", reason), None
+
+
+def refuse(impl: str, reason: str) -> NoReturn:
+    """What was asked for by name does not run: nothing else is taken in silence."""
+    raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')

@@ -55,6 +55,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
         return "its second derivatives raise"
     if is_forward_mode() or (not is_compiling() and is_transforming()):
         return "function transforms and forward mode do not reach into it"
+    if f.a.dtype != task.value.dtype:
+        return "the factors are not of the value's dtype"
     if f.a.shape[-1] != task.value.shape[-1]:
         return "d_v ≠ d_k leaves its fused path"
     if 0 in (*task.sizes.lead, *f.a.shape, *f.b.shape):
