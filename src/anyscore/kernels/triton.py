@@ -37,12 +37,15 @@ def forward(
     if lse.numel() == 0 or b.shape[-2] == 0:
         return output, lse
     call = Call(pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lead, sums)
-    v = call.lead.two(value, 2)
-    dtype = value.dtype if value.dtype in HALF else sums
-    triton_forward.forward[(call.lead.problems * call.query_tiles * blocks_of(d_v),)](
-        call.of_queries, call.of_keys, call.weights, call.bias, call.lead.operand(value, 2),
-        call.rows(v, dtype), call.mask, call.dropout(dropout, seed, period), output, lse,
-        call.sizes, scale, 0.0, blocks_of(d_v), **call.options(), D_V=d_v, COLUMNS=columns_of(d_v),
-        PRECISION=call.precision,
+    finite = call.rows(call.lead.two(value, 2), value.dtype if value.dtype in HALF else sums)
+    of_value = {"D_V": d_v, "COLUMNS": columns_of(d_v)}
+    grid = (call.lead.problems * call.query_tiles * blocks_of(d_v),)
+    triton_forward.forward[grid](
+        call.of_queries, call.of_keys, call.weights, call.bias, finite, call.mask,
+        call.dropout(dropout, seed, period), output, lse, call.sizes, scale, 0.0, blocks_of(d_v),
+        **call.options(), **of_value, PRECISION=call.precision,
     )  # fmt: skip
+    triton_forward.forward_odd[grid](
+        call.lead.operand(value, 2), finite, call.mask, output, call.sizes, **of_value
+    )
     return output, lse

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_panels import WIDE
+from anyscore.kernels.triton_panels import BLOCK, WIDE
 from anyscore.kernels.triton_tiles import INTERPRETED, LOG2_E, TILE
 
 FREE = tl.constexpr(20.0)
@@ -76,25 +76,25 @@ def no_scores(seed, ACC: tl.constexpr):
 
 
 @triton.jit
-def by_product(a, b, total, PADDED: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
+def by_product(a, b, total, PADDED: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr):
     """total + Σ_f a_f b_f, of panels."""
-    f, o = tl.arange(0, BLOCK), tl.arange(0, TILE)
-    for _ in range(0, PADDED, BLOCK):
+    f, o = tl.arange(0, STEP), tl.arange(0, TILE)
+    for _ in range(0, PADDED, STEP):
         x = tl.load(a + f[None, :] * TILE + o[:, None])
         y = tl.load(b + f[:, None] * TILE + o[None, :])
         if INTERPRETED:
             x = x.to(total.dtype)
             y = y.to(total.dtype)
         total = tl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
-        a += BLOCK * TILE
-        b += BLOCK * TILE
+        a += STEP * TILE
+        b += STEP * TILE
     return total
 
 
 @triton.jit
-def by_feature(a, b, w, total, VALUE: tl.constexpr, WIDTH: tl.constexpr, UNROLL: tl.constexpr):
+def by_feature(a, b, w, total, VALUE: tl.constexpr, width, UNROLL: tl.constexpr):
     """total + Σ_f w_f pair(a_f, b_f), of pointers a (64, 1) and b (1, 64); w None is 1."""
-    for _ in range(0, WIDTH, UNROLL):
+    for _ in range(0, width, UNROLL):
         for u in tl.static_range(UNROLL):
             value = VALUE(tl.load(a + u * TILE), tl.load(b + u * TILE))
             if w is None:
@@ -116,14 +116,14 @@ def _denominator(a, b, c, f: tl.constexpr, CLAMPED: tl.constexpr):
 
 @triton.jit
 def by_exponentials(
-    a, b, c, total, PADDED: tl.constexpr, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr
+    a, b, c, total, width, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr
 ):
     """total + Σ_f 1/(c_f + a_f b_f), one reciprocal for AT_ONCE features; pointers as above.
 
     N/D of n terms takes another: (N x + D) / (D x).
     """
-    for _ in range(0, PADDED, 8):
-        for u in tl.static_range(0, 8, AT_ONCE):
+    for _ in range(0, width, BLOCK):
+        for u in tl.static_range(0, BLOCK, AT_ONCE):
             first = _denominator(a, b, c, u, CLAMPED)
             x = _denominator(a, b, c, u + 1, CLAMPED)
             numerator = first + x
@@ -133,9 +133,9 @@ def by_exponentials(
                 numerator = tl.fma(numerator, x, product)
                 product = product * x
             total = tl.fma(numerator, reciprocal(product), total)
-        a += 8 * TILE
-        b += 8 * TILE
-        c += 8
+        a += BLOCK * TILE
+        b += BLOCK * TILE
+        c += BLOCK
     return total
 
 
@@ -156,8 +156,8 @@ def tile_scores(
     UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
     if PAIR.is_product:
         total = tl.zeros((TILE, TILE), ACC)
-        BLOCK: tl.constexpr = 64 if PADDED % 64 == 0 else 16
-        total = by_product(a.features + at_a, b.features + at_b, total, PADDED, BLOCK, PRECISION)
+        STEP: tl.constexpr = 64 if PADDED % 64 == 0 else BLOCK
+        total = by_product(a.features + at_a, b.features + at_b, total, PADDED, STEP, PRECISION)
         total *= scale * LOG2_E
     else:
         total = no_scores(seed, ACC)
@@ -170,12 +170,16 @@ def tile_scores(
             highest = tl.load(b.bounds + of_b * 2)
             widest = tl.load(b.bounds + of_b * 2 + 1)
             e_a, e_b = a.exponentials + at_a + o[:, None], b.exponentials + at_b + o[None, :]
+            free = bounds + highest <= FREE
+            near = (widest <= WIDE) & (bounds < float("inf"))
+            c = w + PADDED
+            # No branches: the tile would not be in the layout of the tensor core behind them.
+            fours, twos = tl.where(free, PADDED, 0), tl.where(near & (free == 0), PADDED, 0)
+            total = by_exponentials(e_a, e_b, c, total, fours, 4, False)
+            total = by_exponentials(e_a, e_b, c, total, twos, 2, True)
+            ones = tl.where(free | near, 0, WIDTH)
+            total = by_feature(column, row, w, total, PAIR.value, ones, 1)
             factor = -tl.load(weights.constants + of_w * 2)
-            if bounds + highest <= FREE:
-                total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 4, False) * factor
-            elif (widest <= WIDE) & (bounds < float("inf")):
-                total = by_exponentials(e_a, e_b, w + PADDED, total, PADDED, 2, True) * factor
-            else:
-                total = by_feature(column, row, w, total, PAIR.value, WIDTH, 1)
-                total -= tl.load(weights.constants + of_w * 2 + 1)
+            constant = tl.load(weights.constants + of_w * 2 + 1)
+            total = total * tl.where(free | near, factor, 1.0) - tl.where(free | near, 0.0, constant)
     return total

@@ -102,12 +102,28 @@ def span(mask, p, rows, sizes):
 
 
 @triton.jit
-def tiles_of(start, stop, keys):
+def range_of(start, stop, keys):
     """The first key of the first tile that anyone attends, and the end of the last."""
     some = start < stop
     low = tl.min(tl.where(some, start, keys), 0)
     high = tl.max(tl.where(some, stop, 0), 0)
     return low // TILE * TILE, high
+
+
+@triton.jit
+def tiles_of(mask, start, stop, keys):
+    """The tiles that anyone attends, from key `low` on: `before` of which not everyone attends all,
+    `whole` of which everyone does, and others again; `masked` in all of which not everyone does.
+    """
+    low, high = range_of(start, stop, keys)
+    tiles = tl.cdiv(tl.maximum(high - low, 0), TILE)
+    if mask.keep is None:
+        before = tl.minimum(tl.cdiv(tl.max(start, 0) - low, TILE), tiles)
+        before = tl.maximum(before, 0)
+        whole = tl.maximum(tl.minimum((tl.min(stop, 0) - low) // TILE, tiles) - before, 0)
+    else:
+        before, whole = tiles, tiles * 0
+    return low, before, whole, tiles - whole
 
 
 @triton.jit
