@@ -11,19 +11,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_forward import add_bias
-from anyscore.kernels.triton_scores import FREE, reciprocal, tile_scores
+from anyscore.kernels.triton_forward import LN_2, add_bias
+from anyscore.kernels.triton_panels import WIDE
+from anyscore.kernels.triton_scores import reciprocal, tile_scores
 from anyscore.kernels.triton_tiles import (
     INTERPRETED,
     LOG2_E,
     TILE,
+    add_odd,
     add_product,
     attended,
+    entry,
     kept,
     problem_of,
     span,
 )
 
+PAIRED = tl.constexpr(42.0)
+"""ln x up to which two denominators can be multiplied."""
 SMALL = tl.constexpr(0.5)
 """|a + b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
 
@@ -103,34 +108,42 @@ def weights_and_gradients(
 
 
 @triton.jit
-def _add(sums, values, ds, slope, value, WITH_WEIGHT: tl.constexpr):
-    sums += ds * slope
-    if WITH_WEIGHT:
-        values += ds * value
-    return sums, values
+def tile_of(data, p, t, j, band, sizes, OF_QUERY: tl.constexpr):
+    """Tile (t, j) of a band (problems, T_q, band), (queries, keys) or else (keys, queries)."""
+    rows, keys = t * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
+    if OF_QUERY:
+        at = (p * sizes.queries + rows)[:, None] * band + keys[None, :]
+        there = (rows < sizes.queries)[:, None] & (keys < band)[None, :]
+    else:
+        at = (p * sizes.queries + rows)[None, :] * band + keys[:, None]
+        there = (rows < sizes.queries)[None, :] & (keys < band)[:, None]
+    return tl.load(data + at, mask=there, other=0.0)
 
 
 @triton.jit
 def _by_pair(
-    own, other, ds, sums, values, PAIR: tl.constexpr, OF_QUERY: tl.constexpr,
-    WITH_WEIGHT: tl.constexpr,
+    own, other, f: tl.constexpr, ds, sums, values, slope_unit, value_unit, PAIR: tl.constexpr,
+    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """One feature, of pointers own (64, 1) and other (1, 64)."""
-    x, y = tl.load(own), tl.load(other)
+    """Feature f, of pointers own (64, 1) and other (1, 64), in the units given."""
+    x, y = tl.load(own + f * TILE), tl.load(other + f * TILE)
+    # Where ds is 0 nobody reads the other, which may be NaN.
     if OF_QUERY:
-        # Where ds is 0 nobody reads the other, which may be NaN.
-        slope = tl.where(ds != 0, PAIR.d_a(x, y), 0.0)
-        value = tl.where(ds != 0, PAIR.value(x, y), 0.0) if WITH_WEIGHT else slope
+        sums += ds * tl.where(ds != 0, PAIR.d_a(x, y) * slope_unit, 0.0)
+        if WITH_WEIGHT:
+            values += ds * tl.where(ds != 0, PAIR.value(x, y) * value_unit, 0.0)
     else:
-        slope = tl.where(ds != 0, PAIR.d_b(y, x), 0.0)
-        value = slope
-    return _add(sums, values, ds, slope, value, WITH_WEIGHT)
+        sums += ds * tl.where(ds != 0, PAIR.d_b(y, x) * slope_unit, 0.0)
+    return sums, values
 
 
 @triton.jit
 def _by_reciprocal(r, ds, sums, values, WITH_WEIGHT: tl.constexpr):
-    """One feature of tanh, of r = 1/(1 + e^{2σ(a + b)}): its slope over 4, its value over 2σ."""
-    return _add(sums, values, ds, tl.fma(-r, r, r), 0.5 - r, WITH_WEIGHT)
+    """A feature of tanh, of r = 1/(1 + e^{2σ(a + b)}): its slope over 4, its value over 2σ."""
+    sums = tl.fma(ds, tl.fma(-r, r, r), sums)
+    if WITH_WEIGHT:
+        values = tl.fma(ds, 0.5 - r, values)
+    return sums, values
 
 
 @triton.jit
@@ -141,13 +154,12 @@ def feature_sums(
 ):  # fmt: skip
     """Adds to d_own (problems, rows, WIDTH) the sums over the others of dS ∂s/∂own.
 
-    Two features of 64 queries (OF_QUERY) or of 64 keys of the band a program. d_weight (problems,
-    query tiles, WIDTH): the sums of dS · pair are added to it, if wanted.
+    Two features of 64 queries (OF_QUERY) or of 64 keys of the band a program. To d_weight
+    (problems, query tiles, WIDTH) the sums of dS · pair are added, if wanted.
     """
     ACC: tl.constexpr = ds_band.dtype.element_ty
     pairs: tl.constexpr = tl.cdiv(WIDTH, 2)
-    band_tiles = tl.cdiv(band, TILE)
-    query_tiles = tl.cdiv(sizes.queries, TILE)
+    band_tiles, query_tiles = tl.cdiv(band, TILE), tl.cdiv(sizes.queries, TILE)
     tiles = query_tiles if OF_QUERY else band_tiles
     feature, rest = tl.program_id(0) % pairs * 2, tl.program_id(0) // pairs
     tile, p = rest % tiles, (rest // tiles).to(tl.int64)
@@ -158,24 +170,124 @@ def feature_sums(
         of_other += first // TILE
     else:
         of_own += first // TILE
-    of_w = problem_of(weights, p, sizes.heads)
-    table = None if weights.table is None else weights.table + of_w * (4 * PADDED) + feature
-    column = own.features + of_own * (PADDED * TILE) + feature * TILE + o[:, None]
+    column = own.features + (of_own * PADDED + feature) * TILE + o[:, None]
+    row = other.features + (of_other * PADDED + feature) * TILE + o[None, :]
+    unit_0, unit_1, sign_0, sign_1, slope = scale, scale, 1.0, 1.0, 1.0
+    if weights.table is not None:
+        table = weights.table + problem_of(weights, p, sizes.heads) * (4 * PADDED) + feature
+        unit_0, unit_1 = tl.load(table) * LN_2, tl.load(table + 1) * LN_2
+    if own.exponentials is not None:
+        unit_0, unit_1, slope = unit_0 * 4, unit_1 * 4, 0.25
+        sign_0, sign_1 = tl.load(table + 3 * PADDED) * 0.5, tl.load(table + 3 * PADDED + 1) * 0.5
+        at_c = table + 2 * PADDED
+        bounds = tl.load(own.bounds + of_own * 2)
+        size = tl.load(own.bounds + of_own * 2 + 1)
+        e_column = own.exponentials + (of_own * PADDED + feature) * TILE + o[:, None]
+        e_row = other.exponentials + (of_other * PADDED + feature) * TILE + o[None, :]
     sums_0 = tl.zeros((TILE, TILE), ACC)
     sums_1 = tl.zeros((TILE, TILE), ACC)
     values_0 = tl.zeros((TILE, TILE), ACC)
     values_1 = tl.zeros((TILE, TILE), ACC)
-    sums_4 = tl.zeros((TILE, TILE), ACC)
     for i in range(band_tiles if OF_QUERY else query_tiles):
         t = tile if OF_QUERY else i
         j = i if OF_QUERY else tile
         if tl.load(some + (p * query_tiles + t) * band_tiles + j) != 0:
-            rows, keys = t * TILE + o, j * TILE + o
-            if OF_QUERY:
-                at = (p * sizes.queries + rows)[:, None] * band + keys[None, :]
-                there = (rows < sizes.queries)[:, None] & (keys < band)[None, :]
-            else:
-                at = (p * sizes.queries + rows)[None, :] * band + keys[:, None]
-                there = (rows < sizes.queries)[None, :] & (keys < band)[:, None]
-            ds = tl.load(ds_band + at, mask=there, other=0.0)
-            row = other.features + (of_other + i) * (PADDED * TILE) + feature * TILE + o[None, :]
+            ds = tile_of(ds_band, p, t, j, band, sizes, OF_QUERY)
+            step = i * (PADDED * TILE)
+            careful = True
+            if own.exponentials is not None:
+                highest = tl.load(other.bounds + (of_other + i) * 2)
+                other_size = tl.load(other.bounds + (of_other + i) * 2 + 1)
+                widest = other_size if OF_QUERY else size
+                careful = (widest > WIDE) | (bounds + highest == float("inf"))
+                if WITH_WEIGHT:
+                    careful = careful | (size + other_size < SMALL)
+                if careful == 0:
+                    x = tl.fma(tl.load(e_column) * tl.load(at_c), tl.load(e_row + step), 1.0)
+                    y = tl.load(e_column + TILE) * tl.load(at_c + 1)
+                    y = tl.fma(y, tl.load(e_row + step + TILE), 1.0)
+                    if bounds + highest <= PAIRED:  # one reciprocal for both
+                        r = reciprocal(x * y)
+                        of_x, of_y = y * r, x * r
+                    else:
+                        of_x, of_y = reciprocal(x), reciprocal(y)
+                    sums_0, values_0 = _by_reciprocal(of_x, ds, sums_0, values_0, WITH_WEIGHT)
+                    sums_1, values_1 = _by_reciprocal(of_y, ds, sums_1, values_1, WITH_WEIGHT)
+            if careful:
+                sums_0, values_0 = _by_pair(
+                    column, row + step, 0, ds, sums_0, values_0, slope, sign_0,
+                    PAIR, OF_QUERY, WITH_WEIGHT,
+                )  # fmt: skip
+                sums_1, values_1 = _by_pair(
+                    column, row + step, 1, ds, sums_1, values_1, slope, sign_1,
+                    PAIR, OF_QUERY, WITH_WEIGHT,
+                )  # fmt: skip
+    if OF_QUERY:
+        rows, count = tile * TILE + o, sizes.queries
+    else:
+        rows, count = first + tile * TILE + o, sizes.keys
+    target = d_own + (p * count + rows) * WIDTH + feature
+    _add_to(target, tl.sum(sums_0, 1) * unit_0, rows < count)
+    if feature + 1 < WIDTH:
+        _add_to(target + 1, tl.sum(sums_1, 1) * unit_1, rows < count)
+    if WITH_WEIGHT:
+        target = d_weight + (p * tiles + tile) * WIDTH + feature
+        total = tl.sum(tl.sum(values_0, 1), 0) * scale
+        tl.store(target, tl.load(target) + (total if own.exponentials is None else total * 4 * sign_0))
+        if feature + 1 < WIDTH:
+            total = tl.sum(tl.sum(values_1, 1), 0) * scale
+            if own.exponentials is not None:
+                total *= 4 * sign_1
+            tl.store(target + 1, tl.load(target + 1) + total)
+
+
+@triton.jit
+def _add_to(target, x, there):
+    tl.store(target, tl.load(target, mask=there, other=0.0) + x, mask=there)
+
+
+@triton.jit
+def matrix_sums(
+    band_of, finite, odd_rows, some, target, first, band, sizes, scale, WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr, PRECISION: tl.constexpr, OF_QUERY: tl.constexpr,
+):  # fmt: skip
+    """Adds to target (problems, rows, WIDTH) the product of the band with the rows of the others.
+
+    band_of (problems, T_q, band), transposed unless OF_QUERY; finite: `Rows`, which lack what is
+    not finite in the operand odd_rows: that is added apart, for those who read it. 64 rows and
+    COLUMNS columns a program.
+    """
+    ACC: tl.constexpr = target.dtype.element_ty
+    blocks: tl.constexpr = tl.cdiv(WIDTH, COLUMNS)
+    band_tiles, query_tiles = tl.cdiv(band, TILE), tl.cdiv(sizes.queries, TILE)
+    tiles = query_tiles if OF_QUERY else band_tiles
+    block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    tile, p = rest % tiles, (rest // tiles).to(tl.int64)
+    o, columns = tl.arange(0, TILE), block * COLUMNS + tl.arange(0, COLUMNS)
+    of_others = problem_of(finite, p, sizes.heads) * finite.tiles
+    source = entry(odd_rows, p, sizes.heads)
+    count = sizes.queries
+    if OF_QUERY:
+        of_others += first // TILE
+        source += (p * 0 + first) * odd_rows.row
+        count = sizes.keys - first
+    others = finite.data + of_others * TILE * finite.padded
+    total = tl.zeros((TILE, COLUMNS), ACC)
+    for i in range(band_tiles if OF_QUERY else query_tiles):
+        t = tile if OF_QUERY else i
+        j = i if OF_QUERY else tile
+        if tl.load(some + (p * query_tiles + t) * band_tiles + j) != 0:
+            x = tile_of(band_of, p, t, j, band, sizes, OF_QUERY)
+            y = others + (p * 0 + i) * TILE * finite.padded
+            total = add_product(total, x, y, finite.padded, columns, PRECISION)
+            if tl.load(finite.odd + of_others + i) != 0:
+                total = add_odd(
+                    total, x != 0, source + (p * 0 + i) * TILE * odd_rows.row, odd_rows.row,
+                    odd_rows.column, count - i * TILE, columns, WIDTH,
+                )  # fmt: skip
+    if OF_QUERY:
+        rows, count = tile * TILE + o, sizes.queries
+    else:
+        rows, count = first + tile * TILE + o, sizes.keys
+    at = target + (p * count + rows)[:, None] * WIDTH + columns[None, :]
+    _add_to(at, total * scale, (rows < count)[:, None] & (columns < WIDTH)[None, :])

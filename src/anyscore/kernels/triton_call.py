@@ -16,6 +16,9 @@ from anyscore.kernels.triton_scores import Panels, Weights
 from anyscore.kernels.triton_tiles import Dropout, Mask, Operand, Rows, Sizes
 
 TILE = 64
+BAND_BYTES = 2**28
+"""What the backward stores of weights and their gradients, if that is more than LEAST_BAND keys."""
+LEAST_BAND = 256
 HALF = torch.bfloat16, torch.float16
 
 
@@ -78,6 +81,17 @@ class Lead:
             stride = [*stride, 0] if rows else [*stride[:2], 0, stride[2]]
         return Operand(x, stride[0], stride[1], self.group(x.shape[1]), *stride[2:])
 
+    def sum_to(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Gradients of every problem, (problems, *own dimensions), summed to those of an input."""
+        own = x.dim() - 1
+        tail = tuple(shape[len(shape) - own :])
+        lead = tuple(shape[: len(shape) - own])
+        lead = (1,) * (len(self.front) + 1 - len(lead)) + lead
+        heads = lead[-1]
+        x = x.reshape(*self.front, heads, self.heads // max(heads, 1), *tail).sum(len(self.front) + 1)
+        axes = [i for i, (n, m) in enumerate(zip(lead, self.front, strict=False)) if n != m]
+        return (x.sum(axes) if axes else x).reshape(shape)
+
     def contiguous(self, x: Tensor) -> tuple[int, int, int]:
         """n, h and group of something contiguous with an entry for each problem of x (n, h, ...)."""
         n, h = x.shape[:2]
@@ -133,6 +147,11 @@ class Call:
     def options(self) -> dict[str, Any]:
         """What the kernels that compute scores are compiled for."""
         return {"PAIR": self.pair, "WIDTH": self.width, "PADDED": self.padded}
+
+    def band(self, kind: torch.dtype) -> int:
+        """How many keys the backward takes at a time: it stores so many weights for each query."""
+        row = self.lead.problems * self.queries * (self.sums.itemsize + kind.itemsize)
+        return min(round_up(self.keys, TILE), max(BAND_BYTES // row // TILE * TILE, LEAST_BAND))
 
     def dropout(self, p: float, seed: Tensor | None, period: int) -> Dropout:
         if seed is None:

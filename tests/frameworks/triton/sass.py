@@ -49,7 +49,7 @@ class Compiled:
         found: dict[str, list[str]] = {}
         for name, following in zip(names, [*names[1:], None], strict=True):
             last = self.blocks[name][-1]
-            to = [last.target] if last.target else []
+            to = [x.target for x in self.blocks[name] if x.target]
             ends = last.opcode in JUMPS and not last.conditional
             found[name] = to if ends or following is None else [*to, following]
         return found
@@ -146,7 +146,8 @@ def read(cubin: bytes) -> Compiled:
         elif code:
             _, predicate, opcode, _, rest = code.groups()
             target = re.search(r"`\((\.L_\w+)\)", rest) if opcode in JUMPS else None
-            if blocks[name] and blocks[name][-1].opcode in JUMPS:
+            last = blocks[name][-1].opcode if blocks[name] else None
+            if last in JUMPS and last != "CALL":  # on the way out of a loop, before its jump back
                 name += "'"
                 blocks[name] = []
             blocks[name].append(
