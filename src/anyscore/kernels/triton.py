@@ -1,141 +1,192 @@
-"""The Triton kernels on PyTorch tensors: forward, backward and weights."""
+"""The Triton kernels on PyTorch tensors: forward, backward and weights.
+
+Arguments are those of `kernels.cpu`, and so are shapes; the seed is a tensor, and results are in
+the dtype of sums, float32 or float64.
+"""
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from anyscore.kernels import triton_backward, triton_forward
-from anyscore.kernels.triton_call import HALF, TILE, Call, blocks_of, columns_of
+from anyscore.kernels import triton_backward, triton_few, triton_forward
+from anyscore.kernels.triton_call import (
+    HALF,
+    TILE,
+    Call,
+    Columns,
+    Inputs,
+    dropout_of,
+    operand,
+    round_up,
+    tiles_of,
+)
 from anyscore.kernels.triton_pairs import Functions
+from anyscore.kernels.triton_tiles import Dropout, Operand, Rows
+
+Maybe: TypeAlias = Tensor | None
+
+FEW = 2
+"""Queries up to which keys are read as they are, without panels."""
+PROGRAMS = 512
+"""What a GPU should be given to do at a time."""
 
 
 def forward(
-    pair: Functions,
-    a: Tensor,
-    b: Tensor,
-    weight: Tensor | None,
-    key_bias: Tensor | None,
-    value: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    keep: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    groups: int,
-    dropout: float,
-    period: int,
-    lead: tuple[int, ...],
-    sums: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """The output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q), in the dtype of sums.
-
-    Arguments are those of `kernels.cpu.forward`; the seed is a tensor.
-    """
-    rows, d_v = (*lead, a.shape[-2]), value.shape[-1]
-    output, lse = a.new_zeros((*rows, d_v), dtype=sums), a.new_full(rows, -torch.inf, dtype=sums)
-    if lse.numel() == 0 or b.shape[-2] == 0:
+    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, scale: float, groups: int,
+    dropout: float, period: int, lead: tuple[int, ...], sums: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q)."""
+    queries, keys, d_v = a.shape[-2], b.shape[-2], value.shape[-1]
+    output = a.new_zeros((*lead, queries, d_v), dtype=sums)
+    lse = a.new_full((*lead, queries), -torch.inf, dtype=sums)
+    if lse.numel() == 0 or keys == 0:
         return output, lse
-    call = Call(pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lead, sums)
-    finite = call.rows(call.lead.two(value, 2), value.dtype if value.dtype in HALF else sums)
-    of_value = {"D_V": d_v, "COLUMNS": columns_of(d_v)}
-    grid = (call.lead.problems * call.query_tiles * blocks_of(d_v),)
+    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
+    dropped, columns = dropout_of(dropout, seed, period), Columns(d_v)
+    if queries <= FEW:
+        _few(pair, inputs, value, dropped, scale, output, lse)
+        return output, lse
+    call = Call(pair, inputs, scale, sums)
+    finite = call.rows(value, value.dtype if value.dtype in HALF else sums)
+    grid = (inputs.problems * call.query_tiles * columns.blocks,)
     triton_forward.forward[grid](
-        call.of_queries, call.of_keys, call.weights, call.bias, finite, call.mask,
-        call.dropout(dropout, seed, period), output, lse, call.sizes, scale, 0.0, blocks_of(d_v),
-        **call.options(), **of_value, PRECISION=call.precision,
+        call.of_queries, call.of_keys, call.weights, inputs.bias, finite, inputs.mask, dropped, output,
+        lse, inputs.sizes, scale, 0.0, columns.blocks, **call.options, D_V=d_v, COLUMNS=columns.count,
+        PRECISION=call.precision,
     )  # fmt: skip
-    triton_forward.forward_odd[grid](
-        call.lead.operand(value, 2), finite, call.mask, output, call.sizes, **of_value
-    )
+    if d_v:
+        triton_forward.forward_odd[grid](
+            inputs.operand(value, 2), finite, inputs.mask, output, inputs.sizes, D_V=d_v, COLUMNS=columns.count
+        )
     return output, lse
 
 
-def backward(
-    pair: Functions,
-    a: Tensor,
-    b: Tensor,
-    weight: Tensor | None,
-    key_bias: Tensor | None,
-    value: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    keep: Tensor | None,
-    seed: Tensor | None,
-    output: Tensor,
+def _few(
+    pair: Functions, inputs: Inputs, value: Tensor, dropped: Dropout, scale: float, output: Tensor,
     lse: Tensor,
-    d_output: Tensor,
-    d_lse: Tensor,
-    scale: float,
-    groups: int,
-    dropout: float,
-    period: int,
-    lead: tuple[int, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients of a, b, weight, key_bias and value, in the dtype of lse."""
-    inputs = a, b, weight, key_bias, value
-    sums, (queries, keys), d_v = lse.dtype, (a.shape[-2], b.shape[-2]), value.shape[-1]
-    if lse.numel() == 0 or keys == 0:
-        return tuple(None if x is None else lse.new_zeros(x.shape) for x in inputs)
-    call = Call(pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lead, sums)
-    problems, width = call.lead.problems, call.width
-    delta = (output * d_output).sum(-1) - d_lse
-    kind = value.dtype if value.dtype in HALF else sums
-    values = call.rows(call.lead.two(value, 2), kind)
-    d_outputs = call.rows(call.lead.two(d_output, 2), kind)
-    band = call.band(kind)
-    p_band = lse.new_empty((problems, queries, band), dtype=kind)
-    ds_band = lse.new_empty((problems, queries, band))
-    tiles = call.query_tiles
-    some = lse.new_empty((problems, tiles, -(-band // TILE)), dtype=torch.int32)
-    d_a, d_b, d_values = (
-        lse.new_zeros((problems, n, m)) for n, m in ((queries, width), (keys, width), (keys, d_v))
+) -> None:  # fmt: skip
+    sizes, d_v, columns = inputs.sizes, value.shape[-1], Columns(value.shape[-1])
+    rows = inputs.problems * sizes.queries
+    splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
+    chunk = round_up(-(-sizes.keys // splits), TILE)
+    splits = -(-sizes.keys // chunk)
+    tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
+    sums = lse.new_empty((rows, splits, d_v))
+    weight = None if inputs.weight is None else inputs.operand(inputs.weight, 1)
+    triton_few.few_queries[(rows * splits * columns.blocks,)](
+        inputs.operand(inputs.a, 2), inputs.operand(inputs.b, 2), weight, inputs.bias,
+        inputs.operand(value, 2), inputs.mask, dropped, tops, totals, sums, sizes, scale, chunk,
+        splits, PAIR=pair, WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
+    )  # fmt: skip
+    triton_few.combine[(rows * columns.blocks,)](
+        tops, totals, sums, output, lse, splits, dropped.scale, D_V=d_v, COLUMNS=columns.count
     )
-    d_weight = lse.new_zeros((problems, tiles, width))
-    d_bias = lse.new_zeros((problems, keys))
-    sums_of = {"WIDTH": width, "COLUMNS": columns_of(width), "PRECISION": call.precision}
-    of_value = {"WIDTH": d_v, "COLUMNS": columns_of(d_v), "PRECISION": call.precision}
+
+
+def backward(
+    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, output: Tensor, lse: Tensor,
+    d_output: Tensor, d_lse: Tensor, scale: float, groups: int, dropout: float, period: int,
+    lead: tuple[int, ...],
+) -> tuple[Maybe, ...]:  # fmt: skip
+    """The gradients of a, b, weight, key_bias and value."""
+    given = a, b, weight, key_bias, value
+    queries, keys, d_v = a.shape[-2], b.shape[-2], value.shape[-1]
+    if lse.numel() == 0 or keys == 0:
+        return tuple(None if x is None else lse.new_zeros(x.shape) for x in given)
+    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
+    call = Call(pair, inputs, scale, lse.dtype)
+    problems, width, tiles = inputs.problems, call.width, call.query_tiles
+    kind = value.dtype if value.dtype in HALF else lse.dtype
+    band = call.band(kind)
+    weights = lse.new_empty((problems, queries, band), dtype=kind)
+    d_scores = lse.new_empty((problems, queries, band))
+    some = lse.new_empty((problems, tiles, tiles_of(band)), dtype=torch.int32)
+    made = {
+        "a": lse.new_zeros((problems, queries, width)),
+        "b": lse.new_zeros((problems, keys, width)),
+        "weight": lse.new_zeros((problems, tiles, width)),
+        "key_bias": lse.new_zeros((problems, keys)),
+        "value": lse.new_zeros((problems, keys, d_v)),
+    }
+    delta = (output * d_output).sum(-1) - d_lse
+    values, d_outputs = call.rows(value, kind), call.rows(d_output, kind)
+    others = {}
     if pair.is_product:
-        rows_a, rows_b = call.rows(call.a, sums), call.rows(call.b, sums)
+        others = {"a": (call.rows(call.b, lse.dtype), operand(call.b, inputs.heads))}
+        others["b"] = call.rows(call.a, lse.dtype), operand(call.a, inputs.heads)
     for first in range(0, keys, band):
         size = min(band, keys - first)
-        band_tiles = -(-size // TILE)
-        triton_backward.weights_and_gradients[(problems * tiles * band_tiles,)](
-            call.of_queries, call.of_keys, call.weights, call.bias, call.mask,
-            call.dropout(dropout, seed, period), lse, values, d_outputs, delta, p_band, ds_band,
-            some, first, size, call.sizes, scale, 0.0, **call.options(),
-            COLUMNS=columns_of(d_v), PRECISION=call.precision, GRADIENTS=True,
+        part = some, first, size, inputs.sizes
+        triton_backward.weights_and_gradients[(problems * tiles * tiles_of(size),)](
+            call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
+            dropout_of(dropout, seed, period), lse, values, d_outputs, delta, weights, d_scores,
+            *part, scale, 0.0, **call.options, COLUMNS=Columns(d_v).count,
+            PRECISION=call.precision, GRADIENTS=True,
         )  # fmt: skip
-        triton_backward.matrix_sums[(problems * band_tiles * blocks_of(d_v),)](
-            p_band, d_outputs, call.lead.operand(d_output, 2), some, d_values, first, size,
-            call.sizes, 1.0, **of_value, OF_QUERY=False,
-        )  # fmt: skip
-        for own, of_query in ((d_a, True), (d_b, False)):
-            count = tiles if of_query else band_tiles
+        _matrix_sums(call, weights, d_outputs, inputs.operand(d_output, 2), made["value"], part)
+        for name in ("a", "b") if width else ():
+            of_query = name == "a"
             if pair.is_product:
-                rows, operand = (rows_b, call.b) if of_query else (rows_a, call.a)
-                triton_backward.matrix_sums[(problems * count * blocks_of(width),)](
-                    ds_band, rows, call.lead.operand(operand, 2), some, own, first, size,
-                    call.sizes, scale, **sums_of, OF_QUERY=of_query,
-                )  # fmt: skip
-            elif width:
-                panels = call.of_queries, call.of_keys
-                triton_backward.feature_sums[(problems * count * -(-width // 2),)](
-                    *(panels if of_query else panels[::-1]), call.weights, ds_band, some, own,
-                    d_weight, first, size, call.sizes, scale, **call.options(),
-                    OF_QUERY=of_query, WITH_WEIGHT=of_query and weight is not None,
-                )  # fmt: skip
+                rows, raw = others[name]
+                _matrix_sums(call, d_scores, rows, raw, made[name], part, scale, of_query)
+                continue
+            own, other = (call.of_queries, call.of_keys)[:: 1 if of_query else -1]
+            count = tiles if of_query else tiles_of(size)
+            triton_backward.feature_sums[(problems * count * -(-width // 2),)](
+                own, other, call.weights, d_scores, some, made[name], made["weight"], first, size,
+                inputs.sizes, scale, **call.options, OF_QUERY=of_query,
+                WITH_WEIGHT=of_query and weight is not None,
+            )  # fmt: skip
         if key_bias is not None:
-            flat = ds_band.view(-1)[: problems * queries * size]
-            d_bias[:, first : first + size] = flat.view(problems, queries, size).sum(1)
+            stored = d_scores.view(-1)[: problems * queries * size].view(problems, queries, size)
+            made["key_bias"][:, first : first + size] = stored.sum(1)
+    made["weight"] = made["weight"].sum(1)
     if pair.is_product and weight is not None:
-        found = d_a.view(*lead, queries, width)
-        d_weight = (found * a).sum(-2).view(problems, width)
-        d_a = (found * weight[..., None, :]).view(problems, queries, width)
-    else:
-        d_weight = d_weight.sum(1)
-    made = d_a, d_b, d_weight, d_bias, d_values
+        d_a = made["a"].view(*lead, queries, width)
+        made["weight"] = (d_a * a).sum(-2).view(problems, width)
+        made["a"] = (d_a * weight[..., None, :]).view(problems, queries, width)
     return tuple(
-        None if x is None else call.lead.sum_to(d, x.shape)
-        for x, d in zip(inputs, made, strict=True)
+        None if x is None else inputs.sum_to(d, x.shape)
+        for x, d in zip(given, made.values(), strict=True)
     )
+
+
+def _matrix_sums(
+    call: Call, stored: Tensor, rows: Rows, raw: Operand, target: Tensor, part: tuple[Any, ...],
+    scale: float = 1.0, of_query: bool = False,
+) -> None:  # fmt: skip
+    """Adds to target the products of what is stored of a band with rows, also given as they are."""
+    columns = Columns(target.shape[-1])
+    count = call.query_tiles if of_query else tiles_of(part[2])
+    if columns.width:
+        triton_backward.matrix_sums[(target.shape[0] * count * columns.blocks,)](
+            stored, rows, raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
+            COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
+        )  # fmt: skip
+
+
+def weights(
+    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, start: Maybe,
+    stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
+) -> Tensor:  # fmt: skip
+    """exp(s − lse), 0 where masked, (*lead, T_q, T_k)."""
+    keys = b.shape[-2]
+    found = lse.new_zeros((*lse.shape, keys))
+    if found.numel() == 0:
+        return found
+    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, tuple(lse.shape[:-1]), groups)
+    call = Call(pair, inputs, scale, lse.dtype)
+    triton_backward.weights_and_gradients[
+        (inputs.problems * call.query_tiles * call.key_tiles,)
+    ](
+        call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
+        dropout_of(0.0, None, 1), lse.contiguous(), None, None, None, found, None, None, 0, keys,
+        inputs.sizes, scale, 0.0, **call.options, COLUMNS=TILE, PRECISION=call.precision,
+        GRADIENTS=False,
+    )  # fmt: skip
+    return found

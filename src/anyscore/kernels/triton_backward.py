@@ -29,8 +29,10 @@ from anyscore.kernels.triton_tiles import (
 
 PAIRED = tl.constexpr(42.0)
 """ln x up to which two denominators can be multiplied."""
+COUNT = tl.constexpr(32)
+"""Columns of a tile that are taken at a time: more would not fit registers."""
 SMALL = tl.constexpr(0.5)
-"""|a + b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
+"""|a| + |b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
 
 
 @triton.jit
@@ -108,16 +110,20 @@ def weights_and_gradients(
 
 
 @triton.jit
-def tile_of(data, p, t, j, band, sizes, OF_QUERY: tl.constexpr):
-    """Tile (t, j) of a band (problems, T_q, band), (queries, keys) or else (keys, queries)."""
-    rows, keys = t * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
+def part_of(data, p, own, other, band, sizes, COUNT: tl.constexpr, OF_QUERY: tl.constexpr):
+    """64 rows from `own` and COUNT columns from `other` on of a band (problems, T_q, band).
+
+    Rows are queries and columns keys, counted from the first of the band; or else the reverse.
+    """
+    o, c = tl.arange(0, TILE) + own, tl.arange(0, COUNT) + other
+    start = data + p * sizes.queries * band
     if OF_QUERY:
-        at = (p * sizes.queries + rows)[:, None] * band + keys[None, :]
-        there = (rows < sizes.queries)[:, None] & (keys < band)[None, :]
+        at = o.to(tl.int64)[:, None] * band + c[None, :]
+        there = (o < sizes.queries)[:, None] & (c < band)[None, :]
     else:
-        at = (p * sizes.queries + rows)[None, :] * band + keys[:, None]
-        there = (rows < sizes.queries)[None, :] & (keys < band)[:, None]
-    return tl.load(data + at, mask=there, other=0.0)
+        at = c.to(tl.int64)[None, :] * band + o[:, None]
+        there = (c < sizes.queries)[None, :] & (o < band)[:, None]
+    return tl.load(start + at, mask=there, other=0.0)
 
 
 @triton.jit
@@ -163,7 +169,7 @@ def feature_sums(
     tiles = query_tiles if OF_QUERY else band_tiles
     feature, rest = tl.program_id(0) % pairs * 2, tl.program_id(0) // pairs
     tile, p = rest % tiles, (rest // tiles).to(tl.int64)
-    o = tl.arange(0, TILE)
+    o, c = tl.arange(0, TILE), tl.arange(0, COUNT)
     of_own = problem_of(own, p, sizes.heads) * own.tiles + tile
     of_other = problem_of(other, p, sizes.heads) * other.tiles
     if OF_QUERY:
@@ -171,7 +177,7 @@ def feature_sums(
     else:
         of_own += first // TILE
     column = own.features + (of_own * PADDED + feature) * TILE + o[:, None]
-    row = other.features + (of_other * PADDED + feature) * TILE + o[None, :]
+    row = other.features + (of_other * PADDED + feature) * TILE + c[None, :]
     unit_0, unit_1, sign_0, sign_1, slope = scale, scale, 1.0, 1.0, 1.0
     if weights.table is not None:
         table = weights.table + problem_of(weights, p, sizes.heads) * (4 * PADDED) + feature
@@ -179,22 +185,23 @@ def feature_sums(
     if own.exponentials is not None:
         unit_0, unit_1, slope = unit_0 * 4, unit_1 * 4, 0.25
         sign_0, sign_1 = tl.load(table + 3 * PADDED) * 0.5, tl.load(table + 3 * PADDED + 1) * 0.5
-        at_c = table + 2 * PADDED
+        e_column = own.exponentials + (of_own * PADDED + feature) * TILE + o[:, None]
+        own_0 = tl.load(e_column) * tl.load(table + 2 * PADDED)  # 1/C undoes the C of A
+        own_1 = tl.load(e_column + TILE) * tl.load(table + 2 * PADDED + 1)
+        e_row = other.exponentials + (of_other * PADDED + feature) * TILE + c[None, :]
         bounds = tl.load(own.bounds + of_own * 2)
         size = tl.load(own.bounds + of_own * 2 + 1)
-        e_column = own.exponentials + (of_own * PADDED + feature) * TILE + o[:, None]
-        e_row = other.exponentials + (of_other * PADDED + feature) * TILE + o[None, :]
-    sums_0 = tl.zeros((TILE, TILE), ACC)
-    sums_1 = tl.zeros((TILE, TILE), ACC)
-    values_0 = tl.zeros((TILE, TILE), ACC)
-    values_1 = tl.zeros((TILE, TILE), ACC)
+    sums_0 = tl.zeros((TILE, COUNT), ACC)
+    sums_1 = tl.zeros((TILE, COUNT), ACC)
+    values_0 = tl.zeros((TILE, COUNT), ACC)
+    values_1 = tl.zeros((TILE, COUNT), ACC)
     for i in range(band_tiles if OF_QUERY else query_tiles):
-        t = tile if OF_QUERY else i
-        j = i if OF_QUERY else tile
-        if tl.load(some + (p * query_tiles + t) * band_tiles + j) != 0:
-            ds = tile_of(ds_band, p, t, j, band, sizes, OF_QUERY)
-            step = i * (PADDED * TILE)
-            careful = True
+        if OF_QUERY:
+            of_some = (p * query_tiles + tile) * band_tiles + i
+        else:
+            of_some = (p * query_tiles + i) * band_tiles + tile
+        if tl.load(some + of_some) != 0:
+            careful, paired = True, False
             if own.exponentials is not None:
                 highest = tl.load(other.bounds + (of_other + i) * 2)
                 other_size = tl.load(other.bounds + (of_other + i) * 2 + 1)
@@ -202,26 +209,32 @@ def feature_sums(
                 careful = (widest > WIDE) | (bounds + highest == float("inf"))
                 if WITH_WEIGHT:
                     careful = careful | (size + other_size < SMALL)
-                if careful == 0:
-                    x = tl.fma(tl.load(e_column) * tl.load(at_c), tl.load(e_row + step), 1.0)
-                    y = tl.load(e_column + TILE) * tl.load(at_c + 1)
-                    y = tl.fma(y, tl.load(e_row + step + TILE), 1.0)
-                    if bounds + highest <= PAIRED:  # one reciprocal for both
-                        r = reciprocal(x * y)
-                        of_x, of_y = y * r, x * r
-                    else:
-                        of_x, of_y = reciprocal(x), reciprocal(y)
-                    sums_0, values_0 = _by_reciprocal(of_x, ds, sums_0, values_0, WITH_WEIGHT)
-                    sums_1, values_1 = _by_reciprocal(of_y, ds, sums_1, values_1, WITH_WEIGHT)
-            if careful:
-                sums_0, values_0 = _by_pair(
-                    column, row + step, 0, ds, sums_0, values_0, slope, sign_0,
-                    PAIR, OF_QUERY, WITH_WEIGHT,
-                )  # fmt: skip
-                sums_1, values_1 = _by_pair(
-                    column, row + step, 1, ds, sums_1, values_1, slope, sign_1,
-                    PAIR, OF_QUERY, WITH_WEIGHT,
-                )  # fmt: skip
+                # With values of the pair as well, instructions are the limit, not reciprocals.
+                paired = bounds + highest <= PAIRED
+            for part in tl.static_range(TILE // COUNT):
+                start = i * TILE + part * COUNT
+                ds = part_of(ds_band, p, tile * TILE, start, band, sizes, COUNT, OF_QUERY)
+                step = i * (PADDED * TILE) + part * COUNT
+                if own.exponentials is not None:
+                    if careful == 0:
+                        x = tl.fma(own_0, tl.load(e_row + step), 1.0)
+                        y = tl.fma(own_1, tl.load(e_row + step + TILE), 1.0)
+                        if paired and not WITH_WEIGHT:  # one reciprocal for both
+                            r = reciprocal(x * y)
+                            r_x, r_y = y * r, x * r
+                        else:
+                            r_x, r_y = reciprocal(x), reciprocal(y)
+                        sums_0, values_0 = _by_reciprocal(r_x, ds, sums_0, values_0, WITH_WEIGHT)
+                        sums_1, values_1 = _by_reciprocal(r_y, ds, sums_1, values_1, WITH_WEIGHT)
+                if careful:
+                    sums_0, values_0 = _by_pair(
+                        column, row + step, 0, ds, sums_0, values_0, slope, sign_0,
+                        PAIR, OF_QUERY, WITH_WEIGHT,
+                    )  # fmt: skip
+                    sums_1, values_1 = _by_pair(
+                        column, row + step, 1, ds, sums_1, values_1, slope, sign_1,
+                        PAIR, OF_QUERY, WITH_WEIGHT,
+                    )  # fmt: skip
     if OF_QUERY:
         rows, count = tile * TILE + o, sizes.queries
     else:
@@ -277,7 +290,7 @@ def matrix_sums(
         t = tile if OF_QUERY else i
         j = i if OF_QUERY else tile
         if tl.load(some + (p * query_tiles + t) * band_tiles + j) != 0:
-            x = tile_of(band_of, p, t, j, band, sizes, OF_QUERY)
+            x = part_of(band_of, p, tile * TILE, i * TILE, band, sizes, TILE, OF_QUERY)
             y = others + (p * 0 + i) * TILE * finite.padded
             total = add_product(total, x, y, finite.padded, columns, PRECISION)
             if tl.load(finite.odd + of_others + i) != 0:
