@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from anyscore.ops import Array, Ops
 
@@ -20,10 +21,37 @@ class Pair:
 
     name: what kernels know it by.
     value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
+    triton: the value and its partial derivatives as three `@triton.jit` functions of a and b, which
+        PyTorch on a GPU needs for a pair that is not among ours; see docs/gpu.md.
+
+    Raises ValueError: another pair has that name.
     """
 
     name: str
     value: Callable[[Ops, Array, Array], Array]
+    triton: tuple[Any, Any, Any] | None = None
+
+    def __post_init__(self) -> None:
+        known = _KNOWN.setdefault(self.name, self)
+        if _place(known.value) != _place(self.value):
+            raise ValueError(
+                f"there is a pair {self.name!r} already, of {'.'.join(_place(known.value))}: "
+                "choose another name."
+            )
+        _KNOWN[self.name] = self  # the latest definition, as in a notebook
+
+
+_KNOWN: dict[str, Pair] = {}
+
+
+def _place(function: Any) -> tuple[str, str]:
+    """Where a function is defined."""
+    return str(function.__module__), str(getattr(function, "__qualname__", function))
+
+
+def pair_named(name: str) -> Pair:
+    """The pair of that name: operators of a framework take no more of it."""
+    return _KNOWN[name]
 
 
 def _product(xp: Ops, a: Array, b: Array) -> Array:

@@ -43,8 +43,8 @@ class Route:
 class Seam(Protocol):
     """What a framework adds to the shared path: one file in `seams/`."""
 
-    def routes(self) -> tuple[Route, ...]:
-        """Its fused implementations, the preferred one first."""
+    def routes(self, task: Task) -> tuple[Route, ...]:
+        """Its fused implementations for where the tensors of a task are, the preferred first."""
 
     def differentiable(self, tensors: Iterable[Array]) -> bool:
         """Whether derivatives with respect to any of these may be asked for."""
@@ -83,7 +83,7 @@ def choose(
     if impl == "reference":
         return Plan("reference", "asked for"), None
     obstacles = []
-    for route in seam.routes():
+    for route in seam.routes(task):
         obstacle = route.usable(task, dropout, return_lse)
         if obstacle is None:
             return Plan(route.name, "fused, and keeps the contract"), route

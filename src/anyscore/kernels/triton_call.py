@@ -178,7 +178,7 @@ class Call:
         padded = columns.count * columns.blocks
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
         odd = x.new_empty((n * h, tiles), dtype=torch.int32)
-        triton_panels.finite[tiles, n * h](
+        triton_panels.finite[(tiles * n * h,)](
             operand(x, h), copy, odd, h, count, width, tiles, padded
         )
         return Rows(copy, odd, *self.inputs.shared(n, h), tiles, padded)
@@ -205,7 +205,7 @@ class Call:
     def _shift(self) -> Tensor:
         n, h, keys, _ = self.b.shape
         shift = self.b.new_empty((n, h, self.padded), dtype=torch.float32)
-        triton_panels.shifts[self.padded // BLOCK, n * h](
+        triton_panels.shifts[(self.padded // BLOCK * n * h,)](
             operand(self.b, h), shift, h, keys, self.width, self.padded
         )
         return shift
@@ -217,14 +217,14 @@ class Call:
         features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)
         exponentials = bounds = None
         sizes = h, rows, self.width, tiles, self.padded
-        triton_panels.fill[tiles, n * h](source, features, *sizes)
+        triton_panels.fill[(tiles * n * h,)](source, features, *sizes)
         if self.exponentials:
             exponentials = torch.empty_like(features)
             bounds = x.new_empty((n * h, tiles, 2), dtype=torch.float32)
             w = self.weights
             stride = 4 * self.padded
             table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
-            triton_panels.exponentials[tiles, n * h](
+            triton_panels.exponentials[(tiles * n * h,)](
                 source, exponentials, bounds, table, operand(self.shift, h), *sizes,
                 OF_QUERY=of_query,
             )  # fmt: skip

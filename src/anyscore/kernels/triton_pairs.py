@@ -105,3 +105,11 @@ LEAKY_RELU = Functions(_leaky_relu, _d_leaky_relu, _d_leaky_relu)
 ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b)
 SQUARED = Functions(_squared, _d_squared_a, _d_squared_b)
 PRODUCT = Functions(_product, _second, _first, is_product=True)
+BY_NAME = {
+    "tanh": TANH,
+    "leaky_relu": LEAKY_RELU,
+    "absolute": ABSOLUTE,
+    "squared": SQUARED,
+    "product": PRODUCT,
+}
+"""Those of `anyscore.factors`."""

@@ -30,7 +30,7 @@ ORDINARY = tl.constexpr(2.0**20)
 @triton.jit
 def fill(x, panels, heads, rows, width, tiles, padded):
     """panels (problems, tiles, padded, 64) of x (rows, width); 0 beyond them. One tile a program."""
-    tile, p = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
     source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
     target = panels + (p * tiles + tile) * padded * TILE + tl.arange(0, TILE)[:, None]
@@ -43,7 +43,8 @@ def fill(x, panels, heads, rows, width, tiles, padded):
 @triton.jit
 def shifts(b, shift, heads, rows, width, padded):
     """shift (problems, padded): the middle of each feature of b (rows, width), of finite ones."""
-    first, p = tl.program_id(0) * BLOCK, tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) % (padded // BLOCK) * BLOCK
+    p = (tl.program_id(0) // (padded // BLOCK)).to(tl.int64)
     r, f = tl.arange(0, TILE), first + tl.arange(0, BLOCK)
     low = tl.full((TILE, BLOCK), float("inf"), tl.float32)
     high = tl.full((TILE, BLOCK), float("-inf"), tl.float32)
@@ -114,7 +115,7 @@ def exponentials(
     bounds (problems, tiles, 2): the largest exponent, 2σ(a + c) + ln C or 2σ(b − c), and the
     largest |a + c| or |b − c|; ∞ if something is not finite. Features beyond the last add 1/C.
     """
-    tile, p = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
     source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
     target = panels + (p * tiles + tile) * padded * TILE + tl.arange(0, TILE)[:, None]
@@ -151,7 +152,7 @@ def finite(x, copy, odd, heads, rows, width, tiles, padded):
     """copy (problems, tiles · 64, padded) of x (rows, width), 0 for what is not finite or not
     there; odd (problems, tiles): 1 where some entry is not finite. One tile a program.
     """
-    tile, p = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
     source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
     target = copy + (p * tiles * TILE + r[:, None].to(tl.int64)) * padded

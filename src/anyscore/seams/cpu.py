@@ -9,13 +9,12 @@ from typing import Any, cast
 
 from anyscore import definition
 from anyscore.checks import Sizes
-from anyscore.factors import Factors
+from anyscore.factors import Factors, pair_named
 from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
 from anyscore.ops import Array, Ops
 from anyscore.task import Task
 
-_PAIRS = {pair.name: pair for pair in cpu.PAIRS}
 _EVERYTHING = Attendable()
 
 
@@ -70,7 +69,7 @@ def by_definition(
     """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
     a, b, weight, key_bias, value = inputs
     task = Task(
-        Factors(a, b, _PAIRS[settings.pair], weight, settings.scale, key_bias=key_bias),
+        Factors(a, b, pair_named(settings.pair), weight, settings.scale, key_bias=key_bias),
         value,
         mask if mask.some else None,
         zeroed=not mask.some,

@@ -131,7 +131,7 @@ def _odd(x: Array) -> str | None:
     return None if _xp.dtype(x) in DTYPES else f"a factor of the score is {_xp.dtype(x)}"
 
 
-def routes() -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Route, ...]:
     return _ROUTES
 
 

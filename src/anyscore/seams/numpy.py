@@ -59,7 +59,7 @@ def _weights(task: Task, lse: Array) -> Array:
     return attended.astype(task.dtype, copy=False)
 
 
-def routes() -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Route, ...]:
     return _ROUTES
 
 

@@ -55,7 +55,7 @@ def pack_keys(f: Factors) -> Array | None:
     return host.pack_keys(f.pair.name, _array(f.b)) if _elsewhere(f.b) is None else None
 
 
-def routes() -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Route, ...]:
     return _ROUTES
 
 

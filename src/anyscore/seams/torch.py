@@ -1,4 +1,4 @@
-"""PyTorch: autocasting, the generator, SDPA where it keeps the contract, and the C++ core."""
+"""PyTorch: autocasting, the generator, SDPA where it keeps the contract, and the kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from anyscore.factors import PRODUCT, Factors
 from anyscore.kernels import cpu
 from anyscore.routes import Route
-from anyscore.seams import torch_cpu
+from anyscore.seams import torch_cpu, torch_triton
 from anyscore.seams.torch_cpu import pack_keys
 from anyscore.seams.torch_modes import (
     differentiable,
@@ -87,8 +87,10 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:
     return output + (0 * a).sum(-1, keepdim=True), None
 
 
-_ROUTES = Route("sdpa", _usable, _run), torch_cpu.ROUTE
+_SDPA = Route("sdpa", _usable, _run)
+_ROUTES = _SDPA, torch_cpu.ROUTE
+_ON_GPU = _SDPA, torch_triton.ROUTE
 
 
-def routes() -> tuple[Route, ...]:
-    return _ROUTES
+def routes(task: Task) -> tuple[Route, ...]:
+    return _ON_GPU if task.value.is_cuda else _ROUTES

@@ -1,4 +1,6 @@
-"""The C++ core for PyTorch, differentiable: first order by its own backward, higher by definition.
+"""The kernels under PyTorch, differentiable: first order by their backward, higher by definition.
+
+The operators run what the device of the tensors has: the C++ core here, Triton in `torch_triton`.
 
 Forward mode raises NotImplementedError, as in every autograd.Function without a `jvp`.
 """
@@ -106,7 +108,7 @@ class _Backward(torch.autograd.Function):
         def gradients(d_output: Tensor, d_lse: Tensor, *xs: Tensor) -> Any:
             return torch.func.vjp(run, *xs)[1]((d_output, d_lse))
 
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(inputs[0].device.type, enabled=False):
             xs = [d_output, d_lse, *(inputs[i] for i in present)]
             again = torch.func.vjp(gradients, *xs)[1]
             d_output, d_lse, *found = again(tuple(grads[i] for i in present))
@@ -134,7 +136,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     return None
 
 
-def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
+def run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
     (f, mask), sizes = unpack(task), task.sizes
     args = (
         f.pair.name, f.a, f.b, f.weight, f.key_bias, task.value, mask.start, mask.stop, mask.keep,
@@ -148,7 +150,7 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
     return output.to(task.value.dtype), lse
 
 
-def _weights(task: Task, lse: Tensor) -> Tensor:
+def weights_of(task: Task, lse: Tensor) -> Tensor:
     f, mask = unpack(task)
     weights: Tensor = torch_ops.weights(
         f.pair.name, f.a, f.b, f.weight, f.key_bias, mask.start, mask.stop, mask.keep, lse,
@@ -158,7 +160,7 @@ def _weights(task: Task, lse: Tensor) -> Tensor:
     return (weights / torch.where(total == 0, 1.0, total)).to(getattr(torch, task.dtype))
 
 
-ROUTE = Route("cpu", _usable, _run, _weights)
+ROUTE = Route("cpu", _usable, run, weights_of)
 
 
 def pack_keys(f: Factors) -> Tensor | None:

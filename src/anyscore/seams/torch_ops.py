@@ -1,4 +1,6 @@
-"""The C++ core as PyTorch operators `anyscore::forward`, `::backward` and `::weights`.
+"""The kernels as PyTorch operators `anyscore::forward`, `::backward` and `::weights`.
+
+On the CPU they run the C++ core, on a GPU Triton, which is imported then.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
 those are for `torch_cpu`. Settings are plain numbers: scale, groups (query heads per key/value
@@ -10,6 +12,8 @@ are: the backward needs it so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,11 +39,16 @@ _library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-unty
 _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
+def _on_gpu(name: str, *args: Any) -> Any:
+    return getattr(import_module("anyscore.seams.torch_triton"), name)(*args)
+
+
 def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> Callable[..., Any]:
     """Defined by hand: torch.library.custom_op costs 9 µs more a call."""
     tags = (torch.Tag.pt2_compliant_tag,)
     _library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
     _library.impl(name, cpu, "CPU")  # type: ignore[no-untyped-call]
+    _library.impl(name, partial(_on_gpu, name), "CUDA")  # type: ignore[no-untyped-call]
     full = f"anyscore::{name}"
     torch.library.register_fake(full, fake, lib=_library)
     torch.library.register_vmap(full, batched, lib=_library)

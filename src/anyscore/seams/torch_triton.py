@@ -1,0 +1,119 @@
+"""The Triton kernels for PyTorch on NVIDIA GPUs, as what the operators of `torch_ops` run there."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.factors import Factors, pair_named
+from anyscore.ops import DTYPES
+from anyscore.routes import Route
+from anyscore.seams import torch_cpu, torch_ops
+from anyscore.seams.cpu import tensors
+from anyscore.seams.torch_modes import is_compiling, is_forward_mode, is_wrapper
+from anyscore.seams.torch_ops import Maybe
+from anyscore.task import Task
+
+_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+_PAIRS = "product", "tanh", "leaky_relu", "absolute", "squared"
+_LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
+
+
+@cache
+def _problem() -> str | None:
+    """Why no GPU of this machine runs the kernels, None if some may."""
+    if torch.version.hip:
+        return "it is for NVIDIA GPUs"
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install triton"
+    return None
+
+
+@cache
+def _device_problem(index: int) -> str | None:
+    capability = torch.cuda.get_device_capability(index)
+    if capability >= _LEAST:
+        return None
+    return f"it needs compute capability 8.0, and the device has {capability[0]}.{capability[1]}"
+
+
+def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+    f = task.score
+    if not isinstance(f, Factors):
+        return "the score is a callable"
+    if f.pair.name not in _PAIRS and f.pair.triton is None:
+        return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
+    if not isinstance(f.scale, Real):
+        return "the scale of the score is not a number"
+    xs = tensors(f)
+    for x in xs:
+        if not x.is_cuda:
+            return f"it runs on GPUs, and the tensors are on {x.device}"
+        if x.dtype not in _DTYPES:
+            return f"a factor of the score is {x.dtype}"
+    if _problem() is not None:
+        return _problem()
+    if is_forward_mode():
+        return "forward mode does not reach into it"
+    if not is_compiling() and any(map(is_wrapper, xs)):
+        return "the tensors are made of other tensors"
+    return _device_problem(f.a.device.index)
+
+
+ROUTE = Route("triton", _usable, torch_cpu.run, torch_cpu.weights_of)
+
+
+def _functions(name: str) -> Any:
+    pairs = import_module("anyscore.kernels.triton_pairs")
+    own = pair_named(name).triton
+    return pairs.BY_NAME[name] if own is None else pairs.Functions(*own)
+
+
+def _kernels() -> Any:
+    return import_module("anyscore.kernels.triton")
+
+
+def forward(
+    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
+    scale: float, groups: int, dropout: float, period: int, lead: list[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    sums = torch_ops.accumulation(a, b, weight, key_bias, value)
+    with torch.cuda.device_of(a):
+        found: tuple[Tensor, Tensor] = _kernels().forward(
+            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed, scale, groups,
+            dropout, period, tuple(lead), sums,
+        )  # fmt: skip
+    return found
+
+
+def backward(
+    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
+    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe,
+    output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
+    scale: float, groups: int, dropout: float, period: int, lead: list[int],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    with torch.cuda.device_of(a):
+        found = _kernels().backward(
+            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed,
+            output.contiguous(), lse.contiguous(), d_output, d_lse, scale, groups, dropout, period,
+            tuple(lead),
+        )  # fmt: skip
+    return tuple(lse.new_empty(0) if x is None else x for x in found)
+
+
+def weights(
+    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe,
+    start: Maybe, stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
+) -> Tensor:  # fmt: skip
+    with torch.cuda.device_of(a):
+        found: Tensor = _kernels().weights(
+            _functions(pair), a, b, weight, key_bias, start, stop, keep, lse, scale, groups
+        )
+    return found

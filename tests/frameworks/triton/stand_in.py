@@ -1,0 +1,29 @@
+"""A pytest plugin: the Triton kernels, interpreted on the CPU, in the place of the C++ core.
+
+Whatever is tested of the core under PyTorch is then tested of them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
+
+from anyscore.seams import torch, torch_ops, torch_triton
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that an operator is overridden
+    for _name in ("forward", "backward", "weights"):
+        _kernel = getattr(torch_triton, _name)
+        torch_ops._library.impl(_name, _kernel, "CPU", allow_override=True)
+torch_ops.is_watched = lambda *args: True  # never past the operator
+torch.pack_keys = lambda f: None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The interpreter divides by 0, and NumPy says so.
+    config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton")
