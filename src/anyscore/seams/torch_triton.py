@@ -105,7 +105,11 @@ def backward(
             output.contiguous(), lse.contiguous(), d_output, d_lse, scale, groups, dropout, period,
             tuple(lead),
         )  # fmt: skip
-    return tuple(lse.new_empty(0) if x is None else x for x in found)
+    inputs = a, b, weight, key_bias, value
+    return tuple(
+        lse.new_empty(0) if x is None or d is None else d.to(x.dtype)
+        for x, d in zip(inputs, found, strict=True)
+    )
 
 
 def weights(
