@@ -19,6 +19,7 @@ from anyscore.kernels.triton_call import (
     Columns,
     Inputs,
     dropout_of,
+    launch,
     operand,
     round_up,
     tiles_of,
@@ -51,16 +52,24 @@ def forward(
         _few(pair, inputs, value, dropped, scale, output, lse)
         return output, lse
     call = Call(pair, inputs, scale, sums)
-    finite = call.rows(value, value.dtype if value.dtype in HALF else sums)
-    grid = (inputs.problems * call.query_tiles * columns.blocks,)
-    triton_forward.forward[grid](
-        call.of_queries, call.of_keys, call.weights, inputs.bias, finite, inputs.mask, dropped, output,
-        lse, inputs.sizes, scale, 0.0, columns.blocks, **call.options, D_V=d_v, COLUMNS=columns.count,
-        PRECISION=call.precision,
+    finite = call.rows(inputs.two(value, 2), value.dtype if value.dtype in HALF else sums)
+    grid = inputs.problems * call.query_tiles * columns.blocks
+    launch(
+        triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
+        finite, inputs.mask, dropped, output, lse, inputs.sizes, scale, 0.0, columns.blocks,
+        **call.options, D_V=d_v, COLUMNS=columns.count, PRECISION=call.precision,
     )  # fmt: skip
     if d_v:
-        triton_forward.forward_odd[grid](
-            inputs.operand(value, 2), finite, inputs.mask, output, inputs.sizes, D_V=d_v, COLUMNS=columns.count
+        launch(
+            triton_forward.forward_odd,
+            grid,
+            inputs.operand(value, 2),
+            finite,
+            inputs.mask,
+            output,
+            inputs.sizes,
+            D_V=d_v,
+            COLUMNS=columns.count,
         )
     return output, lse
 
@@ -77,13 +86,23 @@ def _few(
     tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
     sums = lse.new_empty((rows, splits, d_v))
     weight = None if inputs.weight is None else inputs.operand(inputs.weight, 1)
-    triton_few.few_queries[(rows * splits * columns.blocks,)](
-        inputs.operand(inputs.a, 2), inputs.operand(inputs.b, 2), weight, inputs.bias,
-        inputs.operand(value, 2), inputs.mask, dropped, tops, totals, sums, sizes, scale, chunk,
+    launch(
+        triton_few.few_queries, rows * splits * columns.blocks, inputs.operand(inputs.a, 2),
+        inputs.operand(inputs.b, 2), weight, inputs.bias, inputs.operand(value, 2), inputs.mask, dropped, tops, totals, sums, sizes, scale, chunk,
         splits, PAIR=pair, WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
-    triton_few.combine[(rows * columns.blocks,)](
-        tops, totals, sums, output, lse, splits, dropped.scale, D_V=d_v, COLUMNS=columns.count
+    launch(
+        triton_few.combine,
+        rows * columns.blocks,
+        tops,
+        totals,
+        sums,
+        output,
+        lse,
+        splits,
+        dropped.scale,
+        D_V=d_v,
+        COLUMNS=columns.count,
     )
 
 
@@ -114,7 +133,8 @@ def backward(
         "value": lse.new_zeros((problems, keys, d_v)),
     }
     delta = (output * d_output).sum(-1) - d_lse
-    values, d_outputs = call.rows(value, kind), call.rows(d_output, kind)
+    values = call.rows(inputs.two(value, 2), kind)
+    d_outputs = call.rows(inputs.two(d_output, 2), kind)
     others = {}
     if pair.is_product:
         others = {"a": (call.rows(call.b, lse.dtype), operand(call.b, inputs.heads))}
@@ -122,7 +142,8 @@ def backward(
     for first in range(0, keys, band):
         size = min(band, keys - first)
         part = some, first, size, inputs.sizes
-        triton_backward.weights_and_gradients[(problems * tiles * tiles_of(size),)](
+        launch(
+            triton_backward.weights_and_gradients, problems * tiles * tiles_of(size),
             call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
             dropout_of(dropout, seed, period), lse, values, d_outputs, delta, weights, d_scores,
             *part, scale, 0.0, **call.options, COLUMNS=Columns(d_v).count,
@@ -137,9 +158,9 @@ def backward(
                 continue
             own, other = (call.of_queries, call.of_keys)[:: 1 if of_query else -1]
             count = tiles if of_query else tiles_of(size)
-            triton_backward.feature_sums[(problems * count * -(-width // 2),)](
-                own, other, call.weights, d_scores, some, made[name], made["weight"], first, size,
-                inputs.sizes, scale, **call.options, OF_QUERY=of_query,
+            launch(
+                triton_backward.feature_sums, problems * count * -(-width // 2), own, other,
+                call.weights, d_scores, some, made[name], made["weight"], first, size, inputs.sizes, scale, **call.options, OF_QUERY=of_query,
                 WITH_WEIGHT=of_query and weight is not None,
             )  # fmt: skip
         if key_bias is not None:
@@ -164,8 +185,8 @@ def _matrix_sums(
     columns = Columns(target.shape[-1])
     count = call.query_tiles if of_query else tiles_of(part[2])
     if columns.width:
-        triton_backward.matrix_sums[(target.shape[0] * count * columns.blocks,)](
-            stored, rows, raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
+        launch(
+            triton_backward.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows, raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
             COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
         )  # fmt: skip
 
@@ -181,9 +202,9 @@ def weights(
         return found
     inputs = Inputs(a, b, weight, key_bias, start, stop, keep, tuple(lse.shape[:-1]), groups)
     call = Call(pair, inputs, scale, lse.dtype)
-    triton_backward.weights_and_gradients[
-        (inputs.problems * call.query_tiles * call.key_tiles,)
-    ](
+    launch(
+        triton_backward.weights_and_gradients,
+        inputs.problems * call.query_tiles * call.key_tiles,
         call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
         dropout_of(0.0, None, 1), lse.contiguous(), None, None, None, found, None, None, 0, keys,
         inputs.sizes, scale, 0.0, **call.options, COLUMNS=TILE, PRECISION=call.precision,

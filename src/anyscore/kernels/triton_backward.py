@@ -246,7 +246,9 @@ def feature_sums(
     if WITH_WEIGHT:
         target = d_weight + (p * tiles + tile) * WIDTH + feature
         total = tl.sum(tl.sum(values_0, 1), 0) * scale
-        tl.store(target, tl.load(target) + (total if own.exponentials is None else total * 4 * sign_0))
+        tl.store(
+            target, tl.load(target) + (total if own.exponentials is None else total * 4 * sign_0)
+        )
         if feature + 1 < WIDTH:
             total = tl.sum(tl.sum(values_1, 1), 0) * scale
             if own.exponentials is not None:

@@ -26,6 +26,11 @@ LEAST_BAND = 256
 _NOTHING = Operand(None, 0, 0, 1, 0, 0)
 
 
+def launch(kernel: Any, programs: int, *args: Any, **constant: Any) -> None:
+    """Products and sums are fused whatever the default of Triton is: counts rest on it."""
+    kernel[(programs,)](*args, **constant, enable_fp_fusion=True)
+
+
 def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
@@ -84,7 +89,9 @@ class Inputs:
 
     @cached_property
     def mask(self) -> Mask:
-        rows = [x if x is None else self.operand(x, 1, of_rows=True) for x in (self.start, self.stop)]
+        rows = [
+            x if x is None else self.operand(x, 1, of_rows=True) for x in (self.start, self.stop)
+        ]
         keep = self.keep
         return Mask(*rows, keep if keep is None else self.operand(keep.view(torch.uint8), 2))
 
@@ -171,15 +178,23 @@ class Call:
         self.of_keys = self._panels(self.b, *of_b, of_query=False)
 
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
-        """The rows of x (..., rows, columns), in the dtype that they are multiplied in."""
-        x = self.inputs.two(x, 2)
+        """The rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
         n, h, count, width = x.shape
         columns, tiles = Columns(width), tiles_of(count)
         padded = columns.count * columns.blocks
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
         odd = x.new_empty((n * h, tiles), dtype=torch.int32)
-        triton_panels.finite[(tiles * n * h,)](
-            operand(x, h), copy, odd, h, count, width, tiles, padded
+        launch(
+            triton_panels.finite,
+            tiles * n * h,
+            operand(x, h),
+            copy,
+            odd,
+            h,
+            count,
+            width,
+            tiles,
+            padded,
         )
         return Rows(copy, odd, *self.inputs.shared(n, h), tiles, padded)
 
@@ -196,8 +211,7 @@ class Call:
         n, h = (1, 1) if w is None else w.shape[:2]
         table = self.a.new_empty((n * h, 4, self.padded), dtype=self.sums)
         constants = self.a.new_empty((n * h, 2), dtype=self.sums)
-        triton_panels.coefficients[(n * h,)](
-            _NOTHING if w is None else operand(w, h), table, constants, h, self.width, self.padded,
+        launch(triton_panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table, constants, h, self.width, self.padded,
             self.scale,
         )  # fmt: skip
         return Weights(table, constants, *self.inputs.shared(n, h))
@@ -205,8 +219,15 @@ class Call:
     def _shift(self) -> Tensor:
         n, h, keys, _ = self.b.shape
         shift = self.b.new_empty((n, h, self.padded), dtype=torch.float32)
-        triton_panels.shifts[(self.padded // BLOCK * n * h,)](
-            operand(self.b, h), shift, h, keys, self.width, self.padded
+        launch(
+            triton_panels.shifts,
+            self.padded // BLOCK * n * h,
+            operand(self.b, h),
+            shift,
+            h,
+            keys,
+            self.width,
+            self.padded,
         )
         return shift
 
@@ -217,15 +238,14 @@ class Call:
         features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)
         exponentials = bounds = None
         sizes = h, rows, self.width, tiles, self.padded
-        triton_panels.fill[(tiles * n * h,)](source, features, *sizes)
+        launch(triton_panels.fill, tiles * n * h, source, features, *sizes)
         if self.exponentials:
             exponentials = torch.empty_like(features)
             bounds = x.new_empty((n * h, tiles, 2), dtype=torch.float32)
             w = self.weights
             stride = 4 * self.padded
             table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
-            triton_panels.exponentials[(tiles * n * h,)](
-                source, exponentials, bounds, table, operand(self.shift, h), *sizes,
+            launch(triton_panels.exponentials, tiles * n * h, source, exponentials, bounds, table, operand(self.shift, h), *sizes,
                 OF_QUERY=of_query,
             )  # fmt: skip
         return Panels(features, exponentials, bounds, *self.inputs.shared(n, h), tiles)

@@ -115,9 +115,7 @@ def _denominator(a, b, c, f: tl.constexpr, CLAMPED: tl.constexpr):
 
 
 @triton.jit
-def by_exponentials(
-    a, b, c, total, width, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr
-):
+def by_exponentials(a, b, c, total, width, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
     """total + Σ_f 1/(c_f + a_f b_f), one reciprocal for AT_ONCE features; pointers as above.
 
     N/D of n terms takes another: (N x + D) / (D x).
@@ -181,5 +179,7 @@ def tile_scores(
             total = by_feature(column, row, w, total, PAIR.value, ones, 1)
             factor = -tl.load(weights.constants + of_w * 2)
             constant = tl.load(weights.constants + of_w * 2 + 1)
-            total = total * tl.where(free | near, factor, 1.0) - tl.where(free | near, 0.0, constant)
+            total = total * tl.where(free | near, factor, 1.0) - tl.where(
+                free | near, 0.0, constant
+            )
     return total

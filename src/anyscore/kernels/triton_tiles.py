@@ -151,9 +151,7 @@ def kept(dropout, p, rows, columns):
         zero.to(tl.uint32) + (counter >> 32).to(tl.uint32),
     )
     word = (columns % 4)[None, :]
-    drawn = tl.where(
-        word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four)
-    )
+    drawn = tl.where(word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four))
     return drawn > dropout.last.to(tl.uint32)
 
 

@@ -122,7 +122,8 @@ def compile(
         constants[(names.index(name),)] = x
     source = ASTSource(kernel, types, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
-    return read(triton.compile(source, target=target, options={"num_warps": warps}).asm["cubin"])
+    settings = {"num_warps": warps, "enable_fp_fusion": True}
+    return read(triton.compile(source, target=target, options=settings).asm["cubin"])
 
 
 def read(cubin: bytes) -> Compiled:

@@ -64,7 +64,9 @@ def score_of(name: str, rng: np.random.Generator, heads: int, d: int, scale: flo
         "squared": lambda: Gaussian(np.full(heads, number)),
         "absolute": lambda: Laplace(2.5 * float(scale)),
         "product": lambda: Bilinear(np.eye(d, dtype=np.float32), float(scale**-2)),
-        "product with biases": lambda: Trilinear(*(rng.standard_normal((3, d)) / scale).astype("f4")),
+        "product with biases": lambda: Trilinear(
+            *(rng.standard_normal((3, d)) / scale).astype("f4")
+        ),
     }[name]()
 
 
@@ -122,9 +124,7 @@ def derivatives(
     inputs: dict[str, Tensor], output: Tensor, lse: Tensor, sides: list[np.ndarray]
 ) -> dict[str, Tensor]:
     grads = [torch.tensor(x).to(y.dtype) for x, y in zip(sides, (output, lse), strict=True)]
-    found = torch.autograd.grad(
-        [output, lse], list(inputs.values()), grads, materialize_grads=True
-    )
+    found = torch.autograd.grad([output, lse], list(inputs.values()), grads, materialize_grads=True)
     return dict(zip(inputs, found, strict=True))
 
 

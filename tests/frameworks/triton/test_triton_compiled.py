@@ -1,0 +1,140 @@
+"""Ahead-of-time compilation for Ampere and Hopper, without a GPU: what kernels need and issue.
+
+The launches are those that the host code makes, recorded. Not for the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.jit import JITFunction
+
+from anyscore.kernels import triton, triton_pairs
+from sass import Compiled, compile
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
+)
+
+CHIPS = pytest.mark.parametrize("chip", [80, 90])
+WARPS = 4
+PER_THREAD = 64 * 64 // (32 * WARPS)
+"""Pairs of a query and a key of a tile that each thread has."""
+
+Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """What would have been launched."""
+    found: list[Launch] = []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        assert all(isinstance(n, int) and n > 0 for n in grid)
+        assert options.pop("enable_fp_fusion")
+        found.append((self, args, options))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return found
+
+
+def name_of(launch: Launch) -> str:
+    return str(launch[0].fn.__name__)
+
+
+def call(
+    pair: Any, dtype: torch.dtype = torch.bfloat16, *, queries: int = 256, width: int = 64,
+    d_v: int = 64, weight: bool = True, bias: bool = False, keep: bool = False,
+    dropout: float = 0.0, features: torch.dtype = torch.float32, backward: bool = False,
+) -> None:  # fmt: skip
+    """A forward of (2, 4) problems of 256 keys, or a backward."""
+    lead, keys = (2, 4), 256
+    a, b = torch.zeros(*lead, queries, width), torch.zeros(*lead, keys, width)
+    value = torch.zeros(*lead, keys, d_v, dtype=dtype)
+    wide = dtype == torch.float64
+    features = dtype if wide else features
+    sums = torch.float64 if wide else torch.float32
+    inputs = (
+        pair, a.to(features), b.to(features), torch.zeros(width, dtype=sums) if weight else None,
+        torch.zeros(*lead, keys) if bias else None, value, None,
+        torch.zeros(2, 1, 1, dtype=torch.int64),
+        torch.zeros(*lead, queries, keys, dtype=torch.bool) if keep else None,
+        torch.zeros((), dtype=torch.int64) if dropout else None,
+    )  # fmt: skip
+    settings = (0.5, 1, dropout, 8, lead)
+    if backward:
+        output = torch.zeros(*lead, queries, d_v, dtype=sums)
+        lse = torch.zeros(*lead, queries, dtype=sums)
+        triton.backward(*inputs, output, lse, output, lse, *settings)
+    else:
+        triton.forward(*inputs, *settings, sums)
+
+
+def compiled(launch: Launch, chip: int) -> Compiled:
+    kernel, args, options = launch
+    return compile(kernel, chip, args, WARPS, **options)
+
+
+def slots(kernel: Compiled, loop: str, width: int) -> float:
+    """Instructions issued for each query, key and feature by tiles that go through a loop."""
+    inner = kernel.count([loop])
+    around = sum(kernel.count(kernel.around(loop)).values())
+    return sum(inner.values()) / (16 * PER_THREAD) + around / (width * PER_THREAD)
+
+
+@CHIPS
+def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
+    """No spills, at most 4.7 and 3.7 instructions an element, half a reciprocal or less."""
+    call(triton_pairs.TANH)
+    (launch,) = (x for x in launches if name_of(x) == "forward")
+    kernel = compiled(launch, chip)
+    assert kernel.stack == 0
+    ways: dict[str, list[tuple[float, float]]] = {"clamped": [], "unclamped": []}
+    for loop in kernel.innermost:
+        inner = kernel.count([loop])
+        elements = 16 * PER_THREAD
+        if inner["MUFU"] in (elements // 2, elements // 4):  # not the careful way
+            way = "clamped" if inner["FMNMX"] else "unclamped"
+            ways[way].append((slots(kernel, loop, 64), inner["MUFU"] / elements))
+    assert all(len(found) == 2 for found in ways.values()), "tiles with a mask, and without"
+    for way, most in (("clamped", 4.7), ("unclamped", 3.7)):
+        issued, reciprocals = min(ways[way])
+        print(f"sm_{chip}, {way}: {issued:.2f} slots, {reciprocals} reciprocals an element")
+        assert issued <= most
+        assert reciprocals <= 0.5
+
+
+PAIRS = pytest.mark.parametrize("name", triton_pairs.BY_NAME)
+
+
+@CHIPS
+@PAIRS
+def test_forward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
+    call(triton_pairs.BY_NAME[name], weight=name != "product", bias=True, dropout=0.1, keep=True)
+    call(triton_pairs.BY_NAME[name], queries=1)
+    for launch in launches:
+        if name_of(launch) not in ("coefficients", "shifts"):
+            assert compiled(launch, chip).stack == 0, name_of(launch)
+
+
+@CHIPS
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_forward_of_other_dtypes_compiles(
+    launches: list[Launch], dtype: torch.dtype, chip: int
+) -> None:
+    for name in ("tanh", "product"):
+        call(triton_pairs.BY_NAME[name], dtype, d_v=80)
+    for launch in launches:
+        assert compiled(launch, chip).registers > 0
+
+
+@CHIPS
+@pytest.mark.parametrize("name", ["tanh", "absolute", "product"])
+def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
+    call(triton_pairs.BY_NAME[name], weight=name == "tanh", dropout=0.1, backward=True)
+    for launch in launches:
+        if "finite" not in name_of(launch):
+            assert compiled(launch, chip).stack == 0, name_of(launch)
