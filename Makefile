@@ -5,9 +5,10 @@ BIN := .venv/bin
 MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check
 PYTEST := pytest -n auto --maxprocesses 8
+WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := jax tensorflow $(KERAS) mxnet chapter
+FRAMEWORKS := jax tensorflow $(KERAS) mxnet triton chapter
 
 .PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare sanitize clean
 
@@ -43,6 +44,13 @@ $(KERAS): keras-%: .venv/dev
 mxnet: .venv/mxnet/dev
 	$(MXNET)/$(PYTEST) --dist loadfile tests/frameworks/mxnet src/anyscore/mxnet
 
+# What the core is tested by, with the interpreted kernels in its place; then compiled ones.
+triton: .venv/dev .venv/triton
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/frameworks/triton
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/test_fused_transforms.py \
+		-k "keeps_to_the_core and not Gaussian or False or autocast or over_masks_and_seeds"
+	$(WITH_TRITON) $(BIN)/$(PYTEST) tests/frameworks/triton/test_triton_compiled.py
+
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
 	$(BIN)/pytest tests/frameworks/chapter -k "not mxnet"
 	$(MXNET)/pytest tests/frameworks/chapter -k mxnet
@@ -63,6 +71,11 @@ clean:
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/pip install $(QUIET) -c constraints.txt torch
 	$(BIN)/pip install $(QUIET) -c constraints.txt -e '.[$*]'
+	touch $@
+
+# Beside the environment, not in it: TensorFlow and Triton abort where both are imported.
+.venv/triton: constraints.txt .venv/dev
+	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ triton
 	touch $@
 
 # MXNet 1.9.1 needs a NumPy that no other framework takes any more. The core is built there for plain

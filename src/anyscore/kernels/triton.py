@@ -88,8 +88,9 @@ def _few(
     weight = None if inputs.weight is None else inputs.operand(inputs.weight, 1)
     launch(
         triton_few.few_queries, rows * splits * columns.blocks, inputs.operand(inputs.a, 2),
-        inputs.operand(inputs.b, 2), weight, inputs.bias, inputs.operand(value, 2), inputs.mask, dropped, tops, totals, sums, sizes, scale, chunk,
-        splits, PAIR=pair, WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
+        inputs.operand(inputs.b, 2), weight, inputs.bias, inputs.operand(value, 2), inputs.mask,
+        dropped, tops, totals, sums, sizes, scale, chunk, splits, PAIR=pair,
+        WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     launch(
         triton_few.combine,
@@ -160,7 +161,8 @@ def backward(
             count = tiles if of_query else tiles_of(size)
             launch(
                 triton_backward.feature_sums, problems * count * -(-width // 2), own, other,
-                call.weights, d_scores, some, made[name], made["weight"], first, size, inputs.sizes, scale, **call.options, OF_QUERY=of_query,
+                call.weights, d_scores, some, made[name], made["weight"], first, size,
+                inputs.sizes, scale, **call.options, OF_QUERY=of_query,
                 WITH_WEIGHT=of_query and weight is not None,
             )  # fmt: skip
         if key_bias is not None:
@@ -186,7 +188,8 @@ def _matrix_sums(
     count = call.query_tiles if of_query else tiles_of(part[2])
     if columns.width:
         launch(
-            triton_backward.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows, raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
+            triton_backward.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows,
+            raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
             COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
         )  # fmt: skip
 

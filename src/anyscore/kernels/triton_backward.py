@@ -24,6 +24,7 @@ from anyscore.kernels.triton_tiles import (
     entry,
     kept,
     problem_of,
+    some_odd,
     span,
 )
 
@@ -215,17 +216,16 @@ def feature_sums(
                 start = i * TILE + part * COUNT
                 ds = part_of(ds_band, p, tile * TILE, start, band, sizes, COUNT, OF_QUERY)
                 step = i * (PADDED * TILE) + part * COUNT
-                if own.exponentials is not None:
-                    if careful == 0:
-                        x = tl.fma(own_0, tl.load(e_row + step), 1.0)
-                        y = tl.fma(own_1, tl.load(e_row + step + TILE), 1.0)
-                        if paired and not WITH_WEIGHT:  # one reciprocal for both
-                            r = reciprocal(x * y)
-                            r_x, r_y = y * r, x * r
-                        else:
-                            r_x, r_y = reciprocal(x), reciprocal(y)
-                        sums_0, values_0 = _by_reciprocal(r_x, ds, sums_0, values_0, WITH_WEIGHT)
-                        sums_1, values_1 = _by_reciprocal(r_y, ds, sums_1, values_1, WITH_WEIGHT)
+                if own.exponentials is not None and careful == 0:
+                    x = tl.fma(own_0, tl.load(e_row + step), 1.0)
+                    y = tl.fma(own_1, tl.load(e_row + step + TILE), 1.0)
+                    if paired and not WITH_WEIGHT:  # one reciprocal for both
+                        r = reciprocal(x * y)
+                        r_x, r_y = y * r, x * r
+                    else:
+                        r_x, r_y = reciprocal(x), reciprocal(y)
+                    sums_0, values_0 = _by_reciprocal(r_x, ds, sums_0, values_0, WITH_WEIGHT)
+                    sums_1, values_1 = _by_reciprocal(r_y, ds, sums_1, values_1, WITH_WEIGHT)
                 if careful:
                     sums_0, values_0 = _by_pair(
                         column, row + step, 0, ds, sums_0, values_0, slope, sign_0,
@@ -288,14 +288,19 @@ def matrix_sums(
         count = sizes.keys - first
     others = finite.data + of_others * TILE * finite.padded
     total = tl.zeros((TILE, COLUMNS), ACC)
-    for i in range(band_tiles if OF_QUERY else query_tiles):
-        t = tile if OF_QUERY else i
-        j = i if OF_QUERY else tile
-        if tl.load(some + (p * query_tiles + t) * band_tiles + j) != 0:
+    of_some, step = some + (p * query_tiles + tile) * band_tiles, 1
+    if not OF_QUERY:
+        of_some, step = some + p * query_tiles * band_tiles + tile, band_tiles
+    others_tiles = band_tiles if OF_QUERY else query_tiles
+    for i in range(others_tiles):
+        if tl.load(of_some + i * step) != 0:
             x = part_of(band_of, p, tile * TILE, i * TILE, band, sizes, TILE, OF_QUERY)
             y = others + (p * 0 + i) * TILE * finite.padded
             total = add_product(total, x, y, finite.padded, columns, PRECISION)
-            if tl.load(finite.odd + of_others + i) != 0:
+    if some_odd(finite.odd + of_others, 0, others_tiles):
+        for i in range(others_tiles):
+            if (tl.load(of_some + i * step) != 0) & (tl.load(finite.odd + of_others + i) != 0):
+                x = part_of(band_of, p, tile * TILE, i * TILE, band, sizes, TILE, OF_QUERY)
                 total = add_odd(
                     total, x != 0, source + (p * 0 + i) * TILE * odd_rows.row, odd_rows.row,
                     odd_rows.column, count - i * TILE, columns, WIDTH,

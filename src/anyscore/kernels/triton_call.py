@@ -41,7 +41,7 @@ def tiles_of(n: int) -> int:
 
 @dataclass(frozen=True)
 class Columns:
-    """How rows of some width are summed: `count` columns a program, a power of 2, `blocks` times."""
+    """How rows of a width are summed: `count` columns a program, a power of 2, `blocks` times."""
 
     width: int
 
@@ -89,11 +89,10 @@ class Inputs:
 
     @cached_property
     def mask(self) -> Mask:
-        rows = [
-            x if x is None else self.operand(x, 1, of_rows=True) for x in (self.start, self.stop)
-        ]
-        keep = self.keep
-        return Mask(*rows, keep if keep is None else self.operand(keep.view(torch.uint8), 2))
+        bounds = self.start, self.stop
+        start, stop = (x if x is None else self.operand(x, 1, of_rows=True) for x in bounds)
+        keep = self.keep if self.keep is None else self.operand(self.keep.view(torch.uint8), 2)
+        return Mask(start, stop, keep)
 
     @cached_property
     def bias(self) -> Operand | None:
@@ -104,7 +103,7 @@ class Inputs:
 
         It is copied only if leading dimensions other than the last broadcast in part.
         """
-        lead, tail = x.shape[: x.dim() - own], x.shape[x.dim() - own :]
+        lead, tail = tuple(x.shape[: x.dim() - own]), tuple(x.shape[x.dim() - own :])
         x = x.reshape(*(1,) * (len(self.front) + 1 - len(lead)), *x.shape)
         front, heads = tuple(x.shape[: len(self.front)]), x.shape[len(self.front)]
         if front != self.front and prod(front) != 1:
@@ -112,7 +111,7 @@ class Inputs:
         return x.reshape(prod(front), heads, *tail)
 
     def operand(self, x: Tensor, own: int, of_rows: bool = False) -> Operand:
-        """x (..., *own dimensions) for a kernel. of_rows: its one dimension is of rows, not columns."""
+        """x (..., *own dimensions) for a kernel. of_rows: its one dimension is rows."""
         x = self.two(x, own)
         return operand(x, self.heads, of_rows)
 
@@ -123,11 +122,15 @@ class Inputs:
     def sum_to(self, x: Tensor, shape: torch.Size) -> Tensor:
         """Gradients of every problem, (problems, *own dimensions), summed to those of an input."""
         own = x.dim() - 1
-        tail, lead = shape[len(shape) - own :], shape[: len(shape) - own]
+        tail, lead = shape[len(shape) - own :], tuple(shape[: len(shape) - own])
         lead = (*(1,) * (len(self.front) + 1 - len(lead)), *lead)
         x = x.reshape(*self.front, lead[-1], self.heads // lead[-1], *tail).sum(len(self.front) + 1)
         axes = [i for i, (n, m) in enumerate(zip(lead, self.front, strict=False)) if n != m]
         return (x.sum(axes) if axes else x).reshape(shape)
+
+
+def _two(x: Tensor) -> tuple[int, int]:
+    return x.shape[0], x.shape[1]
 
 
 def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
@@ -168,12 +171,12 @@ class Call:
         narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
         self.features_dtype = a.dtype if narrow else sums
         self.weights = self._weights()
-        of_a, of_b = self.a.shape[:2], self.b.shape[:2]
+        of_a, of_b = _two(self.a), _two(self.b)
         if self.exponentials:
-            of_a = torch.Size((prod(inputs.front), inputs.heads))
+            of_a = prod(inputs.front), inputs.heads
             self.shift = self._shift()
             if self.weight is not None:
-                of_b = torch.Size(map(max, of_b, self.weight.shape))
+                of_b = max(of_b[0], self.weight.shape[0]), max(of_b[1], self.weight.shape[1])
         self.of_queries = self._panels(self.a, *of_a, of_query=True)
         self.of_keys = self._panels(self.b, *of_b, of_query=False)
 
@@ -200,7 +203,7 @@ class Call:
 
     def band(self, kind: torch.dtype) -> int:
         """How many keys the backward takes at a time: it stores so many weights for each query."""
-        rows = self.inputs.problems * self.inputs.sizes.queries
+        rows: int = self.inputs.problems * self.inputs.a.shape[-2]
         most = BAND_BYTES // (rows * (self.sums.itemsize + kind.itemsize))
         return min(self.key_tiles * TILE, max(most // TILE * TILE, LEAST_BAND))
 
@@ -211,8 +214,9 @@ class Call:
         n, h = (1, 1) if w is None else w.shape[:2]
         table = self.a.new_empty((n * h, 4, self.padded), dtype=self.sums)
         constants = self.a.new_empty((n * h, 2), dtype=self.sums)
-        launch(triton_panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table, constants, h, self.width, self.padded,
-            self.scale,
+        launch(
+            triton_panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
+            constants, h, self.width, self.padded, self.scale,
         )  # fmt: skip
         return Weights(table, constants, *self.inputs.shared(n, h))
 
@@ -245,7 +249,8 @@ class Call:
             w = self.weights
             stride = 4 * self.padded
             table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
-            launch(triton_panels.exponentials, tiles * n * h, source, exponentials, bounds, table, operand(self.shift, h), *sizes,
-                OF_QUERY=of_query,
+            launch(
+                triton_panels.exponentials, tiles * n * h, source, exponentials, bounds, table,
+                operand(self.shift, h), *sizes, OF_QUERY=of_query,
             )  # fmt: skip
         return Panels(features, exponentials, bounds, *self.inputs.shared(n, h), tiles)

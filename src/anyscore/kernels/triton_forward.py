@@ -15,9 +15,9 @@ from anyscore.kernels.triton_tiles import (
     entry,
     kept,
     problem_of,
+    range_of,
     some_odd,
     span,
-    range_of,
     tiles_of,
 )
 

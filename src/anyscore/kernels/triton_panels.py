@@ -29,7 +29,7 @@ ORDINARY = tl.constexpr(2.0**20)
 
 @triton.jit
 def fill(x, panels, heads, rows, width, tiles, padded):
-    """panels (problems, tiles, padded, 64) of x (rows, width); 0 beyond them. One tile a program."""
+    """panels (problems, tiles, padded, 64) of x (rows, width), 0 beyond; one tile a program."""
     tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
     source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row

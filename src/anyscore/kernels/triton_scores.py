@@ -67,7 +67,7 @@ else:
 @triton.jit
 def no_scores(seed, ACC: tl.constexpr):
     """Zeros (64, 64) in the layout of the tensor core's sums. seed: 0.0, unknown when compiled."""
-    if INTERPRETED or ACC != tl.float32:
+    if INTERPRETED or tl.float32 != ACC:
         s = tl.zeros((TILE, TILE), ACC)
     else:
         x = tl.zeros((TILE, 16), tl.bfloat16)
@@ -154,7 +154,8 @@ def tile_scores(
     UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
     if PAIR.is_product:
         total = tl.zeros((TILE, TILE), ACC)
-        STEP: tl.constexpr = 64 if PADDED % 64 == 0 else BLOCK
+        NARROW: tl.constexpr = a.features.dtype.element_ty != ACC
+        STEP: tl.constexpr = 64 if NARROW and PADDED % 64 == 0 else BLOCK
         total = by_product(a.features + at_a, b.features + at_b, total, PADDED, STEP, PRECISION)
         total *= scale * LOG2_E
     else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -69,6 +70,11 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
 ROUTE = Route("triton", _usable, torch_cpu.run, torch_cpu.weights_of)
 
 
+def _device_of(x: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current device."""
+    return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
+
+
 def _functions(name: str) -> Any:
     pairs = import_module("anyscore.kernels.triton_pairs")
     own = pair_named(name).triton
@@ -85,7 +91,7 @@ def forward(
     scale: float, groups: int, dropout: float, period: int, lead: list[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     sums = torch_ops.accumulation(a, b, weight, key_bias, value)
-    with torch.cuda.device_of(a):
+    with _device_of(a):
         found: tuple[Tensor, Tensor] = _kernels().forward(
             _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed, scale, groups,
             dropout, period, tuple(lead), sums,
@@ -99,7 +105,7 @@ def backward(
     output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
     scale: float, groups: int, dropout: float, period: int, lead: list[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    with torch.cuda.device_of(a):
+    with _device_of(a):
         found = _kernels().backward(
             _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed,
             output.contiguous(), lse.contiguous(), d_output, d_lse, scale, groups, dropout, period,
@@ -116,7 +122,7 @@ def weights(
     pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe,
     start: Maybe, stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
 ) -> Tensor:  # fmt: skip
-    with torch.cuda.device_of(a):
+    with _device_of(a):
         found: Tensor = _kernels().weights(
             _functions(pair), a, b, weight, key_bias, start, stop, keep, lse, scale, groups
         )

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from sass import Compiled, compile
 from triton.runtime.jit import JITFunction
 
 from anyscore.kernels import triton, triton_pairs
-from sass import Compiled, compile
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -107,34 +107,37 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
         assert reciprocals <= 0.5
 
 
-PAIRS = pytest.mark.parametrize("name", triton_pairs.BY_NAME)
-
-
 @CHIPS
-@PAIRS
-def test_forward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
-    call(triton_pairs.BY_NAME[name], weight=name != "product", bias=True, dropout=0.1, keep=True)
-    call(triton_pairs.BY_NAME[name], queries=1)
-    for launch in launches:
-        if name_of(launch) not in ("coefficients", "shifts"):
-            assert compiled(launch, chip).stack == 0, name_of(launch)
-
-
-@CHIPS
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_forward_of_other_dtypes_compiles(
-    launches: list[Launch], dtype: torch.dtype, chip: int
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("leaky_relu", {"keep": True}),
+        ("absolute", {"weight": False}),
+        ("squared", {"dropout": 0.1}),
+        ("product", {"weight": False, "bias": True}),
+        ("product", {"weight": False, "features": torch.bfloat16, "dtype": torch.float16}),
+        ("tanh", {"queries": 1}),
+    ],
+)
+def test_forward_never_spills(
+    launches: list[Launch], name: str, options: dict[str, Any], chip: int
 ) -> None:
-    for name in ("tanh", "product"):
-        call(triton_pairs.BY_NAME[name], dtype, d_v=80)
+    call(triton_pairs.BY_NAME[name], **options)
+    for launch in launches:
+        assert compiled(launch, chip).stack == 0, name_of(launch)
+
+
+@pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
+def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
+    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, keep=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
 
 
 @CHIPS
-@pytest.mark.parametrize("name", ["tanh", "absolute", "product"])
+@pytest.mark.parametrize("name", ["tanh", "product"])
 def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
-    call(triton_pairs.BY_NAME[name], weight=name == "tanh", dropout=0.1, backward=True)
+    call(triton_pairs.BY_NAME[name], weight=name == "tanh", backward=True)
     for launch in launches:
-        if "finite" not in name_of(launch):
+        if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 in three TF32 parts
             assert compiled(launch, chip).stack == 0, name_of(launch)

@@ -13,10 +13,10 @@ from torch import Tensor
 import oracle
 import plain
 from anyscore import (
-    GATv2,
     Additive,
     Bilinear,
     Causal,
+    GATv2,
     Gaussian,
     Keys,
     Laplace,

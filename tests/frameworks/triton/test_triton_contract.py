@@ -1,0 +1,174 @@
+"""What the kernels promise beyond numbers: whose pairs, what NaN reaches, the same bits again."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anyscore
+from anyscore import Additive, Causal, Trilinear, attention, plan
+from anyscore.factors import Pair
+from anyscore.kernels import cpu, triton, triton_pairs
+from anyscore.seams import torch_triton
+from samples import normal
+
+PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
+
+
+def tensors(dtype: torch.dtype, grad: bool = True) -> list[torch.Tensor]:
+    """Two heads of two tiles of keys, and weights."""
+    shapes = (1, 2, 5, 3), (1, 1, 67, 3), (1, 1, 67, 2), (3,), (3,), (3,)
+    return [torch.tensor(normal(*s), dtype=dtype).requires_grad_(grad) for s in shapes]
+
+
+def results(xs: list[torch.Tensor], score: Any, impl: str, **options: Any) -> list[torch.Tensor]:
+    q, k, v, *_ = xs
+    out = attention(q, k, v, score=score, impl=impl, **options)
+    return [out, *torch.autograd.grad(out.square().sum(), xs, materialize_grads=True)]
+
+
+FILLS = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
+CASES = [(name, "value", fill) for name in ("Additive", "Trilinear") for fill in FILLS]
+CASES += [("Additive", "key", fill) for fill in FILLS]
+CASES += [("Trilinear", "key", "nan")]  # a score of −∞ has weight 0, and 0 · ∞ may be either
+
+
+@pytest.mark.parametrize(("name", "which", "fill"), CASES)
+def test_what_is_not_finite_reaches_who_attends_it(name: str, which: str, fill: str) -> None:
+    """In float32, where tanh is by exponentials: as in the definition."""
+    xs = tensors(torch.float32)
+    with torch.no_grad():
+        xs[1 if which == "key" else 2][..., 40, 1] = FILLS[fill]
+    score = Additive(None, None, xs[3]) if name == "Additive" else Trilinear(*xs[3:])
+    mask = torch.ones(1, 2, 5, 67, dtype=torch.bool)
+    mask[:, 0, 1:4, 40] = False
+    fused, reference = (results(xs, score, impl, mask=mask) for impl in ("fused", "reference"))
+    assert torch.isfinite(fused[0][0, 0, 1:4]).all()
+    assert not torch.isfinite(fused[0][0, 1]).all() or which == "key"
+    for one, other in zip(fused, reference, strict=True):
+        good = torch.isfinite(other)
+        assert torch.equal(torch.isfinite(one), good)
+        torch.testing.assert_close(one[good], other[good], rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_is_the_definition_s() -> None:
+    xs = tensors(torch.float32)
+    options = {"mask": Causal("end"), "dropout": 0.4, "dropout_seed": 2**63 + 5}
+    fused, reference = (
+        results(xs, Additive(None, None, xs[3]), impl, **options) for impl in ("fused", "reference")
+    )
+    for one, other in zip(fused, reference, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_bits_again() -> None:
+    xs = tensors(torch.float32)
+    one, other = (results(xs, Additive(None, None, xs[3]), "fused") for _ in range(2))
+    assert all(map(torch.equal, one, other))
+
+
+def test_few_queries_are_what_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    xs = [x.detach() for x in tensors(torch.float32)]
+    q, k, v, w = xs[0][..., :2, :], *xs[1:4]
+    found = []
+    for few in (2, 0):
+        monkeypatch.setattr(triton, "FEW", few)
+        out = attention(
+            q, k, v, score=Additive(None, None, w), mask=Causal("end"), return_lse=True,
+            dropout=0.3, dropout_seed=3, impl="fused",
+        )  # fmt: skip
+        found.append((out.output, out.lse))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_operators_check_out() -> None:
+    a, b, value, weight, *_ = tensors(torch.float32, grad=False)
+    settings = (0.5, 2, 0.0, 2, [1, 2])
+    inputs = (a, b, weight, None, value, None, torch.tensor([[[50]]]), None, None)
+    arguments = ("tanh", *inputs, None, *settings)
+    torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
+    output, lse = torch.ops.anyscore.forward(*arguments)
+    arguments = ("tanh", *inputs, output, lse, output, lse, *settings)
+    torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
+    arguments = ("tanh", *inputs[:4], *inputs[5:8], lse, *settings[:2])
+    torch.library.opcheck(torch.ops.anyscore.weights.default, arguments)
+
+
+@pytest.mark.parametrize("name", ["Additive", "Trilinear"])
+def test_first_and_second_derivatives(name: str) -> None:
+    xs = [x.detach()[..., :7, :].clone().requires_grad_() for x in tensors(torch.float64)[:3]]
+    w = [x.detach().clone().requires_grad_() for x in tensors(torch.float64)[3:]]
+
+    def run(q: Any, k: Any, v: Any, *w: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        score = Additive(None, None, w[0]) if name == "Additive" else Trilinear(*w)
+        out = attention(
+            q, k, v, score=score, mask=Causal("end"), dropout=0.3, dropout_seed=3, impl="fused",
+            return_lse=True,
+        )  # fmt: skip
+        return out.output, out.lse
+
+    inputs = [*xs, *(w[:1] if name == "Additive" else w)]
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
+
+
+# Pairs of the user's
+
+
+def of_page(folder: Path) -> Any:
+    """The example of docs/gpu.md, as a module: Triton wants the source of what it compiles."""
+    (code,) = (x for x in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S) if "Pair(" in x)
+    path = folder / "example_of_a_pair.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = of_page(tmp_path)
+    q, k, v, w, *_ = xs = tensors(torch.float32)
+    score = module.Softplus(w)
+    assert "does not know the pair" in plan(q, k, v, score=score).reason  # no GPU here
+    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, module.SOFTPLUS))
+    fused, reference = (
+        results(xs, score, impl, mask=Causal("end")) for impl in ("fused", "reference")
+    )
+    for one, other in zip(fused, reference, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_names_of_pairs_are_taken_once() -> None:
+    def value(xp: Any, a: Any, b: Any) -> Any:
+        return a * b
+
+    first = Pair("of this test", value)
+    assert Pair("of this test", value) == first  # as when a notebook's cell runs again
+    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of anyscore\.factors\._tanh"):
+        Pair("tanh", value)
+
+
+def test_what_the_seam_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, w, *_ = tensors(torch.float32, grad=False)
+    usable = torch_triton.ROUTE.usable
+
+    def reason(score: Any) -> str | None:
+        return usable(anyscore.functional.lower(q, k, v, score, None, None)[3], 0.0, False)
+
+    assert reason(Additive(None, None, w)) == "it runs on GPUs, and the tensors are on cpu"
+    assert reason(lambda q, k: q @ k.mT) == "the score is a callable"
+    assert set(triton_pairs.BY_NAME) == set(torch_triton._PAIRS)
+    monkeypatch.setattr(torch_triton, "find_spec", lambda name: None)
+    torch_triton._problem.cache_clear()
+    assert torch_triton._problem() == "Triton is not installed: pip install triton"
+    torch_triton._problem.cache_clear()
