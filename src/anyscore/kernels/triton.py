@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyscore.kernels import triton_backward, triton_few, triton_forward
 from anyscore.kernels.triton_call import (
+    BLOCK,
     HALF,
     TILE,
     Call,
@@ -47,12 +48,13 @@ def forward(
     if lse.numel() == 0 or keys == 0:
         return output, lse
     inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
-    dropped, columns = dropout_of(dropout, seed, period), Columns(d_v)
+    kind = value.dtype if value.dtype in HALF else sums
+    dropped, columns = dropout_of(dropout, seed, period), Columns(d_v, kind)
     if queries <= FEW:
         _few(pair, inputs, value, dropped, scale, output, lse)
         return output, lse
     call = Call(pair, inputs, scale, sums)
-    finite = call.rows(inputs.two(value, 2), value.dtype if value.dtype in HALF else sums)
+    finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
@@ -78,7 +80,8 @@ def _few(
     pair: Functions, inputs: Inputs, value: Tensor, dropped: Dropout, scale: float, output: Tensor,
     lse: Tensor,
 ) -> None:  # fmt: skip
-    sizes, d_v, columns = inputs.sizes, value.shape[-1], Columns(value.shape[-1])
+    sizes, d_v = inputs.sizes, value.shape[-1]
+    columns = Columns(d_v, lse.dtype)
     rows = inputs.problems * sizes.queries
     splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
     chunk = round_up(-(-sizes.keys // splits), TILE)
@@ -123,6 +126,7 @@ def backward(
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else lse.dtype
     band = call.band(kind)
+    depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     weights = lse.new_empty((problems, queries, band), dtype=kind)
     d_scores = lse.new_empty((problems, queries, band))
     some = lse.new_empty((problems, tiles, tiles_of(band)), dtype=torch.int32)
@@ -147,7 +151,7 @@ def backward(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(size),
             call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
             dropout_of(dropout, seed, period), lse, values, d_outputs, delta, weights, d_scores,
-            *part, scale, 0.0, **call.options, COLUMNS=Columns(d_v).count,
+            *part, scale, 0.0, **call.options, DEPTH=depth,
             PRECISION=call.precision, GRADIENTS=True,
         )  # fmt: skip
         _matrix_sums(call, weights, d_outputs, inputs.operand(d_output, 2), made["value"], part)
@@ -184,7 +188,7 @@ def _matrix_sums(
     scale: float = 1.0, of_query: bool = False,
 ) -> None:  # fmt: skip
     """Adds to target the products of what is stored of a band with rows, also given as they are."""
-    columns = Columns(target.shape[-1])
+    columns = Columns(target.shape[-1], rows.data.dtype)
     count = call.query_tiles if of_query else tiles_of(part[2])
     if columns.width:
         launch(
@@ -210,7 +214,7 @@ def weights(
         inputs.problems * call.query_tiles * call.key_tiles,
         call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
         dropout_of(0.0, None, 1), lse.contiguous(), None, None, None, found, None, None, 0, keys,
-        inputs.sizes, scale, 0.0, **call.options, COLUMNS=TILE, PRECISION=call.precision,
+        inputs.sizes, scale, 0.0, **call.options, DEPTH=BLOCK, PRECISION=call.precision,
         GRADIENTS=False,
     )  # fmt: skip
     return found

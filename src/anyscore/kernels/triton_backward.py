@@ -40,14 +40,15 @@ SMALL = tl.constexpr(0.5)
 def weights_and_gradients(
     a, b, weights, bias, mask, dropout, lse, value, d_output, delta, p_band, ds_band, some,
     first, band, sizes, scale, seed,
-    PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr,
+    PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, GRADIENTS: tl.constexpr,
 ):  # fmt: skip
     """One tile a program, of the keys from `first` on.
 
     p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended; some
     (problems, query tiles, band tiles): whether anyone attends anything. Without GRADIENTS the
-    weights alone, before dropout, are stored. value and d_output: `Rows`.
+    weights alone, before dropout, are stored. value and d_output: `Rows`, of which DEPTH columns are
+    multiplied at a time.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     tiles = tl.cdiv(band, TILE)
@@ -82,11 +83,11 @@ def weights_and_gradients(
         x = tl.where(reads, x, 0.0)
         if GRADIENTS:
             gradient = tl.zeros((TILE, TILE), ACC)
-            c = tl.arange(0, COLUMNS)
+            c = tl.arange(0, DEPTH)
             of_value = problem_of(value, p, sizes.heads) * value.tiles + first // TILE + at
             v = value.data + of_value * TILE * value.padded
             d = d_output.data + (p * d_output.tiles + tile) * TILE * d_output.padded
-            for column in range(0, value.padded, COLUMNS):
+            for column in range(0, value.padded, DEPTH):
                 y = tl.load(v + o[None, :] * value.padded + (column + c)[:, None])
                 z = tl.load(d + o[:, None] * d_output.padded + (column + c)[None, :])
                 if INTERPRETED:  # whose bfloat16 is wrong

@@ -44,10 +44,12 @@ class Columns:
     """How rows of a width are summed: `count` columns a program, a power of 2, `blocks` times."""
 
     width: int
+    dtype: torch.dtype
 
     @property
     def count(self) -> int:
-        return min(max(BLOCK, 1 << max(self.width - 1, 0).bit_length()), 128)
+        most = 256 // self.dtype.itemsize  # that registers hold
+        return min(max(BLOCK, 1 << max(self.width - 1, 0).bit_length()), most)
 
     @property
     def blocks(self) -> int:
@@ -183,7 +185,7 @@ class Call:
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
         """The rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
         n, h, count, width = x.shape
-        columns, tiles = Columns(width), tiles_of(count)
+        columns, tiles = Columns(width, dtype), tiles_of(count)
         padded = columns.count * columns.blocks
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
         odd = x.new_empty((n * h, tiles), dtype=torch.int32)

@@ -36,10 +36,11 @@ class Instruction:
 
 @dataclass
 class Compiled:
-    """One kernel for one chip: its blocks of SASS by label, in order."""
+    """One kernel for one chip: what it needs, and its blocks of SASS by label, in order."""
 
     registers: int
     stack: int
+    shared: int
     blocks: dict[str, list[Instruction]]
 
     @cached_property
@@ -123,10 +124,11 @@ def compile(
     source = ASTSource(kernel, types, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
     settings = {"num_warps": warps, "enable_fp_fusion": True}
-    return read(triton.compile(source, target=target, options=settings).asm["cubin"])
+    made = triton.compile(source, target=target, options=settings)
+    return read(made.asm["cubin"], made.metadata.shared)
 
 
-def read(cubin: bytes) -> Compiled:
+def read(cubin: bytes, shared: int) -> Compiled:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
@@ -154,4 +156,4 @@ def read(cubin: bytes) -> Compiled:
             blocks[name].append(
                 Instruction(opcode, predicate is not None, target and target.group(1))
             )
-    return Compiled(number("REG"), number("STACK"), {k: v for k, v in blocks.items() if v})
+    return Compiled(number("REG"), number("STACK"), shared, {k: v for k, v in blocks.items() if v})

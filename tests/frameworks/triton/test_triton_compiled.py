@@ -21,6 +21,8 @@ pytestmark = pytest.mark.skipif(
 
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
 WARPS = 4
+SHARED = 99 * 1024
+"""What a program may have on any chip from Ampere on."""
 PER_THREAD = 64 * 64 // (32 * WARPS)
 """Pairs of a query and a key of a tile that each thread has."""
 
@@ -75,7 +77,9 @@ def call(
 
 def compiled(launch: Launch, chip: int) -> Compiled:
     kernel, args, options = launch
-    return compile(kernel, chip, args, WARPS, **options)
+    found = compile(kernel, chip, args, WARPS, **options)
+    assert found.shared <= SHARED, f"{name_of(launch)} needs {found.shared} bytes of shared memory"
+    return found
 
 
 def slots(kernel: Compiled, loop: str, width: int) -> float:
@@ -130,6 +134,7 @@ def test_forward_never_spills(
 @pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
 def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
     call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, keep=True)
+    call(triton_pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
 
