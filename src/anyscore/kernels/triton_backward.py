@@ -47,8 +47,8 @@ def weights_and_gradients(
 
     p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended; some
     (problems, query tiles, band tiles): whether anyone attends anything. Without GRADIENTS the
-    weights alone, before dropout, are stored. value and d_output: `Rows`, of which DEPTH columns are
-    multiplied at a time.
+    weights alone, before dropout, are stored. value and d_output: `Rows`; DEPTH of their columns
+    are multiplied at a time.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     tiles = tl.cdiv(band, TILE)
