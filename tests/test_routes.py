@@ -137,14 +137,24 @@ class Own(Score):
         return Factors(query, key, self.pair, self.weight, self.scale)
 
 
-SINE = Pair("tanh", lambda xp, a, b: (a + b) * (a - b))
+OTHER = Pair("difference of squares", lambda xp, a, b: (a + b) * (a - b))
+
+
+def test_names_of_pairs_are_taken_once() -> None:
+    def value(xp: Any, a: Any, b: Any) -> Any:
+        return a * b
+
+    first = Pair("of this test", value)
+    assert Pair("of this test", value) == first  # as when a notebook's cell runs again
+    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of anyscore\.factors\._tanh"):
+        Pair("tanh", value)
 
 
 @pytest.mark.parametrize(
     ("score", "reason"),
     [
         (lambda q, k: q @ k.swapaxes(-1, -2), "the score is a callable"),
-        (Own(SINE), "it does not know the pair 'tanh'"),
+        (Own(OTHER), "it does not know the pair 'difference of squares'"),
         (Own(TANH, scale=np.array(2.0)), "the scale of the score is not a number"),
         (Own(TANH, weight=np.ones(D, "int16")), "a factor of the score is int16"),
     ],
@@ -153,7 +163,6 @@ SINE = Pair("tanh", lambda xp, a, b: (a + b) * (a - b))
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @needs_core
 def test_what_the_core_does_not_know(score: Any, reason: str, framework: str) -> None:
-    """A pair is known by what it computes: a name proves nothing."""
     to = torch.tensor if framework == "torch" else np.asarray
     score = score.map(to) if isinstance(score, Own) else score
     arrays = [to(normal(B, t, D)) for t in (T_Q, T_K, T_K)]

@@ -93,4 +93,5 @@ _ON_GPU = _SDPA, torch_triton.ROUTE
 
 
 def routes(task: Task) -> tuple[Route, ...]:
-    return _ON_GPU if task.value.is_cuda else _ROUTES
+    some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
+    return _ON_GPU if some.is_cuda else _ROUTES

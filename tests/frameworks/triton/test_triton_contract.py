@@ -13,7 +13,6 @@ import torch
 
 import anyscore
 from anyscore import Additive, Causal, Trilinear, attention, plan
-from anyscore.factors import Pair
 from anyscore.kernels import cpu, triton, triton_pairs
 from anyscore.seams import torch_triton
 from samples import normal
@@ -146,16 +145,6 @@ def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     for one, other in zip(fused, reference, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_names_of_pairs_are_taken_once() -> None:
-    def value(xp: Any, a: Any, b: Any) -> Any:
-        return a * b
-
-    first = Pair("of this test", value)
-    assert Pair("of this test", value) == first  # as when a notebook's cell runs again
-    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of anyscore\.factors\._tanh"):
-        Pair("tanh", value)
 
 
 def test_what_the_seam_says(monkeypatch: pytest.MonkeyPatch) -> None:
