@@ -1,4 +1,4 @@
-"""JAX: the C++ core on the CPU; no state to draw seeds from, and no way to ask for derivatives."""
+"""JAX: the C++ core and Pallas; no state to draw seeds from, and no way to ask for derivatives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.factors import TANH, Factors
-from anyscore.kernels import xla
+from anyscore.kernels import pallas, xla
 from anyscore.ops import DTYPES, Array, load
 from anyscore.routes import Route
-from anyscore.seams import jax_core
-from anyscore.seams.cpu import obstacle, settings, tensors, unpack
+from anyscore.seams import jax_core, jax_pallas
+from anyscore.seams.cpu import obstacle, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("jax")
@@ -80,13 +80,14 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
     sums = np.result_type(np.float32, *(x.dtype for x in factors.values() if x.dtype == np.float64))
     if task.packed is not None and task.packed.dtype == sums:
         others["packed"] = _filled(task, task.packed, 2)
-    output, lse = jax_core.attend(settings(task, dropout), factors, others)
+    output, lse = jax_core.attend(jax_core.told(task, dropout), factors, others)
     return output.astype(task.value.dtype), lse
 
 
 def _weights(task: Task, lse: Array) -> Array:
     factors, others = _operands(task)
-    return jax_core.weights(settings(task, 0.0), factors | others | {"lse": lse}).astype(task.dtype)
+    found = jax_core.weights(jax_core.told(task, 0.0), factors | others | {"lse": lse})
+    return found.astype(task.dtype)
 
 
 def _operands(task: Task) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -107,8 +108,11 @@ def _filled(task: Task, x: Array, own: int) -> Array:
     return x.reshape((1,) * missing + x.shape) if missing else x
 
 
-_ROUTES = (Route("cpu", _usable, _run, _weights),)
+_ROUTES = (
+    Route("cpu", _usable, _run, _weights),
+    Route("pallas", jax_pallas.usable, _run, _weights),
+)
 
 
-def routes() -> tuple[Route, ...]:
-    return _ROUTES
+def routes(task: Task) -> tuple[Route, ...]:
+    return _ROUTES[::-1] if pallas.INTERPRET else _ROUTES

@@ -1,20 +1,29 @@
-"""The C++ core for JAX, differentiable in reverse mode: first order by its own backward, higher by
-the definition. Forward mode raises, as of every function with derivatives of its own."""
+"""Fused attention in JAX, differentiable in reverse mode: first order by its own backward, higher
+by the definition. Forward mode raises, as of every function with derivatives of its own.
+
+What computes is chosen where JAX chooses a platform, when a call is lowered: the C++ core for the
+CPU, the Pallas kernels for CUDA.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from anyscore import definition
+from anyscore.checks import Sizes
+from anyscore.factors import Factors, Pair
 from anyscore.intervals import Attendable
-from anyscore.kernels import xla
+from anyscore.kernels import cpu, pallas, xla
 from anyscore.kernels.xla_devices import explicit_mesh, varying
 from anyscore.ops import Array, load
-from anyscore.seams.cpu import Settings, by_definition
+from anyscore.seams.cpu import Settings, settings
+from anyscore.task import Task
 
 _xp = load("jax")
 Named: TypeAlias = dict[str, Array]
@@ -23,8 +32,32 @@ FACTORS = "a", "b", "weight", "key_bias", "value"
 """The operands that have gradients."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a call is told beside arrays.
+
+    targets: the platforms that it may be lowered for; or "interpret", by Pallas' interpreter.
+    """
+
+    settings: Settings
+    pair: Pair
+    targets: tuple[str, ...]
+
+
+def told(task: Task, dropout: float) -> Told:
+    """What calls are told of a task that has factors."""
+    return Told(settings(task, dropout), cast(Factors, task.score).pair, targets())
+
+
+def targets() -> tuple[str, ...]:
+    """The platforms that calls are made for: CUDA only where there is such a device."""
+    if pallas.INTERPRET:
+        return ("interpret",)
+    return ("cpu", "cuda") if pallas.has_device() else ("cpu",)
+
+
 @partial(jax.jit, static_argnums=0, inline=True)
-def attend(s: Settings, factors: Named, others: Named) -> tuple[Array, Array]:
+def attend(s: Told, factors: Named, others: Named) -> tuple[Array, Array]:
     """Output, in the dtype of sums, and log-sum-exp."""
     factors, others = _alike(factors, others)
     output, lse = _attend(s, factors, others)
@@ -32,10 +65,10 @@ def attend(s: Settings, factors: Named, others: Named) -> tuple[Array, Array]:
 
 
 @partial(jax.jit, static_argnums=0, inline=True)
-def weights(s: Settings, operands: Named) -> Array:
+def weights(s: Told, operands: Named) -> Array:
     """The weights (*lead, T_q, T_k) before dropout, in the dtype of lse."""
     (operands,) = _alike(operands)
-    found = _varying(xla.weights(operands, s.lead, **_told(s, dropout=False)), operands)
+    found = _computed(s, "weights", operands)
     total = found.sum(axis=-1, keepdims=True)  # 1 but for the rounding of a large lse
     return found / jnp.where(total == 0, 1, total)
 
@@ -46,18 +79,17 @@ def prepare_keys(pair: str, b: Array) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(s: Settings, factors: Named, others: Named) -> list[Array]:
-    operands = factors | others
-    results: list[Array] = _varying(xla.forward(operands, s.lead, **_told(s)), operands)
+def _attend(s: Told, factors: Named, others: Named) -> list[Array]:
+    results: list[Array] = _computed(s, "forward", factors | others)
     return results
 
 
-def _attend_forward(s: Settings, factors: Named, others: Named) -> tuple[list[Array], Any]:
+def _attend_forward(s: Told, factors: Named, others: Named) -> tuple[list[Array], Any]:
     results = _attend(s, factors, others)
     return results, (factors, others, *results)
 
 
-def _attend_backward(s: Settings, saved: Any, upstream: list[Array]) -> tuple[Named, None]:
+def _attend_backward(s: Told, saved: Any, upstream: list[Array]) -> tuple[Named, None]:
     factors, others, output, lse = saved
     others = {name: x for name, x in others.items() if name != "packed"}
     return _gradients(s, factors, others, [output, lse], list(upstream)), None
@@ -68,29 +100,26 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gradients(
-    s: Settings, factors: Named, others: Named, results: list[Array], upstream: list[Array]
+    s: Told, factors: Named, others: Named, results: list[Array], upstream: list[Array]
 ) -> Named:
     names = "output", "lse", "d_output", "d_lse"
     operands = factors | others | dict(zip(names, (*results, *upstream), strict=True))
-    found = _varying(xla.backward(operands, s.lead, **_told(s)), operands)
+    found = _computed(s, "backward", operands)
     return {name: _typed(x.astype(factors[name].dtype), factors[name]) for name, x in found.items()}
 
 
-def _gradients_forward(s: Settings, *args: Any) -> tuple[Named, Any]:
+def _gradients_forward(s: Told, *args: Any) -> tuple[Named, Any]:
     factors, others, _, upstream = args
     return _gradients(s, *args), (factors, others, upstream)
 
 
-def _gradients_backward(s: Settings, saved: Any, upstream: Named) -> tuple[Any, ...]:
+def _gradients_backward(s: Told, saved: Any, upstream: Named) -> tuple[Any, ...]:
     """The derivative of the definition's: log-sum-exp and output are recomputed there."""
     factors, others, before = saved
-    mask = Attendable(*(others.get(name) for name in ("start", "stop", "keep")))
-    seed = others["seed"].reshape(2) if "seed" in others else None
 
     def run(given: Named) -> list[Array]:
-        inputs = [given.get(name) for name in FACTORS]
-        dtype = str(before[1].dtype)
-        return list(by_definition(_xp, s, inputs, mask, seed, dtype))
+        results: list[Array] = _defined(s, "forward", given | others)
+        return results
 
     def gradients(given: Named, before: list[Array]) -> Any:
         return jax.vjp(run, given)[1](before)[0]
@@ -102,9 +131,59 @@ def _gradients_backward(s: Settings, saved: Any, upstream: Named) -> tuple[Any, 
 _gradients.defvjp(_gradients_forward, _gradients_backward)
 
 
-def _told(s: Settings, dropout: bool = True) -> dict[str, Any]:
-    told = {"pair": s.pair, "scale": s.scale, "groups": s.groups}
-    return {**told, "dropout": s.dropout} if dropout else told
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _computed(s: Told, what: str, operands: Named) -> Any:
+    """Results of "forward", "backward" or "weights", wherever they are computed."""
+
+    def by_core(operands: Named) -> Any:
+        told = {"pair": s.pair.name, "scale": s.settings.scale, "groups": s.settings.groups}
+        told |= {} if what == "weights" else {"dropout": s.settings.dropout}
+        return _varying(getattr(xla, what)(operands, s.settings.lead, **told), operands)
+
+    def by_kernels(operands: Named) -> Any:
+        target = "interpret" if "interpret" in s.targets else "cuda"
+        told = {"scale": s.settings.scale, "groups": s.settings.groups, "target": target}
+        told |= {"pair": s.pair, "dropout": s.settings.dropout}
+        return _varying(getattr(pallas, what)(operands, s.settings.lead, **told), operands)
+
+    def defined(operands: Named) -> Any:
+        return _varying(_defined(s, what, operands), operands)
+
+    nothing = any(x.size == 0 for x in operands.values())
+    on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
+    on_cuda = defined if nothing else by_kernels
+    if "interpret" in s.targets:
+        return on_cuda(operands)
+    if "cuda" not in s.targets:
+        return on_cpu(operands)
+    return jax.lax.platform_dependent(operands, cpu=on_cpu, cuda=on_cuda)
+
+
+def _defined(s: Told, what: str, operands: Named) -> Any:
+    """The same by the definition, in the dtype of sums."""
+    given = {name: operands[name] for name in FACTORS if name in operands}
+    mask = Attendable(*(operands.get(name) for name in ("start", "stop", "keep")))
+    seed = operands["seed"].reshape(2) if "seed" in operands else None
+    sums = str(jnp.result_type(jnp.float32, *(x for x in given.values() if x.dtype == jnp.float64)))
+
+    def task(given: Named) -> Task:
+        a, b, value = given["a"], given["b"], given.get("value", given["b"])
+        weight, key_bias = given.get("weight"), given.get("key_bias")
+        factors = Factors(a, b, s.pair, weight, s.settings.scale, key_bias=key_bias)
+        some = mask if mask.some else None
+        sizes = Sizes(s.settings.lead, a.shape[-2], b.shape[-2], s.settings.groups)
+        return Task(factors, value, some, not mask.some, mask.some, sizes, sums)
+
+    def forward(given: Named) -> list[Array]:
+        output, _, lse = definition.run(_xp, task(given), s.settings.dropout, seed)
+        return [output, lse]
+
+    if what == "weights":
+        return definition.weights(_xp, task(given))
+    if what == "forward":
+        return forward(given)
+    found: Named = jax.vjp(forward, given)[1]([operands["d_output"], operands["d_lse"]])[0]
+    return {name: x.astype(sums) for name, x in found.items()}
 
 
 # Where an array is on the devices may be part of its type. Inside shard_map the operands of a call

@@ -1,0 +1,148 @@
+"""What the Pallas kernels do on one tile: scores, who attends, dropout, sums that leave out.
+
+A tile has queries i … i + rows and keys j … j + columns of group g. It is a matrix of numbers, one
+for each query and key: features come one after another, as a row of b against a column of a, or
+some at a time where the pair is a product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from anyscore.dropout import philox
+from anyscore.factors import PRODUCT
+from anyscore.kernels.pallas_panels import Layout
+from anyscore.ops import Array, load
+
+_xp = load("jax")
+
+
+class Tiles:
+    """The tiles of a problem. refs: its operands and results by name, (G or 1, own dimensions)."""
+
+    def __init__(self, s: Layout, refs: dict[str, Any]) -> None:
+        self.s, self.refs = s, refs
+
+    def take(self, name: str, g: Any, *index: Any) -> Array:
+        """Numbers in the dtype to compute in; integers as they are."""
+        ref = self.refs[name]
+        at = g if ref.shape[0] > 1 else 0, *index
+        x = ref[at]
+        return x.astype(self.s.sums) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    def has(self, name: str) -> bool:
+        return name in self.refs
+
+    def pair(self, g: Any, d: Any, i: Any, j: Any) -> tuple[Array, Array]:
+        """Feature d of the queries (rows, 1) and of the keys (1, columns)."""
+        a, b = self.take("a", g, d, 0, self.queries(i)), self.take("b", g, d, 0, self.keys(j))
+        return a[:, None], b[None, :]
+
+    def queries(self, i: Any) -> Any:
+        return pl.ds(i, self.s.rows)
+
+    def keys(self, j: Any) -> Any:
+        return pl.ds(j, self.s.columns)
+
+    def scores(self, g: Any, i: Any, j: Any) -> Array:
+        """s (rows, columns), meaningless where not attended."""
+        s = self.s
+
+        def chunk(c: Any, total: Array) -> Array:
+            features = pl.ds(c * s.features, s.features)
+            a = self.take("a", g, features, 0, self.queries(i))
+            return total + dot(a, self.take("b", g, features, 0, self.keys(j)), 0, 0)
+
+        def feature(d: Any, total: Array) -> Array:
+            terms = s.pair.value(_xp, *self.pair(g, d, i, j))
+            return total + (terms * self.take("weight", g, 0, d) if self.has("weight") else terms)
+
+        zero = jnp.zeros((s.rows, s.columns), s.sums)
+        if s.pair == PRODUCT:
+            total = loop(s.feature_chunks, chunk, zero)
+        else:
+            total = loop(s.h, feature, zero)
+        total = total * s.scale
+        if self.has("key_bias"):
+            total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
+        return total
+
+    def attended(self, g: Any, i: Any, j: Any) -> Array:
+        """Boolean (rows, columns): which query may attend to which key."""
+        s = self.s
+        key = j + lax.broadcasted_iota(np.int32, (1, s.columns), 1)
+        start, stop = (self.take(x, g, 0, self.queries(i))[:, None] for x in ("start", "stop"))
+        found = jnp.logical_and(key >= start, key < stop)
+        if self.has("keep"):
+            rows, columns = self.refs["keep"].shape[1:]
+            at_i = pl.ds(0, 1) if rows == 1 else self.queries(i)
+            at_j = pl.ds(0, 1) if columns == 1 else self.keys(j)
+            found = jnp.logical_and(found, self.take("keep", g, at_i, at_j) != 0)
+        return found
+
+    def kept(self, g: Any, i: Any, j: Any) -> Array:
+        """What dropout multiplies weights (rows, columns) by, as `anyscore.dropout.keep` says."""
+        s = self.s
+        size = s.rows, s.columns // 4
+        row = (i + lax.broadcasted_iota(np.int32, size, 0)).astype(np.uint32)
+        quad = (lax.div(j, np.int32(4)) + lax.broadcasted_iota(np.int32, size, 1)).astype(np.uint32)
+        zero = jnp.zeros(size, np.uint32)
+        seed = self.take("seed", g, 0, 0), self.take("seed", g, 0, 1)
+        words = philox(_xp, [quad, row, zero + self.take("counter", g, 0, 0), zero], seed)
+        even, odd = (jnp.stack(words[k::2], axis=-1) for k in (0, 1))
+        drawn = jnp.stack([even, odd], axis=-1).reshape(s.rows, s.columns)
+        last = min(math.ceil(s.dropout * 2.0**32), 2**32) - 1  # that is dropped
+        return jnp.where(drawn > np.uint32(last), 1 / (1 - s.dropout), 0).astype(s.sums)
+
+    def sum_of_rows(
+        self, x: Array, keep: Array, axis: int, name: str, g: Any, at: Any, c: Any
+    ) -> Array:
+        """Σ over an axis of x (rows, columns) of x times the rows of an operand, chunk c of them.
+
+        0 · NaN is NaN: where rows are not finite, those that are not kept are left out one by one.
+        """
+        n, columns = x.shape[axis], self.s.chunk(c)
+
+        def product() -> Array:
+            return dot(x, self.take(name, g, pl.ds(at, n), columns), axis, 0)
+
+        def one_by_one() -> Array:
+            place = lax.broadcasted_iota(np.int32, x.shape, axis)
+
+            def add(k: Any, total: Array) -> Array:
+                own = jnp.where(place == k, x, 0).sum(axis)
+                has = jnp.where(jnp.logical_and(place == k, keep), 1, 0).max(axis)
+                row = self.take(name, g, at + k, columns)
+                return total + jnp.where(has[:, None] != 0, own[:, None] * row[None, :], 0)
+
+            return loop(n, add, jnp.zeros((x.shape[1 - axis], self.s.values), self.s.sums))
+
+        tile = lax.div(at, np.int32(n))
+        return self.unless_odd(name, g, tile, product, one_by_one)
+
+    def unless_odd(
+        self, name: str, g: Any, tile: Any, usual: Callable[[], Any], otherwise: Callable[[], Any]
+    ) -> Any:
+        """What `usual` gives, or `otherwise` if that tile of the operand is not finite."""
+        if not self.has(f"odd_{name}"):
+            return usual()
+        return lax.cond(self.take(f"odd_{name}", g, 0, tile) != 0, otherwise, usual)
+
+
+def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
+    """The product of matrices over an axis of each, not rounded to less than they have."""
+    axes = ((of_x,), (of_y,)), ((), ())
+    return lax.dot_general(x, y, axes, lax.Precision.HIGHEST, preferred_element_type=x.dtype)
+
+
+def loop(n: Any, body: Callable[[Any, Any], Any], start: Any, first: Any = 0) -> Any:
+    """`body` for first … n − 1, which come to it in 32 bits."""
+    first, n = (np.int32(x) if isinstance(x, int) else x for x in (first, n))
+    return lax.fori_loop(first, n, lambda k, x: body(k.astype(np.int32), x), start)
