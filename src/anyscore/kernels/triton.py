@@ -47,12 +47,13 @@ def forward(
     lse = a.new_full((*lead, queries), -torch.inf, dtype=sums)
     if lse.numel() == 0 or keys == 0:
         return output, lse
+    weight, scale = _exactly(weight, scale, a, sums)
     inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
     kind = value.dtype if value.dtype in HALF else sums
     dropped, columns = dropout_of(dropout, seed, period), Columns(d_v, kind)
     if queries <= FEW:
         _few(pair, inputs, value, dropped, scale, output, lse)
-        return output, lse
+        return _scaled(output, dropout), lse
     call = Call(pair, inputs, scale, sums)
     finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
@@ -73,7 +74,19 @@ def forward(
             D_V=d_v,
             COLUMNS=columns.count,
         )
-    return output, lse
+    return _scaled(output, dropout), lse
+
+
+def _scaled(x: Tensor, dropout: float) -> Tensor:
+    """What is kept stands for what is dropped."""
+    return x / (1 - dropout) if dropout else x
+
+
+def _exactly(weight: Maybe, scale: float, a: Tensor, sums: torch.dtype) -> tuple[Maybe, float]:
+    """Weight and scale of a score: in float64 one, for kernels are given numbers in float32."""
+    if sums != torch.float64 or scale == 1:
+        return weight, scale
+    return (a.new_ones(a.shape[-1]) if weight is None else weight).to(sums) * scale, 1.0
 
 
 def _few(
@@ -104,7 +117,6 @@ def _few(
         output,
         lse,
         splits,
-        dropped.scale,
         D_V=d_v,
         COLUMNS=columns.count,
     )
@@ -121,6 +133,8 @@ def backward(
     queries, keys, d_v = a.shape[-2], b.shape[-2], value.shape[-1]
     if lse.numel() == 0 or keys == 0:
         return tuple(None if x is None else lse.new_zeros(x.shape) for x in given)
+    asked = scale
+    weight, scale = _exactly(weight, scale, a, lse.dtype)
     inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
     call = Call(pair, inputs, scale, lse.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
@@ -138,6 +152,7 @@ def backward(
         "value": lse.new_zeros((problems, keys, d_v)),
     }
     delta = (output * d_output).sum(-1) - d_lse
+    d_output = _scaled(d_output, dropout)
     values = call.rows(inputs.two(value, 2), kind)
     d_outputs = call.rows(inputs.two(d_output, 2), kind)
     others = {}
@@ -177,6 +192,8 @@ def backward(
         d_a = made["a"].view(*lead, queries, width)
         made["weight"] = (d_a * a).sum(-2).view(problems, width)
         made["a"] = (d_a * weight[..., None, :]).view(problems, queries, width)
+    if asked != scale:
+        made["weight"] *= asked
     return tuple(
         None if x is None else inputs.sum_to(d, x.shape)
         for x, d in zip(given, made.values(), strict=True)
@@ -207,6 +224,7 @@ def weights(
     found = lse.new_zeros((*lse.shape, keys))
     if found.numel() == 0:
         return found
+    weight, scale = _exactly(weight, scale, a, lse.dtype)
     inputs = Inputs(a, b, weight, key_bias, start, stop, keep, tuple(lse.shape[:-1]), groups)
     call = Call(pair, inputs, scale, lse.dtype)
     launch(

@@ -98,8 +98,8 @@ def weights_and_gradients(
             dropped = x
             if dropout.seed is not None:
                 keep = kept(dropout, p, rows, keys)
-                gradient = tl.where(keep, gradient * dropout.scale, 0.0)
-                dropped = tl.where(keep, x * dropout.scale, 0.0)
+                gradient = tl.where(keep, gradient, 0.0)
+                dropped = tl.where(keep, x, 0.0)
             ds = tl.where(reads, x * (gradient - shift[:, None]), 0.0)
             tl.store(ds_band + target, ds, mask=within)
             x = dropped

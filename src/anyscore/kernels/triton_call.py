@@ -145,9 +145,9 @@ def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
 
 def dropout_of(p: float, seed: Tensor | None, period: int) -> Dropout:
     if seed is None:
-        return Dropout(None, 0, 1, 1.0)
+        return Dropout(None, 0, 1)
     last = min(int(-(-p * 2.0**32 // 1)), 2**32) - 1  # that is dropped
-    return Dropout(seed.reshape(1), last, period, 1 / (1 - p))
+    return Dropout(seed.reshape(1), last, period)
 
 
 class Call:

@@ -90,13 +90,8 @@ def few_queries(
 
 
 @triton.jit
-def combine(
-    tops, totals, sums, output, lse, splits, scale, D_V: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """Output (rows, D_V) and log-sum-exp (rows,) of the parts; COLUMNS of one row a program.
-
-    scale: of the output, 1/(1 − p) under dropout.
-    """
+def combine(tops, totals, sums, output, lse, splits, D_V: tl.constexpr, COLUMNS: tl.constexpr):
+    """Output (rows, D_V) and log-sum-exp (rows,) of the parts; COLUMNS of one row a program."""
     blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -115,4 +110,4 @@ def combine(
     safe = tl.where(some, total, 1.0)
     if block == 0:
         tl.store(lse + row, tl.where(some, (top + tl.log2(safe)) * LN_2, float("-inf")))
-    tl.store(output + row * D_V + columns, summed / safe * scale, mask=columns < D_V)
+    tl.store(output + row * D_V + columns, summed / safe, mask=columns < D_V)

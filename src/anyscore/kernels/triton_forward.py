@@ -28,7 +28,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 def add_bias(s, bias, p, columns, sizes):
     """s plus the key bias, if there is one."""
     if bias is not None:
-        at = entry(bias, p, sizes.heads) + columns * bias.column
+        at = entry(bias, p, sizes.heads) + columns.to(tl.int64) * bias.column
         x = tl.load(at, mask=columns < sizes.keys, other=0.0).to(s.dtype)
         s += (x * LOG2_E)[None, :]
     return s
@@ -98,8 +98,6 @@ def forward(
     at = p * sizes.queries + rows
     if block == 0:
         tl.store(lse + at, of_row, mask=within)
-    if dropout.seed is not None:
-        summed *= dropout.scale
     tl.store(
         output + at[:, None] * D_V + columns[None, :],
         summed / safe[:, None],

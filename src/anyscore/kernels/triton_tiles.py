@@ -56,13 +56,12 @@ class Mask(NamedTuple):
 class Dropout(NamedTuple):
     """seed: where it lies, None for no dropout. last: the largest word that is dropped.
 
-    period: problems are counted modulo it. scale: 1/(1 − p).
+    period: problems are counted modulo it. What is kept is not scaled by 1/(1 − p) here.
     """
 
     seed: Any
     last: Any
     period: Any
-    scale: Any
 
 
 class Sizes(NamedTuple):
@@ -132,7 +131,7 @@ def attended(mask, p, rows, columns, start, stop, sizes):
     inside = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
     if mask.keep is not None:
         at = entry(mask.keep, p, sizes.heads) + rows[:, None].to(tl.int64) * mask.keep.row
-        at += columns[None, :] * mask.keep.column
+        at += columns[None, :].to(tl.int64) * mask.keep.column
         inside = inside & (tl.load(at, mask=inside, other=0) != 0)
     return inside
 
@@ -152,7 +151,7 @@ def kept(dropout, p, rows, columns):
     )
     word = (columns % 4)[None, :]
     drawn = tl.where(word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four))
-    return drawn > dropout.last.to(tl.uint32)
+    return drawn.to(tl.int64) > dropout.last
 
 
 @triton.jit

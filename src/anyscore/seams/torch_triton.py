@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from numbers import Real
 from typing import Any, cast
@@ -23,6 +24,7 @@ from anyscore.task import Task
 
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _PAIRS = "product", "tanh", "leaky_relu", "absolute", "squared"
+_TRITON = 3, 4
 _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
 
 
@@ -33,6 +35,12 @@ def _problem() -> str | None:
         return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
+    try:
+        found = version("triton")
+    except PackageNotFoundError:  # a build of PyTorch's own
+        return None
+    if tuple(map(int, found.split(".")[:2])) < _TRITON:
+        return f"it needs Triton 3.4, which PyTorch 2.8 brings along, and {found} is installed"
     return None
 
 
