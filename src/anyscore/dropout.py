@@ -29,6 +29,11 @@ def philox(xp: Ops, counter: list[Array], key: tuple[Array, Array]) -> list[Arra
     return [c0, c1, c2, c3]
 
 
+def last_dropped(p: float) -> int:
+    """The largest word whose weight is dropped."""
+    return min(math.ceil(p * 2.0**32), 2**32) - 1
+
+
 def keep(xp: Ops, seed: Array, p: float, lead: tuple[int, ...], queries: int, keys: int) -> Array:
     """Boolean (*lead, queries, keys), True with probability 1 − p. seed: made by `xp.seed`."""
     quads = -(-keys // 4)
@@ -42,5 +47,4 @@ def keep(xp: Ops, seed: Array, p: float, lead: tuple[int, ...], queries: int, ke
     counter = [word(j[0], 2), word(i[0], 1), word(n[0], 0), word(n[1], 0)]
     drawn = xp.stack(philox(xp, counter, xp.words(seed)), axis=-1)
     drawn = xp.reshape(drawn, (math.prod(lead), queries, 4 * quads))
-    last = min(math.ceil(p * 2.0**32), 2**32) - 1  # that is dropped
-    return xp.reshape(drawn[..., :keys] > last, (*lead, queries, keys))
+    return xp.reshape(drawn[..., :keys] > last_dropped(p), (*lead, queries, keys))

@@ -7,7 +7,6 @@ some at a time where the pair is a product.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.dropout import philox
+from anyscore.dropout import last_dropped, philox
 from anyscore.factors import PRODUCT
 from anyscore.kernels.pallas_panels import Layout
 from anyscore.ops import Array, load
@@ -98,8 +97,8 @@ class Tiles:
         words = philox(_xp, [quad, row, zero + self.take("counter", g, 0, 0), zero], seed)
         even, odd = (jnp.stack(words[k::2], axis=-1) for k in (0, 1))
         drawn = jnp.stack([even, odd], axis=-1).reshape(s.rows, s.columns)
-        last = min(math.ceil(s.dropout * 2.0**32), 2**32) - 1  # that is dropped
-        return jnp.where(drawn > np.uint32(last), 1 / (1 - s.dropout), 0).astype(s.sums)
+        last = np.uint32(last_dropped(s.dropout))
+        return jnp.where(drawn > last, 1 / (1 - s.dropout), 0).astype(s.sums)
 
     def sum_of_rows(
         self, x: Array, keep: Array, axis: int, name: str, g: Any, at: Any, c: Any

@@ -139,6 +139,7 @@ def backward(
     call = Call(pair, inputs, scale, lse.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else lse.dtype
+    dropped = dropout_of(dropout, seed, period)
     band = call.band(kind)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     weights = lse.new_empty((problems, queries, band), dtype=kind)
@@ -165,7 +166,7 @@ def backward(
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(size),
             call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
-            dropout_of(dropout, seed, period), lse, values, d_outputs, delta, weights, d_scores,
+            dropped, lse, values, d_outputs, delta, weights, d_scores,
             *part, scale, 0.0, **call.options, DEPTH=depth,
             PRECISION=call.precision, GRADIENTS=True,
         )  # fmt: skip

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.kernels import triton_panels
+from anyscore.dropout import last_dropped
+from anyscore.kernels import triton_panels, triton_tiles
 from anyscore.kernels.triton_pairs import TANH, Functions
 from anyscore.kernels.triton_scores import Panels, Weights
 from anyscore.kernels.triton_tiles import Dropout, Mask, Operand, Rows, Sizes
 
-TILE = 64
-BLOCK = 16
+TILE: int = triton_tiles.TILE.value
+BLOCK: int = triton_panels.BLOCK.value
 """Widths are filled up to a multiple of it."""
 HALF = torch.bfloat16, torch.float16
 BAND_BYTES = 2**28
@@ -146,8 +147,7 @@ def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
 def dropout_of(p: float, seed: Tensor | None, period: int) -> Dropout:
     if seed is None:
         return Dropout(None, 0, 1)
-    last = min(int(-(-p * 2.0**32 // 1)), 2**32) - 1  # that is dropped
-    return Dropout(seed.reshape(1), last, period)
+    return Dropout(seed.reshape(1), last_dropped(p), period)
 
 
 class Call:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_forward import LN_2, add_bias
+from anyscore.kernels.triton_forward import LN_2, add_bias, take
 from anyscore.kernels.triton_tiles import LOG2_E, TILE, attended, entry, kept, span
 
 FEATURES = tl.constexpr(32)
@@ -69,12 +69,7 @@ def few_queries(
         reads = reads & ((keys >= low) & (keys < high))[None, :]
         s = _scores(query, key, of_weight, keys, sizes, scale, ACC, PAIR.value, WIDTH)
         s = tl.where(reads, add_bias(s, bias, p, keys, sizes), float("-inf"))
-        new = tl.maximum(top, tl.max(s, 1))
-        shift = tl.where(new == float("-inf"), 0.0, new)
-        x = tl.exp2(s - shift[:, None])
-        fade = tl.exp2(top - shift)
-        total = total * fade + tl.sum(x, 1)
-        top = new
+        x, fade, top, total = take(s, top, total)
         if dropout.seed is not None:
             x = tl.where(kept(dropout, p, row, keys), x, 0.0)
         of_key, read = tl.sum(x, 0), tl.max(reads.to(tl.int32), 0) != 0

@@ -35,6 +35,18 @@ def add_bias(s, bias, p, columns, sizes):
 
 
 @triton.jit
+def take(s, top, total):
+    """Exponentials of scores (rows, 64) relative to the largest so far, by what earlier ones fade,
+    that largest, and the sum of all.
+    """
+    new = tl.maximum(top, tl.max(s, 1))
+    shift = tl.where(new == float("-inf"), 0.0, new)
+    x = tl.exp2(s - shift[:, None])
+    fade = tl.exp2(top - shift)
+    return x, fade, new, total * fade + tl.sum(x, 1)
+
+
+@triton.jit
 def forward(
     a, b, weights, bias, value, mask, dropout, output, lse, sizes, scale, seed,
     blocks, PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, D_V: tl.constexpr,
@@ -76,12 +88,7 @@ def forward(
             s = add_bias(s, bias, p, keys, sizes)
             if MASKED:
                 s = tl.where(attended(mask, p, rows, keys, start, stop, sizes), s, float("-inf"))
-            new = tl.maximum(top, tl.max(s, 1))
-            shift = tl.where(new == float("-inf"), 0.0, new)
-            x = tl.exp2(s - shift[:, None])
-            fade = tl.exp2(top - shift)
-            total = total * fade + tl.sum(x, 1)
-            top = new
+            x, fade, top, total = take(s, top, total)
             if dropout.seed is not None:
                 x = tl.where(kept(dropout, p, rows, keys), x, 0.0)
             summed = add_product(

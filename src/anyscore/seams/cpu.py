@@ -41,16 +41,21 @@ def settings(task: Task, dropout: float) -> Settings:
     return Settings(f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead)
 
 
+def unfit(task: Task) -> str | None:
+    """Why no kernel can run a task, None if one that knows its pair can."""
+    if not isinstance(task.score, Factors):
+        return "the score is a callable"
+    if not isinstance(task.score.scale, Real):
+        return "the scale of the score is not a number"
+    return None
+
+
 def obstacle(task: Task) -> str | None:
     """Why the core cannot run a task, None if it can."""
-    f = task.score
-    if not isinstance(f, Factors):
-        return "the score is a callable"
-    if f.pair not in cpu.PAIRS:
-        return f"it does not know the pair {f.pair.name!r}"
-    if not isinstance(f.scale, Real):
-        return "the scale of the score is not a number"
-    return cpu.problem()
+    reason = unfit(task)
+    if reason is None and (pair := unpack(task)[0].pair) not in cpu.PAIRS:
+        reason = f"it does not know the pair {pair.name!r}"
+    return reason or cpu.problem()
 
 
 def unpack(task: Task) -> tuple[Factors, Attendable]:
@@ -63,12 +68,10 @@ def tensors(f: Factors) -> list[Array]:
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
 
 
-def by_definition(
-    xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, seed: Any, dtype: str
-) -> tuple[Array, Array]:
-    """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
+def task_of(xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, dtype: str) -> Task:
+    """A task of (a, b, weight, key_bias, value) again, without the query bias."""
     a, b, weight, key_bias, value = inputs
-    task = Task(
+    return Task(
         Factors(a, b, pair_named(settings.pair), weight, settings.scale, key_bias=key_bias),
         value,
         mask if mask.some else None,
@@ -77,5 +80,12 @@ def by_definition(
         sizes=Sizes(settings.lead, xp.shape(a)[-2], xp.shape(b)[-2], settings.groups),
         dtype=dtype,
     )
+
+
+def by_definition(
+    xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, seed: Any, dtype: str
+) -> tuple[Array, Array]:
+    """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
+    task = task_of(xp, settings, inputs, mask, dtype)
     output, _, lse = definition.run(xp, task, settings.dropout, seed)
     return output, lse

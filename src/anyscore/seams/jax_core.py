@@ -16,13 +16,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore import definition
-from anyscore.checks import Sizes
 from anyscore.factors import Factors, Pair
 from anyscore.intervals import Attendable
 from anyscore.kernels import cpu, pallas, xla
 from anyscore.kernels.xla_devices import explicit_mesh, varying
 from anyscore.ops import Array, load
-from anyscore.seams.cpu import Settings, settings
+from anyscore.seams.cpu import Settings, by_definition, settings, task_of
 from anyscore.task import Task
 
 _xp = load("jax")
@@ -166,20 +165,13 @@ def _defined(s: Told, what: str, operands: Named) -> Any:
     seed = operands["seed"].reshape(2) if "seed" in operands else None
     sums = str(jnp.result_type(jnp.float32, *(x for x in given.values() if x.dtype == jnp.float64)))
 
-    def task(given: Named) -> Task:
-        a, b, value = given["a"], given["b"], given.get("value", given["b"])
-        weight, key_bias = given.get("weight"), given.get("key_bias")
-        factors = Factors(a, b, s.pair, weight, s.settings.scale, key_bias=key_bias)
-        some = mask if mask.some else None
-        sizes = Sizes(s.settings.lead, a.shape[-2], b.shape[-2], s.settings.groups)
-        return Task(factors, value, some, not mask.some, mask.some, sizes, sums)
-
     def forward(given: Named) -> list[Array]:
-        output, _, lse = definition.run(_xp, task(given), s.settings.dropout, seed)
-        return [output, lse]
+        inputs = [given.get(name) for name in FACTORS]
+        return list(by_definition(_xp, s.settings, inputs, mask, seed, sums))
 
     if what == "weights":
-        return definition.weights(_xp, task(given))
+        inputs = [given.get(name) for name in FACTORS]
+        return definition.weights(_xp, task_of(_xp, s.settings, inputs, mask, sums))
     if what == "forward":
         return forward(given)
     found: Named = jax.vjp(forward, given)[1]([operands["d_output"], operands["d_lse"]])[0]

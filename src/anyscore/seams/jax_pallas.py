@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import jax
 
-from anyscore.factors import Factors
 from anyscore.kernels import pallas
 from anyscore.ops import DTYPES, Array
-from anyscore.seams.cpu import tensors
+from anyscore.seams.cpu import tensors, unfit, unpack
 from anyscore.task import Task
 
 
 def usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     """Why the kernels cannot run a task, None if they can."""
-    f = task.score
-    if not isinstance(f, Factors):
-        return "the score is a callable"
-    if not isinstance(f.scale, Real):
-        return "the scale of the score is not a number"
-    for x in tensors(f):
+    if reason := unfit(task):
+        return reason
+    for x in tensors(unpack(task)[0]):
         if place := _elsewhere(x):
             return f"it runs on NVIDIA GPUs, Ampere or later, and the arrays are on {place}"
         if str(x.dtype) not in DTYPES:

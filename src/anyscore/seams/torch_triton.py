@@ -7,23 +7,22 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from numbers import Real
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from anyscore.factors import Factors, pair_named
+from anyscore.factors import pair_named
+from anyscore.kernels import cpu
 from anyscore.ops import DTYPES
 from anyscore.routes import Route
 from anyscore.seams import torch_cpu, torch_ops
-from anyscore.seams.cpu import tensors
+from anyscore.seams.cpu import tensors, unfit, unpack
 from anyscore.seams.torch_modes import is_compiling, is_forward_mode, is_wrapper
 from anyscore.seams.torch_ops import Maybe
 from anyscore.task import Task
 
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
-_PAIRS = "product", "tanh", "leaky_relu", "absolute", "squared"
 _TRITON = 3, 4
 _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
 
@@ -53,13 +52,11 @@ def _device_problem(index: int) -> str | None:
 
 
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    f = task.score
-    if not isinstance(f, Factors):
-        return "the score is a callable"
-    if f.pair.name not in _PAIRS and f.pair.triton is None:
+    if reason := unfit(task):
+        return reason
+    f, _ = unpack(task)
+    if f.pair not in cpu.PAIRS and f.pair.triton is None:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
-    if not isinstance(f.scale, Real):
-        return "the scale of the score is not a number"
     xs = tensors(f)
     for x in xs:
         if not x.is_cuda:

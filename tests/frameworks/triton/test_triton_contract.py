@@ -156,7 +156,7 @@ def test_what_the_seam_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert reason(Additive(None, None, w)) == "it runs on GPUs, and the tensors are on cpu"
     assert reason(lambda q, k: q @ k.mT) == "the score is a callable"
-    assert set(triton_pairs.BY_NAME) == set(torch_triton._PAIRS)
+    assert set(triton_pairs.BY_NAME) == {pair.name for pair in cpu.PAIRS}
     monkeypatch.setattr(torch_triton, "find_spec", lambda name: None)
     torch_triton._problem.cache_clear()
     assert torch_triton._problem() == "Triton is not installed: pip install triton"
