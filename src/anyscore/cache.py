@@ -68,8 +68,10 @@ def prepare_keys(
     """What a score needs of the keys, computed once: projections, biases, packed exponentials.
 
     Pass it as `key` to `attention`, as often as there are queries, with the same score; masks and
-    values are given to each call as before. It keeps the graph of the keys and parameters, so that
-    gradients reach them; after an update of the parameters, prepare anew.
+    values are given to each call as before. It is a snapshot: a key changed in place afterwards,
+    as in a preallocated cache that grows, changes nothing here, for no score; prepare anew after
+    that, and after an update of the parameters. It keeps the graph of the keys and parameters, so
+    that gradients reach them.
 
     Args:
         key: (..., T_k, d_k).
@@ -117,7 +119,9 @@ def prepare_keys(
                     "`attention` instead."
                 )
         attendable = lower(xp, replace(sizes, queries=1), query, mask, valid_lens)
-        if attendable is not None:
+        if attendable is None:
+            key = xp.copy(key)
+        else:
             _, used = attendable.used(xp, sizes.keys)
             key, _ = zero(xp, key, used, sizes.groups)
         f = score.lower(xp, query, key)

@@ -8,7 +8,7 @@ from typing import Any
 
 from anyscore.intervals import broadcasts
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
-from anyscore.score import Score
+from anyscore.score import Projection, Score
 
 OF_KEYS = "W_k", "w_k"
 """Parameters that meet the keys, not the queries."""
@@ -60,12 +60,15 @@ _passed: dict[Any, Sizes] = {}
 
 def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
     """Query, key, value and the score, together."""
-    look = None if xp.is_tracing() else _look(query, key, value, score)
+    look = known = None
     try:
-        if look in _passed:
-            return _passed[look]
-    except TypeError:  # something that cannot be hashed
+        if not xp.is_tracing():
+            look = _look(xp, query, key, value, score)
+            known = _passed.get(look)  # one access: another thread may clear it meanwhile
+    except (TypeError, AttributeError):  # cannot be hashed, or is no tensor of this framework
         look = None
+    if known is not None:
+        return known
     sizes = check_tensors(xp, query, key, value)
     check_score(xp, score, query, key, sizes)
     if look is not None:
@@ -75,13 +78,15 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
     return sizes
 
 
-def _look(query: Array, key: Array, value: Array, score: Any) -> Any:
+def _look(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
     """What the checks of a call depend on."""
     look: list[Any] = [type(score), callable(score)]
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
         shape = getattr(x, "shape", None)
-        is_number = not shape and (shape is None or isinstance(x, Real))
-        look.append((type(x), x) if is_number else (type(x), shape, getattr(x, "dtype", None)))
+        if not shape and (shape is None or isinstance(x, Real)):
+            look.append((type(x), x))
+        else:
+            look.append((type(x), shape, x.dtype, xp.device(x), xp.layout_problem(x)))
     return tuple(look)
 
 
@@ -94,9 +99,23 @@ def check_size(**sizes: Any) -> None:
             raise ValueError(f"{name} must be ≥ 1, got {size}.")
 
 
+def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
+    """Tensors must be plain dense arrays, where the query lies."""
+    here = xp.device(query)
+    for name, x in tensors.items():
+        if problem := xp.layout_problem(x):
+            raise TypeError(f"{name} is {problem}.")
+        there = xp.device(x)
+        if there != here and there is not None and here is not None:
+            raise ValueError(
+                f"query is on {here} but {name} is on {there}: move them to one device."
+            )
+
+
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     """Dtypes and shapes of query, key and value."""
     tensors = {"query": query, "key": key, "value": value}
+    check_places(xp, query, **tensors)
     dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
@@ -136,25 +155,27 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         if field in tensors:
             continue
         if isinstance(x, Real):
-            if field in POSITIVE and not float(x) > 0:
-                raise ValueError(f"{name}.{field} must be > 0, got {x}.")
-        elif x is not None:
+            _check_number(f"{name}.{field}", x, dtype, field in POSITIVE)
+        elif x is not None and not isinstance(x, Projection):
             raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
     ours = framework(query)
     if any(framework(x) != ours for x in tensors.values()):
         find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    check_places(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    parameters = {field: (xp.shape(x), xp.dtype(x)) for field, x in tensors.items()}
+    parameters |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
-    if "W_q" in score.shapes and "W_q" not in tensors:  # projected already
+    if "W_q" in score.shapes and "W_q" not in parameters:  # projected already
         widths["h"] = d_q
-    elif "W_k" in score.shapes and "W_k" not in tensors:
+    elif "W_k" in score.shapes and "W_k" not in parameters:
         widths["h"] = d_k
-    for field, x in tensors.items():
-        shape, expected = xp.shape(x), score.shapes.get(field)
+    for field, (shape, own) in parameters.items():
+        expected = score.shapes.get(field)
         if expected is None:  # a score of the user's own, which does not say
             continue
-        if expected and xp.dtype(x) != dtype:
+        if expected and own != dtype:
             raise TypeError(
-                f"query is {dtype} but {name}.{field} is {xp.dtype(x)}: convert them to one dtype."
+                f"query is {dtype} but {name}.{field} is {own}: convert them to one dtype."
             )
         trailing = shape[len(shape) - len(expected) :]
         if len(trailing) == len(expected):
@@ -167,13 +188,24 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"{' with ' + known if known else ''}."
             )
         lead = shape[: len(shape) - len(expected)]
-        of_keys = field in OF_KEYS or "d_q + d_k" in expected
-        meets = sizes.kv_lead if of_keys else sizes.lead
-        if not broadcasts(lead, meets):
-            raise ValueError(
-                f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not broadcast "
-                f"to {meets}, those of the {'keys' if of_keys else 'queries'}."
-            )
+        of_both = "d_q + d_k" in expected
+        for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
+            if (of_both or (field in OF_KEYS) == (who == "keys")) and not broadcasts(lead, meets):
+                raise ValueError(
+                    f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
+                    f"broadcast to {meets}, those of the {who}."
+                )
+
+
+def _check_number(name: str, x: Real, dtype: str, positive: bool) -> None:
+    """A scale whose inverse square is a number of the dtype of sums."""
+    least = 1e-154 if dtype == "float64" else 1e-19
+    if positive and not float(x) > 0:
+        raise ValueError(f"{name} must be > 0, got {x}.")
+    if positive and float(x) < least:
+        raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {x}.")
+    if not positive and not abs(float(x)) <= 1 / least**2:
+        raise ValueError(f"{name} must be a finite number in {dtype}, got {x}.")
 
 
 def check_widths(score: type[Score], d_q: int, d_k: int) -> None:

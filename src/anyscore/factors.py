@@ -62,9 +62,13 @@ def _tanh(xp: Ops, a: Array, b: Array) -> Array:
     return xp.tanh(a + b)
 
 
+LEAKY_SLOPE = 0.2
+"""Of LeakyReLU in every kernel."""
+
+
 def _leaky_relu(xp: Ops, a: Array, b: Array) -> Array:
     x = a + b
-    return xp.where(x > 0, x, 0.2 * x)
+    return xp.where(x > 0, x, LEAKY_SLOPE * x)
 
 
 def _absolute(xp: Ops, a: Array, b: Array) -> Array:

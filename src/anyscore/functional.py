@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from anyscore import definition, ops, reference, seams, separable
@@ -139,6 +140,8 @@ def attend(
         _, route, task = _choose(xp, seam, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
             dropout_seed = seam.draw_seed(task.value)
+        elif isinstance(dropout_seed, Integral):  # of NumPy perhaps, beyond what int64 holds
+            dropout_seed = int(dropout_seed)
         if route is None:
             left = None
             output, attended, lse = definition.run(xp, task, dropout, dropout_seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.ops import PLAIN, Array, Ops, framework
+from anyscore.ops import PLAIN, Array, Ops, framework, load
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +93,8 @@ class Call:
     def array(self, x: Any, name: str) -> Array:
         """`x` on the device of the query; a tensor of another framework is refused."""
         ours, theirs = framework(self.like), framework(x)
+        if theirs is not None and (problem := load(theirs).layout_problem(x)):
+            raise TypeError(f"{name} is {problem}.")
         if theirs not in (None, "numpy", ours):
             raise TypeError(
                 f"{name} is a {theirs} tensor but the query is a {ours} tensor: "
@@ -124,8 +126,10 @@ class Call:
 
     def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
         """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1."""
-        x = self.array(x, name)
+        x = self.array(_within(x), name)
         dtype = self.xp.dtype(x)
+        if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
+            x, dtype = self.xp.astype(x, self.xp.index_dtype()), self.xp.index_dtype()
         if "int" not in dtype and not (floats and "float" in dtype):
             advice = ""
             if dtype == "bool":
@@ -153,20 +157,31 @@ class Call:
             )
         return self.xp.reshape(x, aligned)
 
+    def integers(self, x: Array) -> Array:
+        """Integers in the index dtype; unsigned ones beyond it become its largest number."""
+        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
+        if dtype == index:  # the common case
+            return x
+        x = xp.astype(x, index)
+        return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
+
     def bound(self, x: Any, name: str, nan: int) -> Array:
         """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
-        if isinstance(x, int) and not isinstance(x, bool):  # however large
-            x = min(max(x, 0), self.keys)
         xp, x = self.xp, self.per_query(x, name)
-        dtype, index = xp.dtype(x), xp.index_dtype()
-        if dtype == index:  # the common case
-            return xp.clip(x, 0, self.keys)
-        if dtype != "float64":  # T_k may exceed what float16 or uint8 can hold
-            x = xp.astype(x, "float32" if "float" in dtype else index)
-        if dtype == "uint64":  # what does not fit was above T_k
-            x = xp.where(x < 0, self.keys, x)
+        dtype = xp.dtype(x)
+        if "float" not in dtype:
+            return xp.clip(self.integers(x), 0, self.keys)
+        if dtype != "float64":  # T_k may exceed what float16 can hold
+            x = xp.astype(x, "float32")
         x = xp.where(x == x, x, nan)
-        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), index)
+        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype())
+
+
+def _within(x: Any) -> Any:
+    """Python's integers, in lists too, clamped to what 64 bits hold with room for sums."""
+    if isinstance(x, list | tuple):
+        return [_within(y) for y in x]
+    return min(max(x, -(2**62)), 2**62) if type(x) is int else x
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -159,6 +159,8 @@ class Window(Mask):
                 raise TypeError(f"{name} must be an integer ≥ 0 or None, got {width!r}.")
             if width is not None and width < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
+            if width is not None:  # NumPy's integers wrap around
+                object.__setattr__(self, name, int(width))
         if self.align not in (None, "start", "end"):
             raise ValueError(f'align must be "start" or "end", got {self.align!r}.')
 
@@ -198,6 +200,11 @@ def _clamp(xp: Ops, x: Array, keys: int) -> Array:
     return xp.maximum(xp.minimum(x, keys), 0)
 
 
+def _far(xp: Ops) -> int:
+    """Farther than any key: positions, offsets and widths up to it add up without overflow."""
+    return 2**29 if xp.index_dtype() == "int32" else 2**61
+
+
 def _lower_window(
     mask: Mask, left: int | None, right: int | None, align: str | None, offset: Any, call: Call
 ) -> Attendable:
@@ -213,9 +220,10 @@ def _lower_window(
     )
     if align == "end":
         position = position + (call.keys - call.queries)
+    far = _far(xp)
     if offset is not None:
-        offset = call.per_query(offset, "offset", floats=False)
-        position = position + xp.astype(offset, xp.index_dtype())
-    start = None if left is None else _clamp(xp, position - left, call.keys)
-    stop = None if right is None else _clamp(xp, position + (right + 1), call.keys)
+        offset = call.integers(call.per_query(offset, "offset", floats=False))
+        position = position + xp.clip(offset, -far, far)
+    start = None if left is None else _clamp(xp, position - min(left, far), call.keys)
+    stop = None if right is None else _clamp(xp, position + min(right + 1, far), call.keys)
     return Attendable(start, stop)

@@ -39,6 +39,19 @@ def uniform(*shape: int, variance: float) -> Init:
 
 
 @dataclass(frozen=True, eq=False)
+class Projection:
+    """A matrix that is called, not multiplied: a module, which other libraries watch or replace.
+
+    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: what may be learned.
+    """
+
+    call: Callable[[Array], Array]
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Score:
     """A scoring function s(q, k), lowered to factors.
 
@@ -61,6 +74,10 @@ class Score:
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
         """What a layer fills each field with: a parameter that it creates, or a number."""
         return {}
+
+    def projections(self) -> dict[str, Projection]:
+        """The parameters that are called, by field name."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Projection)}
 
     def tensors(self) -> dict[str, Array]:
         """The parameters that are tensors, by field name."""

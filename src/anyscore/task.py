@@ -104,12 +104,11 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
 
 def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> Attendable | None:
     """The mask of a call, lowered; None where everything is attended."""
+    call = Call(xp, query, sizes.lead, sizes.queries, sizes.keys)
     both = combine(mask, valid_lens)
-    if both is None and (sizes.keys == 0 or sizes.queries == 0):  # nobody attends anything
-        both = Lengths(0)
-    if both is None:
-        return None
-    attendable = both.lower(Call(xp, query, sizes.lead, sizes.queries, sizes.keys))
+    attendable = Attendable() if both is None else both.lower(call)
+    if 0 in (*sizes.lead, sizes.queries, sizes.keys):  # nobody attends anything, whatever the mask
+        attendable = Lengths(0).lower(call)
     return attendable if attendable.some else None
 
 

@@ -37,6 +37,15 @@ class Ops(Protocol):
     def array(self, x: Any, like: Array) -> Array:
         """`x`, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
 
+    def copy(self, x: Array) -> Array:
+        """x in memory of its own, if x can be changed in place; with its graph."""
+
+    def device(self, x: Array) -> Any:
+        """Where x lies, as the framework names it; None where x fits any place."""
+
+    def layout_problem(self, x: Array) -> str | None:
+        """What x is instead of a plain dense array, and what to pass; None if x is one."""
+
     def shape(self, x: Array) -> tuple[int, ...]: ...
     def dtype(self, x: Array) -> str: ...
     def astype(self, x: Array, dtype: str) -> Array: ...

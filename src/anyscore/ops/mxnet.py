@@ -50,6 +50,10 @@ def array(x: Any, like: Array) -> Array:
     return host(x) if isinstance(x, mx.nd.NDArray) else np.array(x)
 
 
+def copy(x: Array) -> Array:
+    return x.copy()
+
+
 def shape(x: Array) -> tuple[int, ...]:
     return tuple(x.shape)
 

@@ -51,6 +51,22 @@ def array(x: Any, like: Array) -> Array:
     return np.asarray(x)
 
 
+def copy(x: Array) -> Array:
+    return x.copy()
+
+
+def device(x: Array) -> Any:
+    return None
+
+
+def layout_problem(x: Array) -> str | None:
+    if isinstance(x, np.ma.MaskedArray):
+        return "a masked array, whose mask is True where Keys(keep) is False: pass x.data"
+    if isinstance(x, np.matrix):
+        return "a matrix, whose * is a product of matrices: pass np.asarray(x)"
+    return None
+
+
 def shape(x: Array) -> tuple[int, ...]:
     return tuple(x.shape)
 

@@ -56,6 +56,10 @@ def array(x: Any, like: Array) -> Array:
     return tf.convert_to_tensor(np.asarray(x))  # a list of integers as int64
 
 
+def copy(x: Array) -> Array:
+    return tf.identity(x)
+
+
 def shape(x: Array) -> tuple[int, ...]:
     try:
         static = tuple(x.shape)

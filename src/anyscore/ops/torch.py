@@ -41,6 +41,25 @@ def array(x: Any, like: Tensor) -> Tensor:
     return torch.as_tensor(x, device=like.device)
 
 
+def copy(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def device(x: Tensor) -> Any:
+    return x.device
+
+
+def layout_problem(x: Tensor) -> str | None:
+    if x.is_nested:
+        return (
+            "a nested tensor: pass torch.nested.to_padded_tensor(x, 0.0), and the lengths as "
+            "valid_lens="
+        )
+    if x.layout == torch.strided:
+        return None
+    return f"of layout {x.layout}: pass x.to_dense()"
+
+
 def shape(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
 

@@ -1,0 +1,26 @@
+"""The scoring functions: formula, shapes, initialisation and source, each lowered once.
+
+A score is a small frozen class whose fields are its parameters, oriented as in the papers. Shapes:
+query (..., T_q, d_q), key (..., T_k, d_k), score (..., T_q, T_k). A parameter may have leading
+dimensions, which meet those of the query (of the key, for W_k and w_k): w_v (H, h), W_q (H, h, d_q)
+and sigma (H,) give each of H heads its own. A projection given as None means that the tensor comes
+projected. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the shape of leading
+dimensions.
+"""
+
+from anyscore.scores.distances import Gaussian, Laplace
+from anyscore.scores.hidden import Additive, Concat, GATv2
+from anyscore.scores.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
+
+__all__ = [
+    "Additive",
+    "Bilinear",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "GATv2",
+    "Gaussian",
+    "Laplace",
+    "ScaledDot",
+    "Trilinear",
+]

@@ -1,0 +1,143 @@
+"""Scores with a hidden layer over query and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, ClassVar
+
+from anyscore import factors
+from anyscore.factors import LEAKY_SLOPE, Factors
+from anyscore.ops import Array, Ops
+from anyscore.score import Init, Projection, Score, Shapes, uniform
+from anyscore.scores.scale import number, scaled
+
+_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """s = scale · w_vᵀ tanh(W_q q + W_k k + bias), scale = 1 unless given.
+
+    W_q (h, d_q), W_k (h, d_k), w_v (h,), bias (h,) or None.
+    Initialisation: variance 1 of the argument of tanh. Source: Bahdanau et al. 2015, A.1.2.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+    bias: Array | None = None
+    scale: Any = None
+
+    formula: ClassVar[str] = "w·tanh(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+        "scale": (),
+    }
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        return _hidden_layer(d_q, d_k, hidden, _TANH)
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        a = _project(xp, query, self.W_q)
+        a = a if self.bias is None else a + self.bias[..., None, :]
+        f = Factors(a, _project(xp, key, self.W_k), factors.TANH, weight=self.w_v)
+        return f if self.scale is None else scaled(xp, f, number(xp, self.scale, query))
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Score):
+    """s = scale · w_vᵀ tanh(W [q; k] + bias), scale = 1 unless given.
+
+    W (h, d_q + d_k), w_v (h,), bias (h,) or None.
+    The additive score with W = [W_q, W_k], query first, and initialised alike.
+    Source: Luong et al. 2015, section 3.1 ("concat").
+    """
+
+    W: Array
+    w_v: Array
+    bias: Array | None = None
+    scale: Any = None
+
+    formula: ClassVar[str] = "w·tanh(W [q; k])"
+    shapes: ClassVar[Shapes] = {
+        "W": ("h", "d_q + d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+        "scale": (),
+    }
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        w_v = uniform(hidden, variance=1 / (hidden * _TANH))
+        return {"W": uniform(hidden, d_q + d_k, variance=1 / (d_q + d_k)), "w_v": w_v}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        d_q = xp.shape(query)[-1]
+        W_q, W_k = self.W[..., :d_q], self.W[..., d_q:]
+        return Additive(W_q, W_k, self.w_v, self.bias, self.scale).lower(xp, query, key)
+
+
+@dataclass(frozen=True, eq=False)
+class GATv2(Score):
+    """s = w_vᵀ LeakyReLU(W_q q + W_k k), with a slope for negative arguments of 0.2 unless given.
+
+    Shapes and initialisation as `Additive`. Another slope takes two features for one.
+    Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+    negative_slope: Any = LEAKY_SLOPE
+
+    formula: ClassVar[str] = "w·LeakyReLU(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+        "negative_slope": (),
+    }
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
+        f = Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
+        slope = self.negative_slope
+        if isinstance(slope, Real) and slope == LEAKY_SLOPE:
+            return f
+        # LeakyReLU of this slope, at x, is m · LeakyReLU(x) + n · LeakyReLU(−x) of the kernels'.
+        slope = number(xp, slope, query)
+        n = (LEAKY_SLOPE - slope) / (1 - LEAKY_SLOPE**2)
+        m = 1 + LEAKY_SLOPE * n
+        if not isinstance(slope, Real):
+            m, n = m[..., None], n[..., None]
+        w = number(xp, self.w_v, query)
+        return replace(f, a=_twice(xp, a, -a), b=_twice(xp, b, -b), weight=_twice(xp, m * w, n * w))
+
+
+def _twice(xp: Ops, x: Array, y: Array) -> Array:
+    """The features of x and of y, (..., h) each, in turns: (..., 2h)."""
+    *lead, width = xp.shape(x)
+    return xp.reshape(xp.stack([x, y], axis=-1), (*lead, 2 * width))
+
+
+def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:
+    return {
+        "W_q": uniform(hidden, d_q, variance=0.5 / d_q),
+        "W_k": uniform(hidden, d_k, variance=0.5 / d_k),
+        "w_v": uniform(hidden, variance=1 / (hidden * square)),
+    }
+
+
+def _project(xp: Ops, x: Array, W: Array | None) -> Array:
+    if isinstance(W, Projection):
+        return W.call(x)
+    return x if W is None else xp.matmul(x, xp.transpose(W))

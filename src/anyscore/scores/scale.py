@@ -1,0 +1,26 @@
+"""Scales of scores, given as numbers or learned as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+from anyscore.factors import Factors
+from anyscore.ops import Array, Ops, accumulation
+
+
+def number(xp: Ops, x: Any, like: Array) -> Any:
+    """A scale in the dtype of sums; numbers as they are."""
+    return x if isinstance(x, Real) else xp.astype(x, accumulation(xp.dtype(like)))
+
+
+def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
+    """`f` with a scale that is a number, or, learned, a tensor folded into the weight."""
+    if isinstance(scale, Real):
+        return replace(f, scale=float(scale))
+    weight = xp.reshape(scale, (*xp.shape(scale), 1))
+    if f.weight is not None:
+        return replace(f, weight=weight * f.weight)
+    shape = (*xp.shape(scale), xp.shape(f.a)[-1])
+    return replace(f, weight=xp.broadcast_to(weight, shape))
