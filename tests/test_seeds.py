@@ -20,6 +20,7 @@ from anyscore import (
     ScaledDot,
     attention,
 )
+from anyscore.layers import find_score, has_hidden
 from anyscore.torch import (
     AdditiveAttention,
     Attention,
@@ -216,9 +217,9 @@ def test_a_layer_starts_with_scores_of_variance_about_1(
     name: str, variance: float, d: int, hidden: int
 ) -> None:
     """Over queries, keys and parameters: 200 layers of 8 × 8 scores each."""
-    scores = []
+    scores, width = [], hidden if has_hidden(find_score(name)) else None
     for _ in range(200):
-        layer = Attention(name, hidden=hidden, d_q=d, d_k=d)
+        layer = Attention(name, hidden=width, d_q=d, d_k=d)
         q, k = torch.randn(8, 1, 1, d), torch.randn(1, 8, 1, d)
         with torch.no_grad():
             score = score_of(layer, name)

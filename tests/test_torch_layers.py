@@ -111,7 +111,7 @@ def test_a_scale_may_be_given_instead_of_learned(
     layer, (q, k, v) = Attention(name, **numbers), inputs()
     torch.testing.assert_close(layer(q, k, v), attention(q, k, v, score=score))
     assert not list(layer.parameters())
-    with pytest.raises(TypeError, match="Additive has no scale 'sigma'; it has none"):
+    with pytest.raises(TypeError, match="Additive has no scale 'sigma'; it has scale"):
         Attention("additive", hidden=3, sigma=1.0)
     with pytest.raises(TypeError, match="Gaussian has no scale 'tau'; it has sigma"):
         Attention("gaussian", tau=1.0)

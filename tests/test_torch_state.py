@@ -122,7 +122,8 @@ def test_copies_of_layers(name: str, copied: Copy) -> None:
     layer = lazy(name)
     output = layer(q, k, v, torch.tensor([0, 3]))
     same = copied(layer)
-    assert torch.equal(same.attention_weights, layer.attention_weights)
+    assert same.attention_weights is None  # a copy does not carry a batch of data
+    assert layer.attention_weights is not None
     assert torch.equal(same(q, k, v, torch.tensor([0, 3])), output)
     for one, other in zip(same.parameters(), layer.parameters(), strict=True):
         assert one.data_ptr() != other.data_ptr()
@@ -240,10 +241,10 @@ def test_recorded_in_inference_mode() -> None:
 
 def test_names_and_representation() -> None:
     assert repr(lazy("additive", dropout=0.1)) == (
-        "Attention(\n  Additive, dropout=0.1\n  (W_q): Weight(uninitialised)\n"
-        "  (W_k): Weight(uninitialised)\n  (w_v): Weight(uninitialised)\n)"
+        "Attention(\n  Additive, dropout=0.1\n  (W_q): Linear(uninitialised)\n"
+        "  (W_k): Linear(uninitialised)\n  (w_v): Weight(uninitialised)\n)"
     )
-    assert "(W_q): Weight((3, 5))" in repr(make("additive"))
+    assert "(W_q): Linear((3, 5))" in repr(make("additive"))
     assert "ScaledDot" in repr(Attention())
     assert isinstance(AdditiveAttention(3), Attention)
     for name in SCORES:

@@ -8,7 +8,13 @@ from typing import Any
 
 from anyscore import ops, seams
 from anyscore.autocast import autocast
-from anyscore.checks import OF_KEYS, check_score, check_tensors, find_framework
+from anyscore.checks import (
+    OF_KEYS,
+    check_score,
+    check_tensors,
+    find_framework,
+    parameters_of,
+)
 from anyscore.factors import Factors
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.ops import Array, Ops
@@ -143,16 +149,16 @@ def _no_queries(xp: Ops, score: Score, key: Array) -> Array:
     d_k = width = xp.shape(key)[-1]
     lead = xp.shape(key)[:-2]
     own: tuple[int, ...] = ()
-    tensors = score.tensors()
-    for field, x in tensors.items():
-        shape, letters = xp.shape(x), score.shapes.get(field, ())
+    parameters = parameters_of(xp, score)
+    for field, (shape, _) in parameters.items():
+        letters = score.shapes.get(field, ())
         if field not in OF_KEYS and len(shape) - len(letters) > len(own):
             own = shape[: len(shape) - len(letters)]
         if "d_q" in letters and len(shape) >= len(letters):
             width = shape[len(shape) - len(letters) + letters.index("d_q")]
         elif "d_q + d_k" in letters:
             width = shape[-1] - d_k
-        elif "W_q" in score.shapes and "W_q" not in tensors and letters == ("h",):
+        elif "W_q" in score.shapes and "W_q" not in parameters and letters == ("h",):
             width = shape[-1]
     if score.equal_widths:
         width = d_k

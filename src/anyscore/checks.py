@@ -85,6 +85,8 @@ def _look(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
         shape = getattr(x, "shape", None)
         if not shape and (shape is None or isinstance(x, Real)):
             look.append((type(x), x))
+        elif isinstance(x, Projection):
+            look.append((Projection, shape, x.dtype))
         else:
             look.append((type(x), shape, x.dtype, xp.device(x), xp.layout_problem(x)))
     return tuple(look)
@@ -162,8 +164,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     if any(framework(x) != ours for x in tensors.values()):
         find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
     check_places(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
-    parameters = {field: (xp.shape(x), xp.dtype(x)) for field, x in tensors.items()}
-    parameters |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
+    parameters = parameters_of(xp, score)
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
     if "W_q" in score.shapes and "W_q" not in parameters:  # projected already
         widths["h"] = d_q
@@ -195,6 +196,13 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                     f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
                     f"broadcast to {meets}, those of the {who}."
                 )
+
+
+def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of the tensors and projections of a score, in the order of its fields."""
+    found = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
+    found |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
+    return {field: found[field] for field in vars(score) if field in found}
 
 
 def _check_number(name: str, x: Real, dtype: str, positive: bool) -> None:

@@ -206,6 +206,8 @@ def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
     yield from tensors
     if isinstance(score, Score):
         yield from score.tensors().values()
+        for projection in score.projections().values():
+            yield from projection.tensors
 
 
 def find(query: Array, key: Array, value: Array) -> tuple[Ops, Seam]:

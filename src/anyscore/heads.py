@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
-from anyscore.layers import rename as rename_score
 from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import Array, Ops
 from anyscore.score import Init
@@ -172,49 +171,3 @@ def read(
     if not isinstance(keys, PreparedKeys):
         keys = zero(xp, k, of_keys)[0][..., 0, :, :]
     return queries, keys, values, Lowered(attendable)
-
-
-def rename(
-    state: dict[str, Any],
-    prefix: str,
-    linears: Mapping[str, tuple[int, int]],
-    inner: Iterable[str] = (),
-) -> None:
-    """Give the entries of a state dict under `prefix` the names of ours; cut fused projections.
-
-    inner: names of the parameters of the layer `attention`, unless it renames them itself.
-    """
-    sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v") if name in linears]
-    for old, kind in _FUSED.items():
-        fused = state.get(prefix + old)
-        if fused is not None and fused.shape[0] == sum(sizes):
-            del state[prefix + old]
-            cuts = pairwise(accumulate(sizes, initial=0))
-            for name, (start, stop) in zip(("W_q", "W_k", "W_v"), cuts, strict=True):
-                state[f"{prefix}{name}.{kind}"] = fused[start:stop] * 1  # its own memory
-    for old, ours in _OLD_NAMES.items():
-        if prefix + old in state:
-            state[prefix + ours] = state.pop(prefix + old)
-    rename_score(state, f"{prefix}attention.", inner)
-
-
-_FUSED = {
-    "_MultiHeadAttention__qkv.weight": "weight",
-    "_MultiHeadAttention__qkv.bias": "bias",
-    "in_proj_weight": "weight",
-    "in_proj_bias": "bias",
-}
-"""Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
-
-_OLD_NAMES = {
-    "q_proj_weight": "W_q.weight",
-    "k_proj_weight": "W_k.weight",
-    "v_proj_weight": "W_v.weight",
-    "out_proj.weight": "W_o.weight",
-    "out_proj.bias": "W_o.bias",
-    "_Attention__qkv.weight": "qkv.weight",
-    "_Attention__qkv.bias": "qkv.bias",
-    "_MultiHeadAttention__fc.weight": "W_o.weight",
-    "_MultiHeadAttention__fc.bias": "W_o.bias",
-}
-"""Their other names → ours."""

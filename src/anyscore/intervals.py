@@ -6,6 +6,7 @@ Lengths and offsets stay tensors throughout: their values are never inspected on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from anyscore.ops import PLAIN, Array, Ops, framework, load
@@ -104,6 +105,11 @@ class Call:
             if theirs is None and not isinstance(x, PLAIN):
                 raise TypeError
             return self.xp.array(x, like=self.like)
+        except NotImplementedError:  # PyTorch's meta tensors hold no values
+            raise ValueError(
+                f"{name} is on {self.xp.device(x)}, the query on {self.xp.device(self.like)}: "
+                "move them to one device."
+            ) from None
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(
                 f"{name} is {x!r} ({type(x).__name__}), expected a number, a list or a tensor."
@@ -178,10 +184,12 @@ class Call:
 
 
 def _within(x: Any) -> Any:
-    """Python's integers, in lists too, clamped to what 64 bits hold with room for sums."""
+    """Single integers, in lists too, clamped to what 64 bits hold."""
     if isinstance(x, list | tuple):
         return [_within(y) for y in x]
-    return min(max(x, -(2**62)), 2**62) if type(x) is int else x
+    if isinstance(x, Integral) and not isinstance(x, bool):
+        return min(max(int(x), -(2**62)), 2**62)
+    return x
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""What the layers of all frameworks share: the names of scores, their parameters, old names.
+"""What the layers of all frameworks share: the names of scores, and their parameters.
 
 A layer holds the `Recipe` of its score. At its first call, or when it is made with both widths, the
 recipe meets them: then it is known which parameters there are, and from their values the score is
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, TypeAlias, cast
 
 from anyscore.checks import OF_KEYS, POSITIVE, check_size, check_widths
@@ -51,15 +52,8 @@ AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
-OLD_NAMES = {
-    "W_v.weight": "w_v.weight",
-    "v.weight": "w_v.weight",
-    "w.weight": "W.weight",
-    "w.bias": "bias.weight",
-    "W.bias": "bias.weight",
-    "W_q.bias": "bias.weight",
-}
-"""Names in state dicts of *Dive into Deep Learning* and its relatives → ours."""
+_ARGUMENTS = "hidden", "d_q", "d_k", "dropout", "bias", "heads", "kv_heads", "projected", "impl"
+"""What every layer of a named score takes beside its numbers."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,8 @@ class Recipe:
     """The score that a layer was asked for, checked.
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `specify` takes them, or a score
-    object or a callable, which have all they need. names: of the parameters that a layer holds.
+    object or a callable, which have all they need. names: of the parameters that a layer holds;
+    linears: those that are the matrices of linear layers.
 
     Raises TypeError, ValueError: an unknown score, or sizes and numbers that it lacks or has not.
     """
@@ -135,12 +130,17 @@ class Recipe:
         self.named = is_named(score)
         self.d_q, self.d_k = d_q, d_k
         self.names: tuple[str, ...] = ()
+        self.linears: tuple[str, ...] = ()
         if self.named:
             self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
             self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
             self._options["numbers"] = numbers
-            made, _ = specify(cast(type[Score], self.score), 1, 1, **self._options)
+            self._check_hidden(hidden)
+            named = cast(type[Score], self.score)
+            made, _ = specify(named, 1, 1, **self._options)
             self.names = tuple(parameter.name for parameter in made)
+            if heads is None:
+                self.linears = tuple(name for name in named.linears if name in self.names)
             return
         given = {**sizes, "bias": bias or None, "projected": projected or None, **numbers}
         names = [name for name, x in given.items() if x is not None]
@@ -153,6 +153,17 @@ class Recipe:
             self.names = tuple(score.tensors())
         elif not callable(score):
             raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
+
+    def _check_hidden(self, hidden: int | None) -> None:
+        if hidden is None:
+            return
+        if not has_hidden(self.score):
+            raise ValueError(f"{self} has no hidden layer: leave out hidden={hidden}.")
+        if self._options["projected"] and self.d_q not in (None, hidden):
+            raise ValueError(
+                f"hidden={hidden}, but {self} meets queries and keys projected to width {self.d_q}"
+                ", which is the width of its hidden layer here: leave out hidden=."
+            )
 
     @property
     def sized(self) -> bool:
@@ -173,6 +184,11 @@ class Recipe:
         check_widths(self.score, d_q, d_k)
         made, fixed = specify(self.score, d_q, d_k, **self._options)
         return Met(self.score, tuple(made), fixed)
+
+    def scale_of(self, d_q: int, d_k: int) -> float:
+        """The fixed scale of a bilinear layer of these widths."""
+        _, fixed = specify(self.score, d_q, d_k, **self._options)
+        return float(fixed["scale"] or 1.0)
 
     def __str__(self) -> str:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
@@ -207,8 +223,9 @@ def specify(
 
     numbers: fields that are given, not learned.
     """
+    _check_numbers(score, numbers or {})
     if hidden is None:
-        if not projected and any("h" in shape for shape in score.shapes.values()):
+        if not projected and has_hidden(score):
             raise ValueError(f"{score.__name__} needs hidden=, the width of its hidden layer.")
         hidden = d_q
     filled: dict[str, Init | float | None] = {**score.parameters(d_q, d_k, hidden)}
@@ -218,13 +235,7 @@ def specify(
         filled["bias"] = Init((hidden,)) if bias else None
     if projected:
         filled |= {name: None for name in PROJECTIONS if name in score.shapes}
-    for name, number in (numbers or {}).items():
-        if score.shapes.get(name) != ():
-            scales = [field for field, shape in score.shapes.items() if shape == ()]
-            raise TypeError(
-                f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
-            )
-        filled[name] = number
+    filled |= {name: number for name, number in (numbers or {}).items() if number is not None}
     if heads != kv_heads and score is Concat:
         raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
     made, fixed = [], {}
@@ -242,13 +253,29 @@ def specify(
     return made, fixed
 
 
-def rename(state: dict[str, Any], prefix: str, names: Iterable[str]) -> None:
-    """Give the entries of a state dict under `prefix` the names of ours that are missing."""
-    for key in [key for key in state if key.startswith(prefix)]:
-        old = key[len(prefix) :].removeprefix("score.")
-        ours = OLD_NAMES.get(old, old)
-        if ours in names and prefix + ours not in state:
-            state[prefix + ours] = state.pop(key)
+def has_hidden(score: type[Score]) -> bool:
+    """Whether a score has a hidden layer, of the width `hidden`."""
+    return any("h" in shape for shape in score.shapes.values())
+
+
+def _check_numbers(score: type[Score], numbers: Mapping[str, Any]) -> None:
+    """The arguments left over of a layer must be scales of its score, given as numbers."""
+    scales = [field for field, shape in score.shapes.items() if shape == ()]
+    known = {name for other in SCORES.values() for name, shape in other.shapes.items() if not shape}
+    for name, number in numbers.items():
+        if name in known and name not in scales:
+            raise TypeError(
+                f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
+            )
+        if name not in scales:
+            near = difflib.get_close_matches(name, [*_ARGUMENTS, *scales], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
+            takes = ", ".join((*_ARGUMENTS, *scales))
+            raise TypeError(
+                f"unknown argument {name!r}: {hint} A layer of {score.__name__} takes {takes}."
+            )
+        if number is not None and not isinstance(number, Real):
+            raise TypeError(f"{name} must be a number, got {number!r}.")
 
 
 def snapshot(xp: Ops, task: Task) -> Task:

@@ -56,11 +56,13 @@ class Score:
     """A scoring function s(q, k), lowered to factors.
 
     shapes: the trailing dimensions of each field that is a tensor, in d_q, d_k and a width h of the
-    score's own. equal_widths: whether d_q = d_k is required.
+    score's own. linears: the fields that may be a `Projection`. equal_widths: whether d_q = d_k is
+    required.
     """
 
     formula: ClassVar[str]
     shapes: ClassVar[Shapes] = {}
+    linears: ClassVar[tuple[str, ...]] = ()
     equal_widths: ClassVar[bool] = False
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:

@@ -11,7 +11,8 @@ from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Layer, Starts
-from anyscore.layers import AnyScore, Recipe, rename
+from anyscore.layers import AnyScore, Recipe
+from anyscore.old_names import rename
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
@@ -167,7 +168,7 @@ class Attention(Layer):
         return [f"{name}.weight" for name in self.recipe.names]
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self.names())
+        rename(state, "", self.recipe)
 
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self.recipe.named and d_q is None and self.recipe.d_q is None:

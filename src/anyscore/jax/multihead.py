@@ -15,6 +15,7 @@ from anyscore.heads import Fused, Heads, linear, starts
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Layer, Starts
 from anyscore.layers import AnyScore, is_named
+from anyscore.old_names import rename_heads
 from anyscore.ops import load
 
 _xp = load("jax")
@@ -46,7 +47,7 @@ class _Projecting(Layer):
         return [*self._starts, *(_INNER + name for name in self.attention.names())]
 
     def rename(self, state: dict[str, Any]) -> None:
-        heads.rename(state, "", self.sizes.linears, self.attention.names())
+        rename_heads(state, "", self.sizes.linears, self.attention.recipe)
 
     def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
         """The whole layer; options: of the inner one."""

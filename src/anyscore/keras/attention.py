@@ -22,7 +22,8 @@ from anyscore.keras.layer import (
     three,
     xp,
 )
-from anyscore.layers import AnyScore, Recipe, rename, snapshot
+from anyscore.layers import AnyScore, Recipe, snapshot
+from anyscore.old_names import rename
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init
 from anyscore.task import combine
@@ -174,7 +175,7 @@ class Attention(Layer):
         return {f"{name}.weight": x for name, x in self._parameters.items()}
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self.parameters_by_name())
+        rename(state, "", self._recipe)
 
     def _score(self) -> Any:
         """The score with the current parameters."""

@@ -23,6 +23,7 @@ from anyscore.keras.layer import (
     xp,
 )
 from anyscore.layers import AnyScore
+from anyscore.old_names import rename_heads
 
 
 class _Projecting(Layer):
@@ -57,7 +58,7 @@ class _Projecting(Layer):
         return {**self._parameters, **{f"attention.{name}": x for name, x in inner.items()}}
 
     def rename(self, state: dict[str, Any]) -> None:
-        heads.rename(state, "", self.sizes.linears, self.attention.parameters_by_name())
+        rename_heads(state, "", self.sizes.linears, self.attention._recipe)
 
 
 @register

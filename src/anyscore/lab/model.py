@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from anyscore import PreparedKeys
+from anyscore.layers import find_score, has_hidden
 from anyscore.torch import Attention
 
 
@@ -57,7 +58,8 @@ class Translator(nn.Module):
             self.to_logits = nn.Linear(hidden, target_size)
             self.dropout = nn.Dropout(dropout)
             # Last: what a score draws must not move what all scores share.
-            self.attention = Attention(score, hidden=hidden, d_q=hidden, d_k=hidden)
+            width = hidden if has_hidden(find_score(score)) else None
+            self.attention = Attention(score, hidden=width, d_q=hidden, d_k=hidden)
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that every score has: all but the attention layer's."""

@@ -11,10 +11,11 @@ from mxnet import autograd
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, Met, Recipe, rename, snapshot
+from anyscore.layers import AnyScore, Met, Recipe, snapshot
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
+from anyscore.old_names import rename
 from anyscore.ops import Array, load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
@@ -189,7 +190,7 @@ class Attention(Layer):
         return f"{type(self).__name__}({self._recipe}, dropout={self.dropout})"
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename(arrays, "", [f"{name}.weight" for name in self._recipe.names])
+        rename(arrays, "", self._recipe)
         return arrays
 
     def _meet(self, d_q: int | None = None, d_k: int | None = None) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
-from anyscore.heads import Fused, Heads, linear, read, rename, split, starts
+from anyscore.heads import Fused, Heads, linear, read, split, starts
 from anyscore.layers import AnyScore, is_named
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
+from anyscore.old_names import rename_heads
 from anyscore.ops import Array, load
 from anyscore.seams.mxnet import as_np
 
@@ -50,8 +51,7 @@ class _Projecting(Layer):
         return self.attention.attention_weights
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        inner = [f"{name}.weight" for name in self.attention._recipe.names]
-        rename(arrays, "", self._sizes.linears, inner)
+        rename_heads(arrays, "", self._sizes.linears, self.attention._recipe)
         return arrays
 
     def _attend(

@@ -37,6 +37,7 @@ class Additive(Score):
         "bias": ("h",),
         "scale": (),
     }
+    linears: ClassVar[tuple[str, ...]] = ("W_q", "W_k")
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
@@ -102,6 +103,7 @@ class GATv2(Score):
         "w_v": ("h",),
         "negative_slope": (),
     }
+    linears: ClassVar[tuple[str, ...]] = ("W_q", "W_k")
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:

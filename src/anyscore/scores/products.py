@@ -55,6 +55,7 @@ class Bilinear(Score):
 
     formula: ClassVar[str] = "q·W k"
     shapes: ClassVar[Shapes] = {"W": ("d_q", "d_k"), "scale": ()}
+    linears: ClassVar[tuple[str, ...]] = ("W",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:

@@ -15,14 +15,15 @@ from anyscore.checks import (
     find_framework,
 )
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, Met, Recipe, is_named, rename, snapshot
+from anyscore.layers import AnyScore, Met, Recipe, is_named, snapshot
+from anyscore.old_names import rename
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.seams.torch_modes import is_transformed
 from anyscore.task import Task, combine, lower
 from anyscore.torch.layer import Layer
-from anyscore.torch.weight import Weight
+from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
 _MAKING = threading.Lock()
@@ -56,10 +57,12 @@ class Attention(Layer):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
-        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
+        impl: as of `anyscore.attention`.
+        numbers: sigma=, tau=, scale= or negative_slope= of the score, where it should not be
+            learned or the default.
 
     Raises:
-        ValueError: an unknown score, or sizes that it lacks.
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
 
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> output = layer(torch.ones(2, 1, 20), torch.ones(2, 10, 2), valid_lens=torch.tensor([2, 6]))
@@ -79,12 +82,13 @@ class Attention(Layer):
         heads: int | None = None,
         kv_heads: int | None = None,
         projected: bool = False,
+        impl: str = "auto",
         device: Any = None,
         dtype: torch.dtype | None = None,
         **numbers: float,
     ) -> None:
         super().__init__()
-        check_options(dropout, None, "auto")
+        check_options(dropout, None, impl)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self._recipe = Recipe(
             score,
@@ -98,12 +102,13 @@ class Attention(Layer):
             **({} if is_named(score) else made),
             **numbers,
         )
-        self.dropout = dropout
+        self.dropout, self.impl = dropout, impl
         self._last: tuple[Task, Tensor | None] | None = None
         self._met: Met | None = None
         given = score.tensors() if isinstance(score, Score) else {}
         for name in self._recipe.names:
-            self.add_module(name, Weight(given[name]) if name in given else Weight.lazy(**made))
+            kind = Linear if name in self._recipe.linears else Weight
+            self.add_module(name, Weight(given[name]) if name in given else kind.lazy(**made))
         if isinstance(score, Score):  # the module holds its tensors
             self._recipe.score = score.map(lambda x: None)
         self.score = self._recipe.score  # a module is registered so
@@ -118,19 +123,23 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
-    ) -> Tensor:
-        """Output (..., T_q, d_v); the arguments are those of `anyscore.attention`.
+        return_weights: bool = False,
+    ) -> Any:
+        """Output (..., T_q, d_v), or (output, weights) with `return_weights`.
 
-        values default to keys.
+        The arguments are those of `anyscore.attention`; values default to keys.
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
         if self._met is None:
             self._first(queries, tensor, values, mask, valid_lens)
-        score = self._score()
+        score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
-        result, task, lse = attend(queries, keys, values, score, mask, valid_lens, dropout)
+        result, task, lse = attend(
+            queries, keys, values, score, mask, valid_lens, dropout,
+            return_weights=return_weights, impl=self.impl,
+        )  # fmt: skip
         if not torch.compiler.is_compiling():
             done = is_transformed(result.output)
             self._last = (
@@ -138,7 +147,7 @@ class Attention(Layer):
             )
         elif not torch.compiler.is_exporting():
             self._last = None
-        return cast(Tensor, result.output)
+        return (result.output, result.weights) if return_weights else result.output
 
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
@@ -153,7 +162,7 @@ class Attention(Layer):
         """
         if self._met is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        return prepare_keys(keys, self._score(), mask=mask, valid_lens=valid_lens)
+        return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
 
     @property
     def attention_weights(self) -> Tensor | None:
@@ -162,8 +171,8 @@ class Attention(Layer):
         Computed when asked, with the score's parameters of that call, and without a graph. Calls
         under compilation, export and function transforms are not recorded. Queries, keys and
         masks that reach the score as they came are not copied: change them in place, and the
-        weights are no longer those of the call. They are kept until the next call, and pickled
-        with the layer (state dicts are free of them).
+        weights are no longer those of the call. They are kept until the next call; copies and
+        pickles of the layer do not take them along.
         """
         with torch.no_grad():
             return None if self._last is None else cast(Tensor, weights(*self._last))
@@ -171,7 +180,7 @@ class Attention(Layer):
     def reset_parameters(self) -> None:
         """Draw the parameters anew, those of a named score that has met its sizes."""
         for name in self._recipe.names:
-            cast(Weight, self.get_submodule(name)).reset()
+            cast(Weight, self.get_submodule(name)).reset_parameters()
 
     def extra_repr(self) -> str:
         return f"{self._recipe}, dropout={self.dropout}"
@@ -194,18 +203,21 @@ class Attention(Layer):
             cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
         self._met = met
 
-    def _score(self) -> Any:
-        """The score with the current parameters."""
+    def _score(self, like: Tensor) -> Any:
+        """The score with the current parameters, for tokens like these."""
         if not isinstance(self.score, type | Score):
             return self.score  # not the recipe's: a module may have been exchanged
-        values = {name: self._weight(name) for name in self._recipe.names}
+        values, linears = {}, self._recipe.linears
+        for name in self._recipe.names:
+            module: Any = self._modules[name]
+            values[name] = projection(module, like) if name in linears else module()
         return cast(Met, self._met).build(_xp, values)
 
-    def _weight(self, name: str) -> Tensor:
-        return cast(Tensor, cast(Weight, self._modules[name]).weight)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, [f"{name}.weight" for name in self._recipe.names])
+        rename(state_dict, prefix, self._recipe)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

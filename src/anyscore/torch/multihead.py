@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.heads import Fused, Heads, read, rename, split
+from anyscore.heads import Fused, Heads, read, split
 from anyscore.layers import AnyScore, is_named
+from anyscore.old_names import rename_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
+from anyscore.torch.native import native_mask
 
 _xp = load("torch")
 
@@ -50,7 +51,7 @@ class _Projecting(Layer):
         return cast(Tensor, getattr(self, name)(x))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, self._sizes.linears)
+        rename_heads(state_dict, prefix, self._sizes.linears)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -103,9 +104,21 @@ class MultiHeadAttention(_Projecting):
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
+        batch_first: False for tensors (T, batch, d).
+
+    It also takes the call of `torch.nn.MultiheadAttention`, so that it can take its place:
+
+    >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    >>> encoder.self_attn = MultiHeadAttention(16, 4, score="additive")
+    >>> padding = torch.tensor([[False, False, True]])
+    >>> encoder(torch.ones(1, 3, 16), src_key_padding_mask=padding).shape
+    torch.Size([1, 3, 16])
     """
 
     _sizes: Heads
+    # What nn.TransformerEncoderLayer looks at before it calls kernels of its own instead.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -120,14 +133,16 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
+        batch_first: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **numbers: float,
+        **numbers: Any,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
         super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
         self.n_heads, self.kv_heads = sizes.n_heads, sizes.kv_heads
+        self.num_heads, self.embed_dim, self.batch_first = n_heads, embedding_size, batch_first
 
     def forward(
         self,
@@ -137,22 +152,56 @@ class MultiHeadAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
-    ) -> Tensor:
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        need_weights: bool | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> Any:
         """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
 
-        keys default to queries, values to keys. A boolean mask has four axes or two, heads third
-        from the end.
+        keys default to queries, values to keys. All without the batch is fine too. A boolean mask
+        has four axes or two, heads third from the end. key_padding_mask, attn_mask, is_causal: as
+        of `torch.nn.MultiheadAttention`, True = may not attend; they intersect with the others.
+        need_weights: if given, the result is (output, weights), weights None if False, else before
+        dropout, (batch, T_q, T_k), or (batch, heads, T_q, T_k) if not averaged.
         """
         keys = queries if keys is None else keys
         if values is None and isinstance(keys, PreparedKeys):
             raise ValueError("prepared keys are projected already: pass values beside them.")
         values = cast(Tensor, keys) if values is None else values
-        queries, keys, values, mask = read(
-            _xp, self.n_heads, queries, keys, values, valid_lens, mask
-        )
-        attention = partial(self.attention, mask=mask)
-        output = self._sizes.attend(_xp, self._project, attention, queries, keys, values)
-        return cast(Tensor, output)
+        tensors = [queries, keys, values]
+        unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
+        q, k, v = (self._batched(x, unbatched) for x in tensors)
+        native = native_mask(self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal)
+        if native is not None:
+            mask = native if mask is None else native & mask
+        q, k, v, lowered = read(_xp, self.n_heads, q, k, v, valid_lens, mask)
+        weights: Tensor | None = None
+
+        def attention(*projected: Any) -> Tensor:
+            nonlocal weights
+            if not need_weights:
+                return cast(Tensor, self.attention(*projected, mask=lowered))
+            output, weights = self.attention(*projected, mask=lowered, return_weights=True)
+            return cast(Tensor, output)
+
+        output = self._sizes.attend(_xp, self._project, attention, q, k, v)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if unbatched:
+            output, weights = output[0], None if weights is None else weights[0]
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        return output if need_weights is None else (output, weights)
+
+    def _batched(self, x: Any, unbatched: bool) -> Any:
+        """x as (batch, T, d)."""
+        if unbatched:
+            return x[None]
+        if self.batch_first or isinstance(x, PreparedKeys) or x.dim() < 3:
+            return x
+        return x.transpose(0, 1)
 
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None

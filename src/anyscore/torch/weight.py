@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,15 +10,22 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from anyscore.layers import Parameter
+from anyscore.ops import load
+from anyscore.score import Projection
+
+_xp = load("torch")
 
 
 class Weight(nn.Module):
-    """A tensor named `weight`: a parameter, or a buffer if it is a plain tensor."""
+    """A tensor named `weight`: a parameter, or a buffer if it is a plain tensor.
+
+    It is called for the tensor, so that hooks of modules reach it.
+    """
 
     weight: Any
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.parameter: Parameter | None = None
         if isinstance(weight, nn.Parameter):
             self.weight = weight
@@ -32,12 +40,17 @@ class Weight(nn.Module):
         lazy = UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg]
         return cls(lazy)
 
+    def forward(self) -> Tensor:
+        """The tensor."""
+        weight: Tensor = self.weight
+        return weight
+
     def meet(self, parameter: Parameter) -> None:
         """Take the shape and the initial values of `parameter`, unless it has them."""
         self.parameter = parameter
         if is_lazy(self.weight):
-            self.weight.materialize(parameter.init.shape)
-            self.reset()
+            self._materialize(parameter.init.shape)
+            self.reset_parameters()
         elif tuple(self.weight.shape) != parameter.init.shape:
             raise ValueError(
                 f"{parameter.name} was loaded with shape {tuple(self.weight.shape)}, expected "
@@ -45,7 +58,7 @@ class Weight(nn.Module):
             )
 
     @torch.no_grad()
-    def reset(self) -> None:
+    def reset_parameters(self) -> None:
         """Draw the values anew."""
         if self.parameter is None:
             return
@@ -58,10 +71,13 @@ class Weight(nn.Module):
     def extra_repr(self) -> str:
         return "uninitialised" if is_lazy(self.weight) else str(tuple(self.weight.shape))
 
+    def _materialize(self, shape: tuple[int, ...]) -> None:
+        self.weight.materialize(shape)
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         loaded = state_dict.get(prefix + "weight")
         if loaded is not None and is_lazy(self.weight) and not is_lazy(loaded):
-            self.weight.materialize(loaded.shape)
+            self._materialize(loaded.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -69,3 +85,47 @@ class Weight(nn.Module):
             destination[prefix + "weight"] = self.weight
         else:
             super()._save_to_state_dict(destination, prefix, keep_vars)
+
+
+class Linear(Weight, nn.Linear):
+    """A matrix that projects tokens, as a linear layer without a bias: x ↦ x Wᵀ.
+
+    Whatever watches, wraps or replaces linear layers finds one.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(weight)
+        self.register_parameter("bias", None)
+        self.in_features = self.out_features = 0
+        if not is_lazy(weight):
+            self.out_features, self.in_features = weight.shape
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """x (..., in_features) → (..., out_features)."""
+        return nn.Linear.forward(self, x)
+
+    def _materialize(self, shape: tuple[int, ...]) -> None:
+        super()._materialize(shape)
+        self.out_features, self.in_features = shape
+
+
+def projection(module: nn.Module, like: Tensor) -> Projection:
+    """A `Linear`, or the module that took its place, as a score takes it for such tokens."""
+    weight: Any = module.weight
+    learned = (weight,) if type(module) is Linear else tuple(module.parameters())
+    call: Callable[[Tensor], Tensor] = module
+    device = like.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        call = _autocast(module, device, torch.get_autocast_dtype(device))
+    return Projection(call, tuple(weight.shape), _xp.dtype(weight), learned)
+
+
+def _autocast(module: nn.Module, device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """The module under the autocasting of this moment, which calls of scores suspend."""
+
+    def call(x: Tensor) -> Tensor:
+        with torch.autocast(device, dtype):
+            found: Tensor = module(x)
+        return found
+
+    return call
