@@ -45,7 +45,7 @@ class ScoreCase:
         parameters: dict[str, Any] = dict(self.fixed)
         for name, shape in self.shapes.items():
             heads = (of_key if name in ("W_k", "w_k") else of_query)[-1:] if self.each else ()
-            if name in ("scale", "sigma", "tau"):
+            if name in ("scale", "sigma", "tau", "negative_slope"):
                 parameters[name] = rng.uniform(0.5, 2.0, (*heads, *shape)).astype(np.float32)
             else:
                 width = shape[-1] if len(shape) == 2 else 3
@@ -103,6 +103,18 @@ SCORES = {
     "callable": ScoreCase("SquaredProduct", {}, {}),
 }
 
+OPTIONS = {
+    "additive_scale": ScoreCase("Additive", _additive(), {"scale": 0.625}, d_k=WIDTH_KEY),
+    "additive_scale_each": ScoreCase("Additive", _additive(scale=()), {}, d_k=WIDTH_KEY, each=True),
+    "concat_scale": ScoreCase("Concat", {**_CONCAT, "scale": ()}, {}, d_k=WIDTH_KEY),
+    "gatv2_relu": ScoreCase("GATv2", _additive(), {"negative_slope": 0}, d_k=WIDTH_KEY),
+    "gatv2_slope": ScoreCase("GATv2", {"w_v": (WIDTH,)}, {**_NONE, "negative_slope": 0.75}),
+    "gatv2_slope_each": ScoreCase(
+        "GATv2", _additive(negative_slope=()), {}, d_k=WIDTH_KEY, each=True
+    ),
+}
+"""Scores with arguments that are seldom given: fewer rows."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -125,7 +137,7 @@ class Case:
 @cache
 def case(score: str, shape: str, mask: str) -> Case:
     rng = np.random.default_rng([len(score), len(shape), len(mask)])
-    f, s, m = SCORES[score], SHAPES[shape], MASKS[mask]
+    f, s, m = (SCORES | OPTIONS)[score], SHAPES[shape], MASKS[mask]
 
     def normal(lead: Lead, tokens: int, width: int) -> np.ndarray:
         return rng.standard_normal((*lead, tokens, width)).astype(np.float32)

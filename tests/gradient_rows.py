@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cases import MASKS, SCORES, SHAPES, applicable, case
+from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
 from oracle_gradients import gradients, largest_terms
 
 GRADIENT_ROWS = sorted(
@@ -15,6 +15,7 @@ GRADIENT_ROWS = sorted(
     | {(score, s, "four") for score in SCORES for s in ("grouped_6_2", "rank_2", "broadcast")}
     | {(score, shape, "lengths_full") for score in ("dot", "gatv2") for shape in SHAPES}
     | {(score, "heads", mask) for score in ("trilinear", "concat") for mask in MASKS}
+    | {(score, shape, "four") for score in OPTIONS for shape in ("heads", "grouped_6_2")}
 )  # fmt: skip
 GRADIENT_ROWS = [row for row in GRADIENT_ROWS if applicable(*row[1:])]
 

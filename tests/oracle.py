@@ -20,7 +20,7 @@ Vector = list[float]
 
 OWN_RANK = {
     "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0,
+    "scale": 0, "sigma": 0, "tau": 0, "negative_slope": 0,
 }  # fmt: skip
 """Rank of a parameter of one head; axes before these are leading dimensions."""
 OF_KEY = ("W_k", "w_k")
@@ -78,7 +78,7 @@ def _scaled_dot(q: Vector, k: Vector, p: dict[str, Any]) -> float:
 
 
 def _bilinear(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(q, times(p["W"], k)) * (1 if p["scale"] is None else p["scale"])
+    return dot(q, times(p["W"], k)) * _scale(p)
 
 
 def _cosine(q: Vector, k: Vector, p: dict[str, Any]) -> float:
@@ -99,17 +99,21 @@ def _laplace(q: Vector, k: Vector, p: dict[str, Any]) -> float:
 
 
 def _additive(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(p["w_v"], [math.tanh(x) for x in _sum(q, k, p)])
+    return dot(p["w_v"], [math.tanh(x) for x in _sum(q, k, p)]) * _scale(p)
 
 
 def _concat(q: Vector, k: Vector, p: dict[str, Any]) -> float:
     x = times(p["W"], [*q, *k])
     bias = p["bias"] or [0.0] * len(x)
-    return dot(p["w_v"], [math.tanh(y + z) for y, z in zip(x, bias, strict=True)])
+    return dot(p["w_v"], [math.tanh(y + z) for y, z in zip(x, bias, strict=True)]) * _scale(p)
 
 
 def _gatv2(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(p["w_v"], [x if x >= 0 else 0.2 * x for x in _sum(q, k, p)])
+    return dot(p["w_v"], [x if x >= 0 else p["negative_slope"] * x for x in _sum(q, k, p)])
+
+
+def _scale(p: dict[str, Any]) -> float:
+    return 1 if p["scale"] is None else p["scale"]
 
 
 def _sum(q: Vector, k: Vector, p: dict[str, Any]) -> Vector:

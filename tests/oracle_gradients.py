@@ -134,20 +134,29 @@ def _hidden(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
 
 def _concat(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
     x = torch.cat([q.expand(len(k), -1), k], dim=1) @ p["W"].T
-    return torch.tanh(x if p["bias"] is None else x + p["bias"]) @ p["w_v"]
+    return torch.tanh(x if p["bias"] is None else x + p["bias"]) @ p["w_v"] * _scale(p)
+
+
+def _gatv2(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
+    x = _hidden(q, k, p)
+    return torch.where(x > 0, x, x * p["negative_slope"]) @ p["w_v"]
+
+
+def _scale(p: Parameters) -> Any:
+    return 1 if p["scale"] is None else p["scale"]
 
 
 FORMULAS: dict[str, Callable[[Tensor, Tensor, Parameters], Tensor]] = {
     "Dot": lambda q, k, p: k @ q,
     "ScaledDot": lambda q, k, p: k @ q * (len(q) ** -0.5 if p["scale"] is None else p["scale"]),
-    "Bilinear": lambda q, k, p: k @ (p["W"].T @ q) * (1 if p["scale"] is None else p["scale"]),
+    "Bilinear": lambda q, k, p: k @ (p["W"].T @ q) * _scale(p),
     "Cosine": _cosine,
     "Trilinear": lambda q, k, p: q @ p["w_q"] + k @ p["w_k"] + (q * k) @ p["w_p"],
     "Gaussian": lambda q, k, p: -((q - k) ** 2).sum(1) / (2 * p["sigma"] ** 2),
     "Laplace": lambda q, k, p: -(q - k).abs().sum(1) / p["sigma"],
-    "Additive": lambda q, k, p: torch.tanh(_hidden(q, k, p)) @ p["w_v"],
+    "Additive": lambda q, k, p: torch.tanh(_hidden(q, k, p)) @ p["w_v"] * _scale(p),
     "Concat": _concat,
-    "GATv2": lambda q, k, p: torch.nn.functional.leaky_relu(_hidden(q, k, p), 0.2) @ p["w_v"],
+    "GATv2": _gatv2,
     "SquaredProduct": lambda q, k, p: (k @ q) ** 2 / 20,
 }
 
@@ -173,4 +182,4 @@ def _rounded(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
     else:
         W_q, W_k = p["W_q"], p["W_k"]
     a, b = q if W_q is None else W_q @ q, k if W_k is None else k @ W_k.T
-    return _Rounded.apply(a if p.get("bias") is None else a + p["bias"], b) @ p["w_v"]
+    return _Rounded.apply(a if p.get("bias") is None else a + p["bias"], b) @ p["w_v"] * _scale(p)

@@ -67,8 +67,14 @@ def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
     x = a[..., :, None, :] + b[..., None, :, :]
     if getattr(p, "bias", None) is not None:
         x = x + p.bias[..., None, None, :]
-    x = xp.where(x > 0, x, 0.2 * x) if kind == "GATv2" else xp.tanh(x)
-    return xp.sum(x * p.w_v[..., None, None, :], axis=-1)
+    if kind == "GATv2":
+        slope = p.negative_slope
+        slope = slope[..., None, None, None] if hasattr(slope, "shape") else slope
+        x = xp.where(x > 0, x, slope * x)
+    else:
+        x = xp.tanh(x)
+    scale = getattr(p, "scale", None)
+    return xp.sum(x * p.w_v[..., None, None, :], axis=-1) * (1 if scale is None else _each(scale))
 
 
 PRODUCTS = ("Dot", "SquaredProduct", "ScaledDot", "Cosine")

@@ -16,12 +16,13 @@ import oracle
 import plain
 from anyscore import attention
 from budget import assert_within_budget
-from cases import MASKS, SCORES, SHAPES, Case, applicable, case
+from cases import MASKS, OPTIONS, SCORES, SHAPES, Case, applicable, case
 
 ROWS = sorted(
     {(score, shape, mask) for score in SCORES for shape in SHAPES for mask in ("none", "four")}
     | {(score, "heads", mask) for score in SCORES for mask in MASKS}
     | {(s, shape, mask) for s in ("scaled_dot", "additive") for shape in SHAPES for mask in MASKS}
+    | {(s, shape, mask) for s in OPTIONS for shape in SHAPES for mask in ("none", "four")}
 )
 ROWS = [row for row in ROWS if applicable(*row[1:])]
 PER_SHAPE = sorted({(score, shape) for score, shape, _ in ROWS})

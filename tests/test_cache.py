@@ -294,3 +294,59 @@ def wide(h: int) -> Score:
 
 def test_what_it_is() -> None:
     assert isinstance(prepare_keys(arrays()[1]), PreparedKeys)
+
+
+@FRAMEWORKS
+@SCORES
+def test_prepared_keys_are_a_snapshot(name: str, framework: str) -> None:
+    """Keys changed in place afterwards, as a cache that grows, change nothing, at any T_q."""
+    to = torch.tensor if framework == "torch" else np.array
+    score = make_score(name).map(to)
+    q, k, v = map(to, arrays())
+    for query in (q[..., :1, :], q[..., :2, :], q):
+        keys = to(np.asarray(k))
+        expected = attention(query, keys, v, score=score)
+        prepared = prepare_keys(keys, score)
+        keys[..., 3:, :] = 7.0
+        for impl in ("auto", "reference"):
+            same([attention(query, prepared, v, score=score, impl=impl)], [expected])
+        assert np.shares_memory(np.asarray(prepared.key), np.asarray(keys)) is False
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_the_gradient_of_a_snapshot_is_that_of_its_forward(queries: int) -> None:
+    """Projected keys, packed for the core or not: the case that was three answers."""
+    w, q = torch.randn(8, requires_grad=True), torch.randn(2, queries, 8)
+    b, v = torch.randn(2, 300, 8), torch.randn(2, 300, 3)
+    score, found = Additive(None, None, w), []
+    for change in (False, True):
+        keys = b.clone()
+        prepared = prepare_keys(keys, score)
+        if change:
+            keys[:, 150:] = torch.randn(2, 150, 8)
+        out = attention(q, prepared, v, score=score)
+        found.append([out.detach(), *gradients([out], [w])])
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_layer_takes_the_values_of_the_snapshot() -> None:
+    layer, keys = Attention("additive", hidden=4, d_q=D, d_k=D), torch.randn(2, T_K, D)
+    query, before = torch.randn(2, 1, D), keys.clone()
+    prepared = layer.prepare_keys(keys)
+    keys.zero_()
+    torch.testing.assert_close(layer(query, prepared), layer(query, before))
+
+
+@FRAMEWORKS
+def test_parameters_with_leading_dimensions_that_keys_lack(framework: str) -> None:
+    """What `attention` takes, `prepare_keys` takes."""
+    to = torch.tensor if framework == "torch" else np.asarray
+    q, k, v = map(to, (normal(3, 2, T_Q, D), normal(1, 2, T_K, D), normal(1, 2, T_K, D_V)))
+    for sigma in (normal(3, 2), normal(3, 1), normal(1, 1), normal(2)):
+        score = Gaussian(to(np.abs(sigma) + 1))
+        found = attention(q, prepare_keys(k, score), v, score=score)
+        same([found], [attention(q, k, v, score=score)])
+    own = Additive(to(normal(2, 4, D)), to(normal(2, 4, D, seed=1)), to(normal(4)))
+    found = attention(q, prepare_keys(k[0, 0], own), v, score=own)
+    same([found], [attention(q, k[0, 0], v, score=own)])

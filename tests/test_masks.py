@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -258,3 +259,65 @@ def test_values_are_never_inspected(name: str) -> None:
         q, k, v = (torch.zeros(B, t, D) for t in (T_Q, T_K, T_K))
         out = attention(q, k, v, mask=HOSTLESS[name](torch.device("cpu")), return_lse=True)
         assert out.lse.shape == (B, T_Q)
+
+
+HUGE = [
+    np.int8(127),
+    np.uint8(255),
+    np.int64(2**63 - 1),
+    np.uint64(2**64 - 1),
+    sys.maxsize,
+    10**30,
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("width", HUGE, ids=lambda x: f"{type(x).__name__}-{x}")
+def test_widths_of_any_integer_type_mean_what_they_say(width: Any, framework: str) -> None:
+    """NumPy's integers do not wrap around, and large ones are not cut off."""
+    n, right = 300, min(int(width), 300)
+    sizes = {"lead": (1,), "queries": n, "keys": n}
+    found = allowed(Window(None, width), framework, **sizes)
+    np.testing.assert_array_equal(found, where(lambda b, i, j: j <= i + right, (1,), n, n))
+    found = allowed(Window(width, 0), framework, **sizes)
+    np.testing.assert_array_equal(found, where(lambda b, i, j: i - right <= j <= i, (1,), n, n))
+    assert type(Window(width, None).left) is int
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("width", HUGE, ids=lambda x: f"{type(x).__name__}-{x}")
+def test_offsets_of_any_integer_type(width: Any, sign: int, framework: str) -> None:
+    if sign < 0 and str(getattr(width, "dtype", "")).startswith("u"):
+        width = int(width)
+    offset, n = sign * width, 300
+    for given in (offset, [offset], [[offset]]):
+        found = allowed(Causal(offset=given), framework, (1,), n, n)
+        expected = where(lambda b, i, j: j <= i + int(offset), (1,), n, n)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64", "int64"])
+def test_arrays_of_the_largest_offsets_and_lengths(dtype: str, framework: str) -> None:
+    largest, n = np.array([np.iinfo(dtype).max], dtype), 300
+    expected = where(lambda b, i, j: j <= i + int(largest[0]), (1,), n, n)
+    given = torch.tensor(largest) if framework == "torch" else largest
+    np.testing.assert_array_equal(allowed(Causal(offset=given), framework, (1,), n, n), expected)
+    for mask in (Lengths(given), Interval(None, given)):
+        expected = where(lambda b, i, j: j < int(largest[0]), (1,), n, n)
+        np.testing.assert_array_equal(allowed(mask, framework, (1,), n, n), expected)
+    assert not allowed(Interval(given, None), framework, (1,), 100, 100).any()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_lists_of_integers_beyond_64_bits(framework: str) -> None:
+    expected = where(lambda b, i, j: b == 0, (2,), 5, 7)
+    for lengths in ([10**30, -(10**30)], [np.uint64(2**64 - 1), 0]):
+        np.testing.assert_array_equal(allowed(Lengths(lengths), framework), expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_empty_list_is_an_empty_list_of_integers(framework: str) -> None:
+    for mask in (Causal(offset=[]), Lengths([]), Interval([], [])):
+        assert allowed(mask, framework, (0,), 5, 5).shape == (0, 5, 5)

@@ -39,6 +39,9 @@ BY_HAND = [
     (anyscore.Concat(_W, _w_v, _b), 2 * math.tanh(0.5) + 5 * math.tanh(-3.75)),
     (anyscore.GATv2(_W_q, _W_k, _w_v), 5 * 0.2 * -4),
     (anyscore.GATv2(None, None, _w_v), 2 * 4 + 5 * 1),
+    (anyscore.Additive(_W_q, _W_k, _w_v, scale=0.5), 2.5 * math.tanh(-4)),
+    (anyscore.Concat(_W, _w_v, scale=np.array(3.0)), 15 * math.tanh(-4)),
+    (anyscore.GATv2(_W_q, _W_k, _w_v, negative_slope=0.5), 5 * 0.5 * -4),
 ]
 
 

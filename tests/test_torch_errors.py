@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from anyscore import Dot
-from anyscore.torch import Attention
+from anyscore.torch import Attention, MultiHeadAttention
 from test_torch_layers import D_V, HIDDEN, T_Q, inputs, make
 
 
@@ -74,3 +75,60 @@ def test_a_failed_first_call_does_not_spoil_the_layer() -> None:
     with pytest.raises(ValueError, match="one width"):
         layer(q, k[..., :4], v)
     assert layer(q, k, v).shape == (2, T_Q, D_V)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (
+            lambda: MultiHeadAttention(16, 4, score="additive", hidden=8),
+            ValueError,
+            "hidden=8, but Additive meets queries and keys projected to width 4, which is the "
+            "width of its hidden layer here: leave out hidden=.",
+        ),
+        (
+            lambda: MultiHeadAttention(16, 4, hidden=8),
+            ValueError,
+            "ScaledDot has no hidden layer: leave out hidden=8.",
+        ),
+        (
+            lambda: Attention("gaussian", hidden=8),
+            ValueError,
+            "Gaussian has no hidden layer: leave out hidden=8.",
+        ),
+        (
+            lambda: Attention("additive", hiden=4),
+            TypeError,
+            "unknown argument 'hiden': did you mean 'hidden'? A layer of Additive takes hidden, "
+            "d_q, d_k, dropout, bias, heads, kv_heads, projected, impl, scale.",
+        ),
+        (
+            lambda: Attention(embed=4),
+            TypeError,
+            "unknown argument 'embed': leave it out. A layer of ScaledDot takes hidden, d_q, d_k, "
+            "dropout, bias, heads, kv_heads, projected, impl, scale.",
+        ),
+        (
+            lambda: Attention("gaussian", sigma="1"),
+            TypeError,
+            "sigma must be a number, got '1'.",
+        ),
+        (
+            lambda: Attention(impl="flash"),
+            ValueError,
+            "impl must be one of 'auto', 'reference', 'fused', 'separable', got 'flash'.",
+        ),
+    ],
+)
+def test_arguments_of_layers(make: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as raised:
+        make()
+    assert str(raised.value) == text
+
+
+def test_a_hidden_width_that_is_that_of_the_heads() -> None:
+    x = torch.randn(2, 5, 16)
+    assert MultiHeadAttention(16, 4, score="additive", hidden=4)(x).shape == x.shape
+    layer = Attention("additive", projected=True, hidden=8)
+    with pytest.raises(ValueError, match="hidden=8, but Additive meets queries and keys"):
+        layer(x, x)

@@ -245,9 +245,11 @@ def test_sizes_that_do_not_divide(sizes: tuple[int, int], options: dict[str, int
         MultiHeadAttention(*sizes, **options)
 
 
-def test_inputs_need_a_batch() -> None:
+def test_inputs_with_and_without_a_batch() -> None:
+    layer, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(3, WIDTH)
+    torch.testing.assert_close(layer(x, valid_lens=2), layer(x[None], valid_lens=2)[0])
     with pytest.raises(ValueError, match=r"queries has shape \(3, 12\), expected \(batch, tok"):
-        MultiHeadAttention(WIDTH, HEADS)(torch.randn(3, WIDTH))
+        layer(x, x[None])
     x = torch.randn(T_K, 5)
     layer = SelfAttention(5, 3)
     torch.testing.assert_close(layer(x), layer(x[None])[0])

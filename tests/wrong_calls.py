@@ -13,6 +13,7 @@ from anyscore import (
     Bilinear,
     Causal,
     Concat,
+    Cosine,
     GATv2,
     Gaussian,
     Interval,
@@ -162,6 +163,50 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"score": Additive(SimpleNamespace(shape=(3, 5)), z(3, 5), z(3))},  # as a data frame
         TypeError,
         "Additive.W_q is a SimpleNamespace, expected a tensor.",
+    ),
+    (
+        {
+            "query": z(2, 4, 3, 5),
+            "key": z(2, 2, 7, 5),
+            "value": z(2, 2, 7, 5),
+            "score": Concat(z(2, 3, 10), z(3)),
+        },
+        ValueError,
+        "Concat.W has shape (2, 3, 10): its leading dimensions (2,) do not broadcast to (2, 4), "
+        "those of the queries.",
+    ),
+    (
+        {
+            "query": z(2, 4, 3, 5),
+            "key": z(2, 2, 7, 5),
+            "value": z(2, 2, 7, 5),
+            "score": Concat(z(4, 3, 10), z(3)),
+        },
+        ValueError,
+        "Concat.W has shape (4, 3, 10): its leading dimensions (4,) do not broadcast to (2, 2), "
+        "those of the keys.",
+    ),
+    ({"score": Gaussian(0)}, ValueError, "Gaussian.sigma must be > 0, got 0."),
+    (
+        {"score": Gaussian(1e-200)},
+        ValueError,
+        "Gaussian.sigma must be ≥ 1e-154 in float64, got 1e-200.",
+    ),
+    (
+        {**{name: x.astype("float32") for name, x in right().items()}, "score": Gaussian(1e-30)},
+        ValueError,
+        "Gaussian.sigma must be ≥ 1e-19 in float32, got 1e-30.",
+    ),
+    ({"score": Cosine(float("nan"))}, ValueError, "Cosine.tau must be > 0, got nan."),
+    (
+        {"score": ScaledDot(float("inf"))},
+        ValueError,
+        "ScaledDot.scale must be a finite number in float64, got inf.",
+    ),
+    (
+        {"score": GATv2(None, None, z(5), float("nan"))},
+        ValueError,
+        "GATv2.negative_slope must be a finite number in float64, got nan.",
     ),
     ({"score": "dot"}, TypeError, f"{SCORE} 'dot'."),
     ({"score": ScaledDot}, TypeError, f"{SCORE} {ScaledDot!r}."),

@@ -10,6 +10,7 @@ from anyscore import ops, seams
 from anyscore.autocast import autocast
 from anyscore.checks import (
     OF_KEYS,
+    check_places,
     check_score,
     check_tensors,
     find_framework,
@@ -113,6 +114,7 @@ def prepare_keys(
     with own():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
+        check_places(xp, key, key=key)
         check_tensors(xp, key, key, key)
         query = _no_queries(xp, score, key)
         sizes = check_tensors(xp, query, key, key)
@@ -145,15 +147,15 @@ def _none_of(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array
 
 
 def _no_queries(xp: Ops, score: Score, key: Array) -> Array:
-    """No queries, of the width and with the heads that the parameters of the score expect."""
+    """No queries, of the width and leading dimensions that the parameters of the score expect."""
     d_k = width = xp.shape(key)[-1]
-    lead = xp.shape(key)[:-2]
-    own: tuple[int, ...] = ()
+    of_queries: list[tuple[int, ...]] = []
+    of_keys = [xp.shape(key)[:-2]]
     parameters = parameters_of(xp, score)
     for field, (shape, _) in parameters.items():
         letters = score.shapes.get(field, ())
-        if field not in OF_KEYS and len(shape) - len(letters) > len(own):
-            own = shape[: len(shape) - len(letters)]
+        own = shape[: max(len(shape) - len(letters), 0)]
+        (of_keys if field in OF_KEYS else of_queries).append(own)
         if "d_q" in letters and len(shape) >= len(letters):
             width = shape[len(shape) - len(letters) + letters.index("d_q")]
         elif "d_q + d_k" in letters:
@@ -162,6 +164,8 @@ def _no_queries(xp: Ops, score: Score, key: Array) -> Array:
             width = shape[-1]
     if score.equal_widths:
         width = d_k
-    if own and own[-1] > 1:
-        lead = (*lead[:-1], own[-1]) if lead else own
+    leads = [*of_queries, *of_keys]  # heads are those of the queries, which may be more
+    rank = max(map(len, leads))
+    padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
+    lead = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
     return _none_of(xp, key, max(width, 0), lead)

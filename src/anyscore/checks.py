@@ -65,7 +65,7 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
         if not xp.is_tracing():
             look = _look(xp, query, key, value, score)
             known = _passed.get(look)  # one access: another thread may clear it meanwhile
-    except (TypeError, AttributeError):  # cannot be hashed, or is no tensor of this framework
+    except (TypeError, AttributeError, RuntimeError):  # no plain tensor of this framework
         look = None
     if known is not None:
         return known

@@ -135,7 +135,7 @@ class Recipe:
             self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
             self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
             self._options["numbers"] = numbers
-            self._check_hidden(hidden)
+            self._check_hidden(d_q)
             named = cast(type[Score], self.score)
             made, _ = specify(named, 1, 1, **self._options)
             self.names = tuple(parameter.name for parameter in made)
@@ -154,14 +154,16 @@ class Recipe:
         elif not callable(score):
             raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
 
-    def _check_hidden(self, hidden: int | None) -> None:
+    def _check_hidden(self, d_q: int | None) -> None:
+        """Against the score, and where queries come projected against their width."""
+        hidden = self._options["hidden"]
         if hidden is None:
             return
         if not has_hidden(self.score):
             raise ValueError(f"{self} has no hidden layer: leave out hidden={hidden}.")
-        if self._options["projected"] and self.d_q not in (None, hidden):
+        if self._options["projected"] and d_q not in (None, hidden):
             raise ValueError(
-                f"hidden={hidden}, but {self} meets queries and keys projected to width {self.d_q}"
+                f"hidden={hidden}, but {self} meets queries and keys projected to width {d_q}"
                 ", which is the width of its hidden layer here: leave out hidden=."
             )
 
@@ -182,6 +184,7 @@ class Recipe:
                 raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
         d_q, d_k = cast(int, d_q), cast(int, d_k)
         check_widths(self.score, d_q, d_k)
+        self._check_hidden(d_q)
         made, fixed = specify(self.score, d_q, d_k, **self._options)
         return Met(self.score, tuple(made), fixed)
 

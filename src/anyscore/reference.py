@@ -73,6 +73,8 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
 
     Raises TypeError and ValueError: x is not such a tensor, or the mask does not fit it.
     """
+    if problem := xp.layout_problem(x):
+        raise TypeError(f"X is {problem}.")
     if xp.dtype(x) not in DTYPES or len(xp.shape(x)) < 2:
         raise (TypeError if xp.dtype(x) not in DTYPES else ValueError)(
             f"X is {xp.dtype(x)} of shape {xp.shape(x)}, expected scores (..., queries, keys) in "
