@@ -268,3 +268,22 @@ def test_nan_in_padding_of_half_precision(dtype: torch.dtype, impl: str) -> None
     with torch.no_grad():
         output = layer(torch.zeros(4, 5, 22, dtype=dtype), key[:, 0], key[:, 0], lengths)
     assert output.isfinite().all()
+
+
+@FILL
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("masking", [{}, {"valid_lens": 3}, {"mask": Causal("end")}])
+@pytest.mark.parametrize("sizes", [((2,), (2,), 0), ((0,), (0,), 3), ((0,), (1,), 3)])
+def test_calls_without_queries_or_batch_read_no_keys(
+    name: str, masking: dict[str, Any], sizes: tuple[Any, Any, int], fill: float
+) -> None:
+    """Nothing is attended, whatever the mask says: gradients of parameters are 0."""
+    of_query, of_key, queries = sizes
+    q, k, v = normal(*of_query, queries, WIDTH), normal(*of_key, 6, WIDTH), normal(*of_key, 6, 2)
+    k[:], v[:] = fill, fill
+    score, inputs = leaves(make_score(name), q, k, v)
+    for impl in ("auto", "reference"):
+        out = attention(*inputs[:3], score=score, impl=impl, **masking)
+        assert out.shape == (*of_query, queries, 2)
+        for gradient in torch.autograd.grad(out.sum(), inputs, materialize_grads=True):
+            assert (gradient == 0).all()

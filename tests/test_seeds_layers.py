@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyscore import (
     Additive,
@@ -58,13 +58,23 @@ def test_additive_layers_load_by_any_name(last: str, lengths: Tensor | None) -> 
 
 
 @pytest.mark.parametrize("score", [BilinearScore(5), ConcatScore(5)])
-def test_the_container_of_trained_scores_loads(score: torch.nn.Module) -> None:
+@pytest.mark.parametrize("options", [{}, {"scale": 1}, {"scale": 0.25}, {"d_q": 5, "d_k": 5}])
+def test_the_container_of_trained_scores_loads(
+    score: torch.nn.Module, options: dict[str, Any]
+) -> None:
     theirs = Container(score)
     concat = isinstance(score, ConcatScore)
-    # The document's bilinear score is the unscaled one.
-    ours = Attention("concat", hidden=5, bias=True) if concat else Attention("bilinear", scale=1)
+    # The document's bilinear score is the unscaled one: a scale is made up for.
+    made = {
+        "concat": lambda: Attention("concat", hidden=5, bias=True),
+        "bilinear": lambda: Attention("bilinear", **options),
+    }
+    ours = made["concat" if concat else "bilinear"]()
     ours.load_state_dict(theirs.state_dict())
     s, h = torch.randn(2, 3, 5), torch.randn(2, 7, 5)
+    again = made["concat" if concat else "bilinear"]()
+    again.load_state_dict(ours.state_dict())  # our own names are taken as they are
+    assert torch.equal(again(s, h), ours(s, h))
     torch.testing.assert_close(ours(s, h), theirs(s, h))
     padding = torch.arange(7) >= LENGTHS[:, None]
     torch.testing.assert_close(ours(s, h, mask=Keys(~padding)), theirs(s, h, padding[:, None]))
@@ -128,3 +138,20 @@ def test_the_number_of_parameters(d: int, d_k: int, d_v: int) -> None:
     assert sum(p.numel() for p in layer.parameters()) == d * (2 * d_k + d_v)
     heads = MultiHeadAttention(12, 3, bias=False, project_output=False)
     assert sum(p.numel() for p in heads.parameters()) == 12 * (2 * 12 + 12)
+
+
+def test_two_biases_become_one() -> None:
+    """Linear layers that both have a bias: tanh(W_q q + b_q + W_k k + b_k)."""
+    W_q, W_k, v = nn.Linear(20, 8), nn.Linear(2, 8), nn.Linear(8, 1, bias=False)
+    theirs = nn.ModuleDict({"W_q": W_q, "W_k": W_k, "v": v})
+    ours = Attention("additive", hidden=8, bias=True)
+    ours.load_state_dict(theirs.state_dict())
+    q, k = torch.randn(2, 3, 20), torch.randn(2, 7, 2)
+    s = v(torch.tanh(W_q(q)[:, :, None] + W_k(k)[:, None]))[..., 0]
+    torch.testing.assert_close(ours(q, k), torch.softmax(s, -1) @ k)
+    for only in ("W_q", "W_k"):
+        state = {name: x for name, x in theirs.state_dict().items() if "bias" not in name}
+        ours.load_state_dict(state | {f"{only}.bias": torch.ones(8)})
+        assert torch.equal(ours.bias.weight, torch.ones(8))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*bias"):
+        Attention("additive", hidden=8).load_state_dict(theirs.state_dict())

@@ -39,6 +39,10 @@ OLD_NAMES_OF_HEADS = {
 """Their other names → ours."""
 
 
+_UNSCALED = "w.weight"
+"""The matrix of a bilinear score that has no scale."""
+
+
 def rename(state: dict[str, Any], prefix: str, recipe: Recipe) -> None:
     """Give the entries of a state dict under `prefix` the names of ours that are missing.
 
@@ -55,7 +59,7 @@ def rename(state: dict[str, Any], prefix: str, recipe: Recipe) -> None:
         keys = keys if ours == "bias.weight" else keys[:1]
         first, *rest = (state.pop(key) for key in keys)
         x = sum(rest, first)
-        if recipe.score is Bilinear and keys[0] == prefix + "w.weight":
+        if recipe.score is Bilinear and keys[0].endswith(_UNSCALED):
             x = x / recipe.scale_of(*x.shape[-2:])
         state[prefix + ours] = x
 

@@ -14,7 +14,7 @@ from anyscore.old_names import rename_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
-from anyscore.torch.native import native_mask
+from anyscore.torch.native import NOT_FUSED, native_mask
 
 _xp = load("torch")
 
@@ -116,8 +116,8 @@ class MultiHeadAttention(_Projecting):
     """
 
     _sizes: Heads
-    # What nn.TransformerEncoderLayer looks at before it calls kernels of its own instead.
-    in_proj_bias = None
+    # What PyTorch's Transformer modules look at before they call kernels of their own instead.
+    in_proj_weight, in_proj_bias = NOT_FUSED, None
     _qkv_same_embed_dim = False
 
     def __init__(
@@ -143,6 +143,11 @@ class MultiHeadAttention(_Projecting):
         super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
         self.n_heads, self.kv_heads = sizes.n_heads, sizes.kv_heads
         self.num_heads, self.embed_dim, self.batch_first = n_heads, embedding_size, batch_first
+
+    @property
+    def out_proj(self) -> nn.Linear | None:
+        """W_o, under PyTorch's name."""
+        return self.W_o
 
     def forward(
         self,

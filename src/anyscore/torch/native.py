@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyscore.masks import Causal, Keep, Keys, Mask
 from anyscore.seams.torch_modes import is_compiling
+
+
+class _NotFused:
+    """In the place of a fused weight: PyTorch's modules then call the layer, not their kernels."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return NotImplemented
+
+
+NOT_FUSED = _NotFused()
 
 
 def native_mask(
