@@ -61,12 +61,14 @@ class Parameter:
     """One parameter of a layer.
 
     field: the field of the score that it fills. init: its shape in the layer and how it starts.
-    row: whether a vector is kept as one row, as a linear layer with one output would.
+    row: whether a vector is kept as one row, as a linear layer with one output would. each: whether
+    each head has its own.
     """
 
     field: str
     init: Init
     row: bool = False
+    each: bool = False
 
     @property
     def logarithm(self) -> bool:
@@ -95,7 +97,7 @@ class Met:
         made: dict[str, Any] = dict(self.fixed or {})
         for p in self.parameters:
             x = values[p.name]
-            made[p.field] = x[0] if p.row else xp.exp(x) if p.logarithm else x
+            made[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
         return self.score(**made)
 
 
@@ -252,7 +254,7 @@ def specify(
             init = replace(init, shape=(own or 1, *init.shape))
         if field in POSITIVE:
             init = replace(init, value=math.log(init.value))
-        made.append(Parameter(field, init, row))
+        made.append(Parameter(field, init, row, own is not None))
     return made, fixed
 
 

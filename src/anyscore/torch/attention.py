@@ -210,7 +210,7 @@ class Attention(Layer):
         values, linears = {}, self._recipe.linears
         for name in self._recipe.names:
             module: Any = self._modules[name]
-            values[name] = projection(module, like) if name in linears else module()
+            values[name] = projection(module, like) if name in linears else module(like.detach())
         return cast(Met, self._met).build(_xp, values)
 
     def __getstate__(self) -> dict[str, Any]:

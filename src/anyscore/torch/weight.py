@@ -40,10 +40,13 @@ class Weight(nn.Module):
         lazy = UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg]
         return cls(lazy)
 
-    def forward(self) -> Tensor:
-        """The tensor."""
+    def forward(self, queries: Tensor) -> Tensor:
+        """The tensor; under Opacus, which wants gradients of each example, one for each of them."""
         weight: Tensor = self.weight
-        return weight
+        if self.parameter is None or not hasattr(weight, "grad_sample"):
+            return weight
+        between = queries.dim() - 3 - self.parameter.each
+        return weight.expand(len(queries), *(1,) * between, *weight.shape)
 
     def meet(self, parameter: Parameter) -> None:
         """Take the shape and the initial values of `parameter`, unless it has them."""
@@ -100,7 +103,7 @@ class Linear(Weight, nn.Linear):
         if not is_lazy(weight):
             self.out_features, self.in_features = weight.shape
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Tensor:
         """x (..., in_features) → (..., out_features)."""
         return nn.Linear.forward(self, x)
 
