@@ -186,6 +186,39 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         "Concat.W has shape (4, 3, 10): its leading dimensions (4,) do not broadcast to (2, 2), "
         "those of the keys.",
     ),
+    (
+        {"key": z(2, 7, 6), "score": Additive(None, None, z(5))},
+        ValueError,
+        "Additive without W_q and W_k needs queries and keys projected to one width; got d_q=5 "
+        "and d_k=6.",
+    ),
+    (
+        {"score": Additive(None, None, 2.0)},
+        TypeError,
+        "Additive.w_v is a float, expected a tensor.",
+    ),
+    (
+        {"score": Trilinear(np.float64(1), z(5), z(5))},
+        TypeError,
+        "Trilinear.w_q is a float64, expected a tensor.",
+    ),
+    ({"score": Cosine(1e-200)}, ValueError, "Cosine.tau must be ≥ 1e-154 in float64, got 1e-200."),
+    (
+        {"score": ScaledDot(10**400)},
+        ValueError,
+        f"ScaledDot.scale must be a finite number in float64, got 1{'0' * 59}….",
+    ),
+    (
+        {"score": Gaussian(np.array(1j))},
+        TypeError,
+        f"Gaussian.sigma is complex128, {DTYPES}",
+    ),
+    (
+        {"valid_lens": [["x"] * 30] * 16},
+        TypeError,
+        f"valid_lens is [[{', '.join(12 * [repr('x')])[:58]}… (list), expected a number, a list "
+        "or a tensor.",
+    ),
     ({"score": Gaussian(0)}, ValueError, "Gaussian.sigma must be > 0, got 0."),
     (
         {"score": Gaussian(1e-200)},

@@ -8,19 +8,14 @@ from typing import Any
 
 from anyscore import ops, seams
 from anyscore.autocast import autocast
-from anyscore.checks import (
-    OF_KEYS,
-    check_places,
-    check_score,
-    check_tensors,
-    find_framework,
-    parameters_of,
-)
+from anyscore.checks import check_places, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.masks import Interval, Keys, Lengths, parts
+from anyscore.messages import shown
 from anyscore.ops import Array, Ops
 from anyscore.routes import kinds_of
 from anyscore.score import Score
+from anyscore.score_checks import OF_KEYS, check_score, parameters_of
 from anyscore.scores import ScaledDot
 from anyscore.task import lower
 from anyscore.unread import zero
@@ -103,7 +98,7 @@ def prepare_keys(
     """
     if not isinstance(score, Score):
         raise TypeError(
-            f"keys are prepared for a score object, such as ScaledDot(), got {score!r}."
+            f"keys are prepared for a score object, such as ScaledDot(), got {shown(score)}."
         )
     name = find_framework(key=key)
     xp, seam = ops.load(name), seams.load(name)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from anyscore import definition, ops, reference, seams, separable
 from anyscore.autocast import autocast, cast
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_call, check_options, find_framework
+from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.routes import Plan, Route, Seam, choose, kinds_of
 from anyscore.score import Score
+from anyscore.score_checks import check_call
 from anyscore.scores import ScaledDot
 from anyscore.task import Task, prepare
 

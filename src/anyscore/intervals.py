@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from anyscore.messages import shown
 from anyscore.ops import PLAIN, Array, Ops, framework, load
 
 
@@ -104,7 +105,10 @@ class Call:
         try:
             if theirs is None and not isinstance(x, PLAIN):
                 raise TypeError
-            return self.xp.array(x, like=self.like)
+            made = self.xp.array(x, like=self.like)
+            if self.xp.dtype(made).startswith(("str", "object")):  # NumPy takes anything
+                raise TypeError
+            return made
         except NotImplementedError:  # PyTorch's meta tensors hold no values
             raise ValueError(
                 f"{name} is on {self.xp.device(x)}, the query on {self.xp.device(self.like)}: "
@@ -112,7 +116,7 @@ class Call:
             ) from None
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(
-                f"{name} is {x!r} ({type(x).__name__}), expected a number, a list or a tensor."
+                f"{name} is {shown(x)} ({type(x).__name__}), expected a number, a list or a tensor."
             ) from None
 
     def boolean(self, x: Any, name: str) -> Array:

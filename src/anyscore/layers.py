@@ -14,35 +14,26 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypeAlias, cast
 
-from anyscore.checks import OF_KEYS, POSITIVE, check_size, check_widths
+from anyscore import scores
+from anyscore.checks import check_size
 from anyscore.factors import Factors
+from anyscore.messages import shown
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
-from anyscore.scores import (
-    Additive,
-    Bilinear,
-    Concat,
-    Cosine,
-    Dot,
-    GATv2,
-    Gaussian,
-    Laplace,
-    ScaledDot,
-    Trilinear,
-)
+from anyscore.score_checks import OF_KEYS, POSITIVE, check_widths
 from anyscore.task import Task
 
 SCORES: dict[str, type[Score]] = {
-    "dot": Dot,
-    "scaled_dot": ScaledDot,
-    "bilinear": Bilinear,
-    "cosine": Cosine,
-    "trilinear": Trilinear,
-    "gaussian": Gaussian,
-    "laplace": Laplace,
-    "additive": Additive,
-    "concat": Concat,
-    "gatv2": GATv2,
+    "dot": scores.Dot,
+    "scaled_dot": scores.ScaledDot,
+    "bilinear": scores.Bilinear,
+    "cosine": scores.Cosine,
+    "trilinear": scores.Trilinear,
+    "gaussian": scores.Gaussian,
+    "laplace": scores.Laplace,
+    "additive": scores.Additive,
+    "concat": scores.Concat,
+    "gatv2": scores.GATv2,
 }
 """The names that layers and the command line know scores by."""
 
@@ -154,7 +145,9 @@ class Recipe:
         if isinstance(score, Score):
             self.names = tuple(score.tensors())
         elif not callable(score):
-            raise TypeError(f"score must be a name, a score object or a callable, got {score!r}.")
+            raise TypeError(
+                f"score must be a name, a score object or a callable, got {shown(score)}."
+            )
 
     def _check_hidden(self, d_q: int | None) -> None:
         """Against the score, and where queries come projected against their width."""
@@ -241,7 +234,7 @@ def specify(
     if projected:
         filled |= {name: None for name in PROJECTIONS if name in score.shapes}
     filled |= {name: number for name, number in (numbers or {}).items() if number is not None}
-    if heads != kv_heads and score is Concat:
+    if heads != kv_heads and score is scores.Concat:
         raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
     made, fixed = [], {}
     for field, init in filled.items():
@@ -280,7 +273,7 @@ def _check_numbers(score: type[Score], numbers: Mapping[str, Any]) -> None:
                 f"unknown argument {name!r}: {hint} A layer of {score.__name__} takes {takes}."
             )
         if number is not None and not isinstance(number, Real):
-            raise TypeError(f"{name} must be a number, got {number!r}.")
+            raise TypeError(f"{name} must be a number, got {shown(number)}.")
 
 
 def snapshot(xp: Ops, task: Task) -> Task:

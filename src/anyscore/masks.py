@@ -16,6 +16,7 @@ from numbers import Integral
 from typing import Any
 
 from anyscore.intervals import Attendable, Call, broadcasts
+from anyscore.messages import shown
 from anyscore.ops import Array, Ops
 
 
@@ -156,13 +157,13 @@ class Window(Mask):
     def __post_init__(self) -> None:
         for name, width in (("left", self.left), ("right", self.right)):
             if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
-                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {width!r}.")
+                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {shown(width)}.")
             if width is not None and width < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
             if width is not None:  # NumPy's integers wrap around
                 object.__setattr__(self, name, int(width))
         if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {self.align!r}.')
+            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
 
     def lower(self, call: Call) -> Attendable:
         return _lower_window(self, self.left, self.right, self.align, self.offset, call)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anyscore.checks import Sizes, check_scores
+from anyscore.checks import Sizes
 from anyscore.factors import Factors
 from anyscore.intervals import Attendable, Call
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.ops import Array, Ops, framework
 from anyscore.score import Score
+from anyscore.score_checks import check_scores
 from anyscore.unread import zero
 
 if TYPE_CHECKING:

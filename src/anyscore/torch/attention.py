@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 
 from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.checks import (
-    check_options,
-    check_tensors,
-    find_framework,
-)
+from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
 from anyscore.layers import AnyScore, Met, Recipe, is_named, snapshot
 from anyscore.old_names import rename

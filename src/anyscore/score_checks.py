@@ -1,0 +1,158 @@
+"""What a score must satisfy beside its tensors, and a call as a whole."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from anyscore.checks import Sizes, check_places, check_tensors, find_framework
+from anyscore.intervals import broadcasts
+from anyscore.messages import shown
+from anyscore.ops import DTYPES, Array, Ops, framework
+from anyscore.score import Projection, Score
+
+OF_KEYS = "W_k", "w_k"
+"""Parameters that meet the keys, not the queries."""
+POSITIVE = "sigma", "tau"
+"""Parameters of which a layer keeps the logarithm."""
+
+_passed: dict[Any, Sizes] = {}
+"""The sizes of calls that passed, by all that the checks look at: most calls repeat one."""
+
+
+def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
+    """Query, key, value and the score, together."""
+    look = known = None
+    try:
+        if not xp.is_tracing():
+            look = _look(xp, query, key, value, score)
+            known = _passed.get(look)  # one access: another thread may clear it meanwhile
+    except (TypeError, AttributeError, RuntimeError):  # no plain tensor of this framework
+        look = None
+    if known is not None:
+        return known
+    sizes = check_tensors(xp, query, key, value)
+    check_score(xp, score, query, key, sizes)
+    if look is not None:
+        if len(_passed) >= 1000:
+            _passed.clear()
+        _passed[look] = sizes
+    return sizes
+
+
+def _look(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
+    """What the checks of a call depend on."""
+    look: list[Any] = [type(score), callable(score)]
+    for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
+        shape = getattr(x, "shape", None)
+        if not shape and (shape is None or isinstance(x, Real)):
+            look.append((type(x), x))
+        elif isinstance(x, Projection):
+            look.append((Projection, shape, x.dtype))
+        else:
+            look.append((type(x), shape, x.dtype, xp.device(x), xp.layout_problem(x)))
+    return tuple(look)
+
+
+def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
+    """A score object or a callable, with parameters that fit the tensors."""
+    if not isinstance(score, Score):
+        if isinstance(score, str | type) or not callable(score):
+            raise TypeError(
+                f"score must be a score object, such as ScaledDot() or Additive(W_q, W_k, w_v), or "
+                f"a callable (query, key) → (..., T_q, T_k), got {shown(score)}."
+            )
+        return
+    name, dtype = type(score).__name__, xp.dtype(query)
+    d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
+    check_widths(type(score), d_q, d_k)
+    tensors = score.tensors()
+    for field in score.shapes:
+        x = getattr(score, field)
+        if field in tensors:
+            continue
+        if isinstance(x, Real) and not score.shapes[field]:
+            _check_number(f"{name}.{field}", x, dtype, field in POSITIVE)
+        elif x is not None and not isinstance(x, Projection):
+            raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
+    ours = framework(query)
+    if any(framework(x) != ours for x in tensors.values()):
+        find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    check_places(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    parameters = parameters_of(xp, score)
+    widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
+    projected = [field for field in ("W_q", "W_k") if field in set(score.shapes) - set(parameters)]
+    if len(projected) == 2 and d_q != d_k:
+        raise ValueError(
+            f"{name} without W_q and W_k needs queries and keys projected to one width; got "
+            f"d_q={d_q} and d_k={d_k}."
+        )
+    if projected:
+        widths["h"] = d_q if "W_q" in projected else d_k
+    for field, (shape, own) in parameters.items():
+        expected = score.shapes.get(field)
+        if expected is None:  # a score of the user's own, which does not say
+            continue
+        if expected and own != dtype:
+            raise TypeError(
+                f"query is {dtype} but {name}.{field} is {own}: convert them to one dtype."
+            )
+        if own not in DTYPES and "int" not in own:
+            raise TypeError(f"{name}.{field} is {own}, expected one of {', '.join(DTYPES)}.")
+        trailing = shape[len(shape) - len(expected) :]
+        if len(trailing) == len(expected):
+            for letter, n in zip(expected, trailing, strict=True):
+                widths.setdefault(letter, n)
+        if trailing != tuple(widths.get(letter) for letter in expected):
+            known = " and ".join(f"{x}={widths[x]}" for x in expected if x in widths)
+            raise ValueError(
+                f"{name}.{field} has shape {shape}, expected (..., {', '.join(expected)})"
+                f"{' with ' + known if known else ''}."
+            )
+        lead = shape[: len(shape) - len(expected)]
+        of_both = "d_q + d_k" in expected
+        for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
+            if (of_both or (field in OF_KEYS) == (who == "keys")) and not broadcasts(lead, meets):
+                raise ValueError(
+                    f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
+                    f"broadcast to {meets}, those of the {who}."
+                )
+
+
+def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of the tensors and projections of a score, in the order of its fields."""
+    found = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
+    found |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
+    return {field: found[field] for field in vars(score) if field in found}
+
+
+def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
+    """A scale whose inverse square is a number of the dtype of sums."""
+    least = 1e-154 if dtype == "float64" else 1e-19
+    if positive and not x > 0:
+        raise ValueError(f"{name} must be > 0, got {x}.")
+    if positive and x < least:
+        raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {x}.")
+    if not abs(x) <= 1 / least**2:
+        raise ValueError(f"{name} must be a finite number in {dtype}, got {shown(x)}.")
+
+
+def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
+    """Widths that a score cannot bridge."""
+    if score.equal_widths and d_q != d_k:
+        raise ValueError(
+            f"{score.__name__} needs queries and keys of one width: project them, or use Bilinear "
+            f"or Additive; got d_q={d_q} and d_k={d_k}."
+        )
+
+
+def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
+    """What a callable score gave."""
+    if framework(scores) is None:
+        raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")
+    find_framework(query=query, score=scores)
+    if xp.dtype(scores) not in DTYPES:
+        raise TypeError(f"the score gave {xp.dtype(scores)}, expected one of {', '.join(DTYPES)}.")
+    shape, full = xp.shape(scores), (*sizes.lead, sizes.queries, sizes.keys)
+    if shape[-2:] != full[-2:] or not broadcasts(shape, full):
+        raise ValueError(f"the score gave shape {shape}, expected {full}.")
