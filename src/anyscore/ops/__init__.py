@@ -39,6 +39,12 @@ class Ops(Protocol):
 
     def shape(self, x: Array) -> tuple[int, ...]: ...
     def dtype(self, x: Array) -> str: ...
+    def device(self, x: Array) -> str | None:
+        """Where a tensor lies, in the framework's words; None: nowhere that others could not be."""
+
+    def layout_problem(self, x: Array) -> str | None:
+        """Why x is no plain dense tensor, and what to pass instead; None if it is one."""
+
     def astype(self, x: Array, dtype: str) -> Array: ...
     def arange(self, n: int, like: Array) -> Array:
         """0 … n−1 in the index dtype, on the device of `like`."""

@@ -67,7 +67,22 @@ def dtype(x: Array) -> str:
     return str(x.dtype)
 
 
+def device(x: Array) -> str | None:
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not x.committed:
+        return None
+    return ", ".join(sorted(map(str, x.devices())))
+
+
+def layout_problem(x: Array) -> str | None:
+    if isinstance(x, jax.Array | np.ndarray):
+        return None
+    name = type(x).__name__
+    return f"a sparse {name} array: pass x.todense()" if hasattr(x, "todense") else f"a {name}"
+
+
 def astype(x: Array, dtype: str) -> Array:
+    if x.dtype.kind == "u" and dtype == index_dtype():  # JAX would wrap around
+        x = jnp.minimum(x, np.iinfo(dtype).max)
     return x.astype(dtype)
 
 

@@ -45,7 +45,9 @@ def linear(
         return jax.tree.leaves(transpose(jax.tree.unflatten(known_tree, xs[:n]), list(xs[n:])))
 
     types = tuple(map(jax.typeof, like))
-    return _linear.bind(*known, *moving, of=of_flat, transpose=transpose_flat, n=n, types=types)
+    told = {"of": of_flat, "transpose": transpose_flat, "n": n, "types": types}
+    found: list[Array] = _linear.bind(*known, *moving, **told)
+    return found
 
 
 def unless_exported(
@@ -74,7 +76,7 @@ def _choose(traced: Any, otherwise: _Flat, xs: Sequence[Array]) -> list[Array]:
 
 def _primitive(name: str) -> Any:
     """A primitive whose parameter `of` is what it computes, and `types` are those of its results."""
-    primitive = Primitive(name)
+    primitive: Any = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(lambda *xs, of, **_: of(*xs))
     primitive.def_abstract_eval(lambda *_, types, **__: list(types))
@@ -101,12 +103,14 @@ def _linear_jvp(
             given[i] = x
         return of(*given)
 
-    ahead = [ad.instantiate_zeros(t) for t in tangents[n:]]
-    found = _linear.bind(*xs[:n], *ahead, of=of, n=n, **told)
+    found = _linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **told)
     if moving:
         _, more = jax.jvp(by_residuals, [xs[i] for i in moving], [tangents[i] for i in moving])
         found = [x + y for x, y in zip(found, more, strict=True)]
     return _linear.bind(*xs, of=of, n=n, **told), found
+
+
+_filled: Callable[[Any], Array] = ad.instantiate_zeros
 
 
 def _still(tangent: Any) -> bool:
@@ -116,9 +120,9 @@ def _still(tangent: Any) -> bool:
 def _linear_transpose(
     ys: Sequence[Any], *xs: Any, transpose: _Flat, n: int, **_: Any
 ) -> list[Array | None]:
-    found = transpose(*xs[:n], *map(ad.instantiate_zeros, ys))
+    found = transpose(*xs[:n], *map(_filled, ys))
     pairs = zip(xs[n:], found, strict=True)
-    return [None] * n + [y if ad.is_undefined_primal(x) else None for x, y in pairs]
+    return [None] * n + [y if isinstance(x, ad.UndefinedPrimal) else None for x, y in pairs]
 
 
 def _linear_batched(
@@ -165,7 +169,5 @@ ad.primitive_jvps[_linear] = _linear_jvp
 ad.primitive_transposes[_linear] = _linear_transpose
 batching.primitive_batchers[_linear] = _linear_batched
 batching.primitive_batchers[_choice] = _choice_batched
-mlir.register_lowering(
-    _linear, mlir.lower_fun(lambda *xs, of, **_: of(*xs), multiple_results=True)
-)
+mlir.register_lowering(_linear, mlir.lower_fun(lambda *xs, of, **_: of(*xs), multiple_results=True))
 mlir.register_lowering(_choice, _lower_choice)

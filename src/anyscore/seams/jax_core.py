@@ -101,7 +101,8 @@ def _attend_ahead(s: Told, given: Any, tangents: Any) -> tuple[list[Array], list
     def ahead(told: Any, moved: Named) -> list[Array]:
         factors, others, _ = told
         run = partial(_run_defined, s, others)
-        return jax.jvp(run, (factors,), (moved,))[1]
+        found: list[Array] = jax.jvp(run, (factors,), (moved,))[1]
+        return found
 
     def back(told: Any, upstream: list[Array]) -> Named:
         found: Named = _gradients(s, *told, upstream)
