@@ -13,6 +13,7 @@ from anyscore.factors import Factors
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
+from anyscore.pytrees import pytree
 from anyscore.routes import kinds_of
 from anyscore.score import Score
 from anyscore.score_checks import OF_KEYS, check_score, parameters_of
@@ -21,13 +22,14 @@ from anyscore.task import lower
 from anyscore.unread import zero
 
 
+@pytree
 @dataclass(frozen=True, eq=False)
 class PreparedKeys:
     """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
 
     key: the keys themselves; nothing: none of them, (0, d_k). score: the class of the score.
     b, key_bias: their part of its `Factors`. packed: what the fused implementation made of that,
-    None if nothing.
+    None if nothing. A pytree of JAX.
     """
 
     key: Array
@@ -52,6 +54,10 @@ class PreparedKeys:
                 f"{xp.shape(f.a)[-1]}: prepare them with the parameters that the queries meet."
             )
         return Factors(f.a, self.b, f.pair, f.weight, f.scale, f.query_bias, self.key_bias)
+
+    def leaves(self) -> list[str]:
+        """The fields that JAX may trace."""
+        return [name for name in vars(self) if name != "score"]
 
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """These keys with a function applied to what the framework differentiates."""

@@ -13,17 +13,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 from anyscore.intervals import Attendable, Call, broadcasts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
+from anyscore.pytrees import pytree, tell_jax
 
 
 class Mask:
-    """A mask, combined with others and with boolean arrays by `&`."""
+    """A mask, combined with others and with boolean arrays by `&`.
 
+    Masks are pytrees of JAX, whose leaves are what their fields hold, but for the `static` ones.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ()
     __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
+
+    def __init_subclass__(cls) -> None:
+        pytree(cls)
+
+    def __post_init__(self) -> None:
+        tell_jax()
+
+    def leaves(self) -> list[str]:
+        """The fields that JAX may trace."""
+        return [name for name in vars(self) if name not in self.static]
 
     def __and__(self, other: Any) -> Mask:
         return All((self, as_mask(other)))
@@ -153,8 +168,10 @@ class Window(Mask):
     right: int | None
     align: str | None = None
     offset: Any = None
+    static = "left", "right", "align"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, width in (("left", self.left), ("right", self.right)):
             if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
                 raise TypeError(f"{name} must be an integer ≥ 0 or None, got {shown(width)}.")
@@ -175,8 +192,10 @@ class Causal(Mask):
 
     align: str | None = None
     offset: Any = None
+    static = ("align",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Window(None, 0, self.align, self.offset)
 
     def lower(self, call: Call) -> Attendable:

@@ -10,7 +10,7 @@ from jax import Array
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
-from anyscore.jax.layer import Layer, Starts
+from anyscore.jax.layer import Layer, Starts, as_jax
 from anyscore.layers import AnyScore, Recipe
 from anyscore.old_names import rename
 from anyscore.ops import load
@@ -31,6 +31,7 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
     Array([[[1.  , 0.  , 0.  , 0.  ],
             [0.25, 0.25, 0.25, 0.25]]], dtype=float32)
     """
+    X = as_jax(X)
     if find_framework(X=X) != "jax":
         raise TypeError(f"X is a {type(X).__name__}, expected a JAX array.")
     softmax: Array = _masked_softmax(_xp, X, combine(mask, valid_lens))
@@ -55,6 +56,7 @@ class Attention(Layer):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
+        impl: as of `anyscore.attention`.
         dtype: of the parameters.
         numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
 
@@ -84,11 +86,12 @@ class Attention(Layer):
         heads: int | None = None,
         kv_heads: int | None = None,
         projected: bool = False,
+        impl: str = "auto",
         dtype: Any = "float32",
         **numbers: float,
     ) -> None:
         super().__init__(dtype)
-        check_options(dropout, None, "auto")
+        check_options(dropout, None, impl)
         self.recipe = Recipe(
             score,
             hidden=hidden,
@@ -100,7 +103,7 @@ class Attention(Layer):
             projected=projected,
             **numbers,
         )
-        self.dropout = dropout
+        self.dropout, self.impl = dropout, impl
 
     def starts(
         self,
@@ -120,6 +123,7 @@ class Attention(Layer):
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
             met = self.recipe.meet()
         else:
+            queries, keys, values = map(as_jax, (queries, keys, values))
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
             lower(_xp, sizes, queries, mask, valid_lens)
             met = self.recipe.meet(queries.shape[-1], keys.shape[-1])
@@ -138,14 +142,16 @@ class Attention(Layer):
         dropout_seed: Any = None,
         return_weights: bool = False,
     ) -> AttentionOutput:
+        queries, keys, values = map(as_jax, (queries, keys, values))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
         result, *_ = attend(
-            queries, keys, values, score, mask, valid_lens, dropout, dropout_seed, return_weights
-        )
+            queries, keys, values, score, mask, valid_lens, dropout, dropout_seed, return_weights,
+            impl=self.impl,
+        )  # fmt: skip
         return result
 
     def prepare_keys(
@@ -161,6 +167,7 @@ class Attention(Layer):
 
         See `anyscore.prepare_keys`. d_q: width of the queries, if the layer was not told.
         """
+        keys = as_jax(keys)
         score = self._score(params, d_q, keys.shape[-1])
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
@@ -173,7 +180,7 @@ class Attention(Layer):
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self.recipe.named and d_q is None and self.recipe.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: params[f"{name}.weight"] for name in self.recipe.names}
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self.recipe.names}
         return self.recipe.meet(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
@@ -183,8 +190,8 @@ class Attention(Layer):
 class DotProductAttention(Attention):
     """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
 
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__("scaled_dot", dropout=dropout)
+    def __init__(self, dropout: float = 0.0, *, impl: str = "auto") -> None:
+        super().__init__("scaled_dot", dropout=dropout, impl=impl)
 
 
 class AdditiveAttention(Attention):
@@ -198,10 +205,11 @@ class AdditiveAttention(Attention):
         query_size: int | None = None,
         key_size: int | None = None,
         bias: bool = False,
+        impl: str = "auto",
         dtype: Any = "float32",
     ) -> None:
         sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, dtype=dtype, **sizes)
+        super().__init__("additive", dropout=dropout, bias=bias, impl=impl, dtype=dtype, **sizes)
 
 
 class MLPAttention(AdditiveAttention):

@@ -19,10 +19,16 @@ Starts: TypeAlias = dict[str, Array | Init]
 """Parameters by name: arrays, or the shape of one and how it starts."""
 
 
+def as_jax(x: Any) -> Any:
+    """A NumPy array as one of JAX's; anything else as it is."""
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+
+
 class Layer:
     """A layer without state.
 
-    Subclasses say what their parameters are and compute the output.
+    Subclasses say what their parameters are and compute the output. NumPy arrays will do for
+    parameters and inputs; the answer is in JAX's.
     """
 
     def __init__(self, dtype: Any) -> None:

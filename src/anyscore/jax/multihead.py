@@ -13,7 +13,7 @@ from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
 from anyscore.heads import Fused, Heads, linear, starts
 from anyscore.jax.attention import Attention
-from anyscore.jax.layer import Layer, Starts
+from anyscore.jax.layer import Layer, Starts, as_jax
 from anyscore.layers import AnyScore, is_named
 from anyscore.old_names import rename_heads
 from anyscore.ops import load
@@ -31,13 +31,14 @@ class _Projecting(Layer):
         score: AnyScore,
         dropout: float,
         bias: bool,
+        impl: str,
         dtype: Any,
         **numbers: float,
     ) -> None:
         super().__init__(dtype)
         self.sizes, self._starts = sizes, starts(sizes.linears, bias)
         own = {**(sizes.score if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, **own)
+        self.attention = Attention(score, dropout=dropout, impl=impl, dtype=dtype, **own)
 
     def starts(self, *inputs: Any, **masking: Any) -> Starts:
         inner = {_INNER + name: x for name, x in self.attention.starts().items()}
@@ -76,7 +77,7 @@ class SelfAttention(_Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, impl, numbers: as for `Attention`; the score meets projected queries and keys.
         project_output: add a linear layer from d_v to d.
     """
 
@@ -90,11 +91,12 @@ class SelfAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
+        impl: str = "auto",
         dtype: Any = "float32",
         **numbers: float,
     ) -> None:
         sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
-        super().__init__(sizes, score, dropout, bias, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
 
     def run(
         self,
@@ -103,7 +105,7 @@ class SelfAttention(_Projecting):
         valid_lens: Any = None,
         **options: Any,
     ) -> AttentionOutput:
-        return self._attend(params, x, valid_lens=valid_lens, **options)
+        return self._attend(params, as_jax(x), valid_lens=valid_lens, **options)
 
 
 class MultiHeadAttention(_Projecting):
@@ -117,8 +119,8 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
-            meets projected queries and keys.
+        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score,
+            which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
@@ -139,12 +141,13 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
+        impl: str = "auto",
         dtype: Any = "float32",
         **numbers: float,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(sizes, score, dropout, bias, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
 
     def run(
         self,
@@ -157,6 +160,7 @@ class MultiHeadAttention(_Projecting):
         mask: Any = None,
         **options: Any,
     ) -> AttentionOutput:
+        queries, keys, values = map(as_jax, (queries, keys, values))
         keys = queries if keys is None else keys
         if values is None:
             if isinstance(keys, PreparedKeys):
@@ -171,5 +175,5 @@ class MultiHeadAttention(_Projecting):
         self, params: Mapping[str, Array], keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
         """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
-        projected = heads.split(_xp, linear(_xp, params, keys, "W_k"), self.sizes.kv_heads)
+        projected = heads.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), self.sizes.kv_heads)
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)

@@ -54,6 +54,7 @@ class Attention(Layer):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
+        impl: as of `anyscore.attention`.
         prefix, params: as of every block of Gluon.
         numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
 
@@ -79,12 +80,13 @@ class Attention(Layer):
         heads: int | None = None,
         kv_heads: int | None = None,
         projected: bool = False,
+        impl: str = "auto",
         prefix: str | None = None,
         params: Any = None,
         **numbers: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        check_options(dropout, None, "auto")
+        check_options(dropout, None, impl)
         self._recipe = Recipe(
             score,
             hidden=hidden,
@@ -96,7 +98,7 @@ class Attention(Layer):
             projected=projected,
             **numbers,
         )
-        self.dropout = dropout
+        self.dropout, self.impl = dropout, impl
         self._last: tuple[Task, Array | None, bool] | None = None
         self._met: Met | None = None
         given = score.tensors() if isinstance(score, Score) else {}
@@ -178,13 +180,17 @@ class Attention(Layer):
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
         result, task, lse = attend(
-            queries, keys, values, score, mask, valid_lens, mode.dropout, mode.seed
+            queries, keys, values, score, mask, valid_lens, mode.dropout, mode.seed, impl=self.impl
         )
         if mode.record:
             left = None if lse is None else lse.detach()
             self._last = snapshot(_xp, task), left, type(queries) is mx.nd.NDArray
         output: Array = result.output
         return output
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave the last call behind."""
+        return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._recipe}, dropout={self.dropout})"

@@ -30,6 +30,7 @@ class _Projecting(Layer):
         score: AnyScore,
         dropout: float,
         bias: bool,
+        impl: str,
         prefix: str | None,
         params: Any,
         **numbers: float,
@@ -40,7 +41,9 @@ class _Projecting(Layer):
             for name in sizes.linears:
                 setattr(self, name, Weight(name, bias=bias))
             own = {**(sizes.score if is_named(score) else {}), **numbers}
-            self.attention = Attention(score, dropout=dropout, prefix="attention_", **own)
+            self.attention = Attention(
+                score, dropout=dropout, impl=impl, prefix="attention_", **own
+            )
         for name, init in starts(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
             self._children[layer].meet(init, kind)
@@ -74,7 +77,7 @@ class SelfAttention(_Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, impl, numbers: as for `Attention`; the score meets projected queries and keys.
         project_output: add a linear layer from d_v to d.
     """
 
@@ -88,12 +91,13 @@ class SelfAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
+        impl: str = "auto",
         prefix: str | None = None,
         params: Any = None,
         **numbers: float,
     ) -> None:
         sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
-        super().__init__(sizes, score, dropout, bias, prefix, params, **numbers)
+        super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
 
     def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
         """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
@@ -116,8 +120,8 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
-            meets projected queries and keys.
+        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score,
+            which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
@@ -138,13 +142,14 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
+        impl: str = "auto",
         prefix: str | None = None,
         params: Any = None,
         **numbers: float,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(sizes, score, dropout, bias, prefix, params, **numbers)
+        super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
 
     def __call__(
         self,

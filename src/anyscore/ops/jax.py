@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.ops import Array, Ops, kept
+from anyscore.ops.jax_primitives import linear
 
 _self = cast(Ops, sys.modules[__name__])
 
@@ -70,7 +71,22 @@ def dtype(x: Array) -> str:
     return str(x.dtype)
 
 
+def device(x: Array) -> str | None:
+    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) or not x.committed:
+        return None
+    return ", ".join(sorted(map(str, x.devices())))
+
+
+def layout_problem(x: Array) -> str | None:
+    if isinstance(x, jax.Array | np.ndarray):
+        return None
+    name = type(x).__name__
+    return f"a sparse {name} array: pass x.todense()" if hasattr(x, "todense") else f"a {name}"
+
+
 def astype(x: Array, dtype: str) -> Array:
+    if x.dtype.kind == "u" and dtype == index_dtype():  # JAX would wrap around
+        x = jnp.minimum(x, np.iinfo(dtype).max)
     return x.astype(dtype)
 
 
@@ -142,22 +158,27 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
     return top, x * np.uint32(factor)
 
 
-# The derivatives of `kept`, of any order in reverse mode; forward mode raises.
+# The derivatives of `kept`, of any order and in both modes.
 
 
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
     """A product of `kept`, with its derivatives."""
-    product = jax.custom_vjp(partial(value, _self))
+    product = jax.custom_jvp(partial(value, _self))
 
-    def forward(x: Array, y: Array, keep: Array) -> tuple[Array, Any]:
-        return product(x, y, keep), (x, y, keep)
+    def ahead(told: Any, moved: Any) -> list[Array]:
+        (x, y, keep), (dx, dy) = told, moved
+        return [product(dx, y, keep) + product(x, dy, keep)]
 
-    def backward(saved: Any, upstream: Array) -> tuple[Array, Array, None]:
-        x, y, _ = saved
-        dx, dy = slopes(_self, *saved, upstream)
-        return kept.sum_to(_self, dx, x.shape), kept.sum_to(_self, dy, y.shape), None
+    def back(told: Any, upstream: list[Array]) -> tuple[Array, Array]:
+        x, y, _ = told
+        dx, dy = slopes(_self, *told, *upstream)
+        return kept.sum_to(_self, dx, x.shape), kept.sum_to(_self, dy, y.shape)
 
-    product.defvjp(forward, backward)
+    @product.defjvp
+    def forward(told: Any, tangents: Any) -> tuple[Array, Array]:
+        found = product(*told)
+        return found, linear(ahead, back, told, tuple(tangents[:2]), [found])[0]
+
     return product
 
 

@@ -65,6 +65,18 @@ def dtype(x: Array) -> str:
     return name
 
 
+def device(x: Array) -> str | None:
+    if not isinstance(x, mx.nd.NDArray):
+        return None
+    kind = x.ctx.device_type
+    return "cpu" if kind.startswith("cpu") else str(x.ctx)  # one memory, by whatever name
+
+
+def layout_problem(x: Array) -> str | None:
+    kind = getattr(x, "stype", "default")
+    return None if kind == "default" else f'sparse ({kind}): pass x.tostype("default")'
+
+
 def astype(x: Array, dtype: str) -> Array:
     return x if np.dtype(x.dtype) == dtype else x.astype(dtype)
 

@@ -79,6 +79,20 @@ def dtype(x: Array) -> str:
     return x.dtype if isinstance(x.dtype, str) else str(x.dtype.name)  # a string in Keras
 
 
+def device(x: Array) -> str | None:
+    return None  # TensorFlow moves tensors to where an operation runs
+
+
+def layout_problem(x: Array) -> str | None:
+    if isinstance(x, tf.RaggedTensor):
+        return "ragged: pass x.to_tensor() and valid_lens=x.row_lengths()"
+    if isinstance(x, tf.SparseTensor):
+        return "sparse: pass tf.sparse.to_dense(x)"
+    if isinstance(x, tf.IndexedSlices):
+        return "an IndexedSlices: pass tf.convert_to_tensor(x)"
+    return None
+
+
 def astype(x: Array, dtype: str) -> Array:
     return tf.cast(x, _DTYPES.get(dtype, dtype))
 

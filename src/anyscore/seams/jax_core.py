@@ -1,8 +1,8 @@
-"""Fused attention in JAX, differentiable in reverse mode: first order by its own backward, higher
-by the definition. Forward mode raises, as of every function with derivatives of its own.
+"""Fused attention in JAX: gradients by its own backward; forward mode and higher orders by the
+definition.
 
 What computes is chosen where JAX chooses a platform, when a call is lowered: the C++ core for the
-CPU, the Pallas kernels for CUDA.
+CPU, the Pallas kernels for CUDA, the definition for `jax.export`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from anyscore.intervals import Attendable
 from anyscore.kernels import cpu, pallas, xla
 from anyscore.kernels.xla_devices import explicit_mesh, varying
 from anyscore.ops import Array, load
+from anyscore.ops.jax_primitives import linear, unless_exported
 from anyscore.seams.cpu import Settings, by_definition, settings, task_of
 from anyscore.task import Task
 
@@ -74,30 +75,44 @@ def weights(s: Told, operands: Named) -> Array:
 
 @partial(jax.jit, static_argnums=0)
 def prepare_keys(pair: str, b: Array) -> Array:
-    return _varying(xla.prepare_keys(pair, b), b)
+    def by_core(b: Array) -> Array:
+        return _varying(xla.prepare_keys(pair, b), b)
+
+    def defined(b: Array) -> Array:  # a valid form that says of no feature that it is narrow
+        b = b.astype(jnp.result_type(jnp.float32, b))
+        return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
+
+    packed: Array = unless_exported(by_core, defined, b)
+    return packed
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(s: Told, factors: Named, others: Named) -> list[Array]:
     results: list[Array] = _computed(s, "forward", factors | others)
     return results
 
 
-def _attend_forward(s: Told, factors: Named, others: Named) -> tuple[list[Array], Any]:
-    results = _attend(s, factors, others)
-    return results, (factors, others, *results)
-
-
-def _attend_backward(s: Told, saved: Any, upstream: list[Array]) -> tuple[Named, None]:
-    factors, others, output, lse = saved
+@_attend.defjvp
+def _attend_ahead(s: Told, given: Any, tangents: Any) -> tuple[list[Array], list[Array]]:
+    results = _attend(s, *given)
+    factors, others = given
     others = {name: x for name, x in others.items() if name != "packed"}
-    return _gradients(s, factors, others, [output, lse], list(upstream)), None
+
+    def ahead(told: Any, moved: Named) -> list[Array]:
+        factors, others, _ = told
+        run = partial(_run_defined, s, others)
+        found: list[Array] = jax.jvp(run, (factors,), (moved,))[1]
+        return found
+
+    def back(told: Any, upstream: list[Array]) -> Named:
+        found: Named = _gradients(s, *told, upstream)
+        return found
+
+    told = factors, others, results
+    return results, linear(ahead, back, told, tangents[0], results)
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _gradients(
     s: Told, factors: Named, others: Named, results: list[Array], upstream: list[Array]
 ) -> Named:
@@ -107,27 +122,22 @@ def _gradients(
     return {name: _typed(x.astype(factors[name].dtype), factors[name]) for name, x in found.items()}
 
 
-def _gradients_forward(s: Told, *args: Any) -> tuple[Named, Any]:
-    factors, others, _, upstream = args
-    return _gradients(s, *args), (factors, others, upstream)
-
-
-def _gradients_backward(s: Told, saved: Any, upstream: Named) -> tuple[Any, ...]:
+@_gradients.defjvp
+def _gradients_ahead(s: Told, given: Any, tangents: Any) -> tuple[Named, Named]:
     """The derivative of the definition's: log-sum-exp and output are recomputed there."""
-    factors, others, before = saved
+    factors, others, _, upstream = given
 
-    def run(given: Named) -> list[Array]:
-        results: list[Array] = _defined(s, "forward", given | others)
-        return results
+    def gradients(factors: Named, upstream: list[Array]) -> Named:
+        found: Named = jax.vjp(partial(_run_defined, s, others), factors)[1](upstream)[0]
+        return found
 
-    def gradients(given: Named, before: list[Array]) -> Any:
-        return jax.vjp(run, given)[1](before)[0]
-
-    d_factors, d_before = jax.vjp(gradients, factors, before)[1](upstream)
-    return d_factors, None, None, d_before
+    moved = jax.jvp(gradients, (factors, upstream), (tangents[0], tangents[3]))[1]
+    return _gradients(s, *given), moved
 
 
-_gradients.defvjp(_gradients_forward, _gradients_backward)
+def _run_defined(s: Told, others: Named, factors: Named) -> list[Array]:
+    results: list[Array] = _defined(s, "forward", factors | others)
+    return results
 
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)
@@ -151,11 +161,15 @@ def _computed(s: Told, what: str, operands: Named) -> Any:
     nothing = any(x.size == 0 for x in operands.values())
     on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
     on_cuda = defined if nothing else by_kernels
-    if "interpret" in s.targets:
-        return on_cuda(operands)
-    if "cuda" not in s.targets:
-        return on_cpu(operands)
-    return jax.lax.platform_dependent(operands, cpu=on_cpu, cuda=on_cuda)
+
+    def fused(operands: Named) -> Any:
+        if "interpret" in s.targets:
+            return on_cuda(operands)
+        if "cuda" not in s.targets:
+            return on_cpu(operands)
+        return jax.lax.platform_dependent(operands, cpu=on_cpu, cuda=on_cuda)
+
+    return unless_exported(fused, defined, operands)
 
 
 def _defined(s: Told, what: str, operands: Named) -> Any:

@@ -1,0 +1,173 @@
+"""Two primitives of JAX that have functions as parameters.
+
+`linear`: a linear map that says what its transpose is. JAX makes both modes of differentiation of a
+tangent and its transpose, so a function whose tangent is such a map has derivatives of its own in
+reverse mode, and forward mode beside: `jax.custom_vjp` refuses the latter.
+
+`unless_exported`: a choice made where a call is lowered, which is the first that knows of an export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from anyscore.ops import Array
+
+_Flat: TypeAlias = Callable[..., list[Array]]
+"""A function of arrays, one by one."""
+
+
+def linear(
+    of: Callable[[Any, Any], list[Array]],
+    transpose: Callable[[Any, list[Array]], Any],
+    residuals: Any,
+    x: Any,
+    like: list[Array],
+) -> list[Array]:
+    """of(residuals, x), linear in x, with the transpose transpose(residuals, y).
+
+    residuals and x are pytrees. The result has the types of the arrays `like`.
+    """
+    known, known_tree = jax.tree.flatten(residuals)
+    moving, x_tree = jax.tree.flatten(x)
+    n = len(known)
+
+    def of_flat(*xs: Array) -> list[Array]:
+        return of(jax.tree.unflatten(known_tree, xs[:n]), jax.tree.unflatten(x_tree, xs[n:]))
+
+    def transpose_flat(*xs: Array) -> list[Array]:
+        return jax.tree.leaves(transpose(jax.tree.unflatten(known_tree, xs[:n]), list(xs[n:])))
+
+    types = tuple(map(jax.typeof, like))
+    told = {"of": of_flat, "transpose": transpose_flat, "n": n, "types": types}
+    found: list[Array] = _linear.bind(*known, *moving, **told)
+    return found
+
+
+def unless_exported(
+    of: Callable[[Any], Any], otherwise: Callable[[Any], Any], operands: Any
+) -> Any:
+    """of(operands); where `jax.export` lowers it, otherwise(operands), which is the same.
+
+    What is exported runs in processes that know nothing of our kernels.
+    """
+    given, tree = jax.tree.flatten(operands)
+    traced, shapes = jax.make_jaxpr(of, return_shape=True)(operands)
+
+    def flat(*xs: Array) -> list[Array]:
+        return jax.tree.leaves(otherwise(jax.tree.unflatten(tree, xs)))
+
+    found = _choose(traced, flat, given)
+    return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+
+def _choose(traced: Any, otherwise: _Flat, xs: Sequence[Array]) -> list[Array]:
+    # JAX looks for what needs to know devices in the parameters that are traced already.
+    told = {"traced": traced, "of": jaxpr_as_fun(traced), "otherwise": otherwise}
+    found: list[Array] = _choice.bind(*xs, **told, types=tuple(traced.out_avals))
+    return found
+
+
+def _primitive(name: str) -> Any:
+    """A primitive whose parameter `of` is what it computes, and `types` are those of its results."""
+    primitive: Any = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *xs, of, **_: of(*xs))
+    primitive.def_abstract_eval(lambda *_, types, **__: list(types))
+    return primitive
+
+
+_linear = _primitive("anyscore_linear")
+_choice = _primitive("anyscore_unless_exported")
+
+
+def _front(x: Array, axis: int | None) -> Array:
+    return x if axis is None else jnp.moveaxis(x, axis, 0)
+
+
+def _linear_jvp(
+    xs: Sequence[Array], tangents: Sequence[Any], *, of: _Flat, n: int, **told: Any
+) -> tuple[list[Array], list[Array]]:
+    """The derivative by x is the map itself; that by what it is told, JAX's of the function."""
+    moving = [i for i in range(n) if not _still(tangents[i])]
+
+    def by_residuals(*some: Array) -> list[Array]:
+        given = list(xs)
+        for i, x in zip(moving, some, strict=True):
+            given[i] = x
+        return of(*given)
+
+    found = _linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **told)
+    if moving:
+        _, more = jax.jvp(by_residuals, [xs[i] for i in moving], [tangents[i] for i in moving])
+        found = [x + y for x, y in zip(found, more, strict=True)]
+    return _linear.bind(*xs, of=of, n=n, **told), found
+
+
+_filled: Callable[[Any], Array] = ad.instantiate_zeros
+
+
+def _still(tangent: Any) -> bool:
+    return isinstance(tangent, ad.Zero) or tangent.dtype == jax.dtypes.float0
+
+
+def _linear_transpose(
+    ys: Sequence[Any], *xs: Any, transpose: _Flat, n: int, **_: Any
+) -> list[Array | None]:
+    found = transpose(*xs[:n], *map(_filled, ys))
+    pairs = zip(xs[n:], found, strict=True)
+    return [None] * n + [y if isinstance(x, ad.UndefinedPrimal) else None for x, y in pairs]
+
+
+def _linear_batched(
+    xs: Sequence[Array],
+    axes: Sequence[int | None],
+    *,
+    of: _Flat,
+    transpose: _Flat,
+    n: int,
+    types: Sequence[Any],
+) -> tuple[list[Array], list[int]]:
+    """All of x and of the results is batched: the transpose need not sum."""
+    size = next(x.shape[axis] for x, axis in zip(xs, axes, strict=True) if axis is not None)
+    known = [_front(*pair) for pair in zip(xs[:n], axes[:n], strict=True)]
+    moving = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else _front(x, axis)
+        for x, axis in zip(xs[n:], axes[n:], strict=True)
+    ]
+    told = [None if axis is None else 0 for axis in axes[:n]]
+    own = jax.vmap(of, (*told, *[0] * len(moving)), axis_size=size)
+    back = jax.vmap(transpose, (*told, *[0] * len(types)), axis_size=size)
+    given = *known, *moving
+    made = tuple(jax.make_jaxpr(own)(*given).out_avals)
+    found = _linear.bind(*given, of=own, transpose=back, n=n, types=made)
+    return found, [0] * len(found)
+
+
+def _choice_batched(
+    xs: Sequence[Array], axes: Sequence[int | None], *, of: _Flat, otherwise: _Flat, **_: Any
+) -> tuple[list[Array], list[int]]:
+    size = next(x.shape[axis] for x, axis in zip(xs, axes, strict=True) if axis is not None)
+    own, other = (jax.vmap(f, tuple(axes), axis_size=size) for f in (of, otherwise))
+    found = _choose(jax.make_jaxpr(own)(*xs), other, xs)
+    return found, [0] * len(found)
+
+
+def _lower_choice(context: Any, *xs: Any, of: _Flat, otherwise: _Flat, **_: Any) -> Any:
+    exported = context.module_context.lowering_parameters.for_export
+    chosen = otherwise if exported else of
+    return mlir.lower_fun(chosen, multiple_results=True)(context, *xs)
+
+
+ad.primitive_jvps[_linear] = _linear_jvp
+ad.primitive_transposes[_linear] = _linear_transpose
+batching.primitive_batchers[_linear] = _linear_batched
+batching.primitive_batchers[_choice] = _choice_batched
+mlir.register_lowering(_linear, mlir.lower_fun(lambda *xs, of, **_: of(*xs), multiple_results=True))
+mlir.register_lowering(_choice, _lower_choice)
