@@ -32,7 +32,8 @@ def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
 
     What is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a number.
     """
-    children, structure = {}, {}
+    children: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
     for field in fields(x):
         value = getattr(x, field.name)
         is_number = isinstance(value, Real) and getattr(type(x), "shapes", {}).get(field.name) == ()
@@ -46,7 +47,7 @@ def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
 def unflatten(cls: type, structure: Structure, children: Any) -> Any:
     """Make an object of `cls` of its structure and of what stands for its children."""
     names, others = structure
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     vars(made).update(zip(names, children, strict=True))
     vars(made).update(others)
     return made

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.jit._trace import TracerWarning
 
 from anyscore.ops import DTYPES, Ops, kept
 from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of Ops)
@@ -19,7 +20,7 @@ _self = cast(Ops, sys.modules[__name__])
 _NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
 
 # Under torch.jit.trace sizes are tensors, and each comparison of two warns, those of checks too.
-warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"anyscore\.")
+warnings.filterwarnings("ignore", category=TracerWarning, module=r"anyscore\.")
 
 where = torch.where
 logical_and = torch.logical_and
@@ -167,7 +168,7 @@ def _refuse_compiled_forward_mode() -> None:
 
 
 def _has_no_functions() -> bool:
-    """Whether no autograd.Function can be recorded: derivatives are then those of plain products."""
+    """Whether no autograd.Function can be recorded: what is masked then reaches derivatives."""
     return is_jit_tracing() or is_functionalizing()
 
 

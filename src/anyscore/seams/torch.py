@@ -13,7 +13,7 @@ from torch import Tensor
 from anyscore.factors import PRODUCT, Factors
 from anyscore.kernels import cpu
 from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_triton
+from anyscore.seams import torch_cpu, torch_flops, torch_trees, torch_triton  # noqa: F401
 from anyscore.seams.torch_cpu import pack_keys
 from anyscore.seams.torch_modes import (
     differentiable,
