@@ -15,6 +15,7 @@ torch.set_num_threads(1)
 WARNINGS = (
     r"ignore:`torch\.jit\.\w+` is deprecated:DeprecationWarning",
     r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
+    r"ignore:.*should not be instantiated:DeprecationWarning",
     r"ignore:# The axis name:UserWarning",
 )
 
