@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
+import warnings
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.jit._trace import TracerWarning
 
 from anyscore.ops import DTYPES, Ops, kept
 from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of Ops)
 
 _self = cast(Ops, sys.modules[__name__])
 _NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
+
+# Under torch.jit.trace sizes are tensors, and each comparison of two warns, those of checks too.
+warnings.filterwarnings("ignore", category=TracerWarning, module=r"anyscore\.")
 
 where = torch.where
 logical_and = torch.logical_and
@@ -36,6 +42,8 @@ def index_dtype() -> str:
 
 
 def array(x: Any, like: Tensor) -> Tensor:
+    if isinstance(x, Tensor) and x.device == like.device:
+        return x
     if isinstance(x, np.ndarray):
         x = x.copy()  # PyTorch warns of read-only arrays and refuses negative strides
     return torch.as_tensor(x, device=like.device)
@@ -143,7 +151,21 @@ def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def is_tracing() -> bool:
-    return torch.compiler.is_compiling()
+    return torch.compiler.is_compiling() or is_jit_tracing()
+
+
+def is_jit_tracing() -> bool:
+    """Whether torch.jit.trace, or the ONNX exporter that builds on it, is at work."""
+    return torch._C._get_tracing_state() is not None
+
+
+def is_functionalizing() -> bool:
+    """Whether torch.func.functionalize is at work."""
+    functorch = torch._C._functorch
+    if torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is None:
+        return False
+    kind = functorch.TransformType.Functionalize
+    return builtins.any(level.key() == kind for level in functorch.get_interpreter_stack())
 
 
 def is_forward_mode() -> bool:
@@ -164,13 +186,22 @@ def _refuse_compiled_forward_mode() -> None:
         )
 
 
+def _has_no_functions() -> bool:
+    """Whether no autograd.Function can be recorded: what is masked then reaches derivatives."""
+    return is_jit_tracing() or is_functionalizing()
+
+
 def masked_scores(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
+    if _has_no_functions():
+        return cast(Tensor, kept.scores(_self, a, b, keep))
     return cast(Tensor, _Scores.apply(a, b, keep))  # type: ignore[no-untyped-call]
 
 
 def masked_sum(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
+    if _has_no_functions():
+        return cast(Tensor, kept.sum(_self, p, v, keep))
     return cast(Tensor, _Sum.apply(p, v, keep))  # type: ignore[no-untyped-call]
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from anyscore.factors import PRODUCT, Factors
 from anyscore.kernels import cpu
 from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_triton
+from anyscore.seams import torch_cpu, torch_flops, torch_trees, torch_triton  # noqa: F401
 from anyscore.seams.torch_cpu import pack_keys
 from anyscore.seams.torch_modes import (
     differentiable,
     is_compiling,
-    is_forward_mode,
     is_transforming,
+    obstacle,
 )
 from anyscore.task import Task
 
@@ -53,8 +53,10 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "its second derivatives raise"
-    if is_forward_mode() or (not is_compiling() and is_transforming()):
-        return "function transforms and forward mode do not reach into it"
+    if (reason := obstacle()) is not None:
+        return reason
+    if not is_compiling() and is_transforming():
+        return "function transforms do not reach into it"
     if f.a.dtype != task.value.dtype:
         return "the factors are not of the value's dtype"
     if f.a.shape[-1] != task.value.shape[-1]:

@@ -18,7 +18,7 @@ from anyscore.intervals import Attendable
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, load
 from anyscore.routes import Route
-from anyscore.seams import torch_ops
+from anyscore.seams import torch_modes, torch_ops
 from anyscore.seams.cpu import Settings, by_definition, obstacle, tensors, unpack
 from anyscore.seams.torch_modes import (
     apply,
@@ -129,8 +129,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
             return f"it runs on the CPU, and the tensors are on {x.device}"
         if x.dtype not in _DTYPES:
             return f"a factor of the score is {_xp.dtype(x)}"
-    if is_forward_mode():
-        return "forward mode does not reach into it"
+    if (reason := torch_modes.obstacle()) is not None:
+        return reason
     if not is_compiling() and any(map(is_wrapper, xs)):
         return "the tensors are made of other tensors"
     return None

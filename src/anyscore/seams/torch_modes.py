@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from anyscore.ops.torch import is_forward_mode
+from anyscore.ops.torch import is_forward_mode, is_functionalizing, is_jit_tracing
 
 __all__ = [
     "apply",
@@ -21,6 +21,7 @@ __all__ = [
     "is_transforming",
     "is_watched",
     "is_wrapper",
+    "obstacle",
 ]
 
 
@@ -35,8 +36,19 @@ def is_transforming() -> bool:
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether x belongs to a function transform: such tensors must not outlive it."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+    """Whether x belongs to a function transform or a trace: such tensors must not outlive it."""
+    return is_jit_tracing() or bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def obstacle() -> str | None:
+    """Why no operator of ours may be called now, None if it may."""
+    if is_forward_mode():
+        return "forward mode does not reach into it"
+    if is_compiling():
+        return "ONNX cannot hold it" if torch.onnx.is_in_onnx_export() else None
+    if is_jit_tracing():
+        return "torch.jit.trace cannot hold it"
+    return "functionalize does not reach into it" if is_functionalizing() else None
 
 
 def is_plain(x: Tensor) -> bool:
@@ -68,7 +80,7 @@ def is_watched(*args: Any) -> bool:
         or is_transforming()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._autograd._profiler_enabled()
-        or torch._C._get_tracing_state() is not None
+        or is_jit_tracing()
         or any(isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN for x in args)
     )
 

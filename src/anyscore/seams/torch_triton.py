@@ -16,9 +16,9 @@ from anyscore.factors import pair_named
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES
 from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_ops
+from anyscore.seams import torch_cpu, torch_modes, torch_ops
 from anyscore.seams.cpu import tensors, unfit, unpack
-from anyscore.seams.torch_modes import is_compiling, is_forward_mode, is_wrapper
+from anyscore.seams.torch_modes import is_compiling, is_wrapper
 from anyscore.seams.torch_ops import Maybe
 from anyscore.task import Task
 
@@ -65,8 +65,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
             return f"a factor of the score is {x.dtype}"
     if _problem() is not None:
         return _problem()
-    if is_forward_mode():
-        return "forward mode does not reach into it"
+    if (reason := torch_modes.obstacle()) is not None:
+        return reason
     if not is_compiling() and any(map(is_wrapper, xs)):
         return "the tensors are made of other tensors"
     return _device_problem(f.a.device.index)

@@ -1,18 +1,36 @@
-"""What all layers for PyTorch can do: take parameters from, and give them to, other frameworks."""
+"""What all layers for PyTorch can do: be traced and exported, and exchange their parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import chain
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import nn
+from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
+
+from anyscore.seams import torch as _operators_of_exported_programs  # noqa: F401
 
 
 class Layer(nn.Module):
     """A module whose parameters are known in every framework by the same names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn."""
+        for x in chain(args, kwargs.values()):
+            if isinstance(x, Proxy):
+                path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
+                return x.tracer.create_proxy("call_module", path, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile {type(self).__name__}: use torch.jit.trace, "
+            "torch.export.export or torch.onnx.export."
+        )
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """The state dict as NumPy arrays, half precision as float32.

@@ -1,0 +1,30 @@
+"""What the tests of PyTorch's exports share. They run in processes of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[2]))  # the oracle and the tables
+torch.set_num_threads(1)
+
+# What PyTorch and onnxscript warn of by themselves.
+WARNINGS = (
+    r"ignore:`torch\.jit\.\w+` is deprecated:DeprecationWarning",
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
+    r"ignore:.*should not be instantiated:DeprecationWarning",
+    r"ignore:# The axis name:UserWarning",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

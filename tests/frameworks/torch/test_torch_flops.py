@@ -1,0 +1,75 @@
+"""Floating-point operations of our operators, as PyTorch's counter has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyscore import Additive, Causal, Gaussian, ScaledDot, attention, plan
+from anyscore.functional import attend, weights
+from anyscore.torch import Attention
+
+B, HEADS, KV_HEADS, T_Q, T_K, D, D_V = 2, 6, 3, 5, 7, 11, 13
+PAIRS = B * HEADS * T_Q * T_K
+
+SCORES = pytest.mark.parametrize(
+    "score",
+    [ScaledDot(), Gaussian(2.0), Additive(None, None, torch.ones(D))],
+    ids=lambda score: type(score).__name__,
+)
+
+
+def inputs(gradients: bool = False) -> list[Tensor]:
+    shapes = (HEADS, T_Q, D), (KV_HEADS, T_K, D), (KV_HEADS, T_K, D_V)
+    return [torch.randn(B, *shape, requires_grad=gradients) for shape in shapes]
+
+
+@SCORES
+def test_forward(score: ScaledDot) -> None:
+    """Two for each feature of a score, two for each feature of a value; grouped heads alike."""
+    xs = inputs()
+    assert plan(*xs, score=score).route == "cpu"
+    for mask in (None, Causal("end")):  # what is masked is counted too, as everywhere in PyTorch
+        with FlopCounterMode(display=False) as counter:
+            attention(*xs, score=score, mask=mask)
+        assert counter.get_total_flops() == PAIRS * (2 * D + 2 * D_V)
+
+
+@SCORES
+def test_backward(score: ScaledDot) -> None:
+    output = attention(*inputs(True), score=score)
+    with FlopCounterMode(display=False) as counter:
+        output.sum().backward()
+    assert counter.get_total_flops() == PAIRS * (6 * D + 4 * D_V)
+
+
+def test_weights() -> None:
+    _, task, lse = attend(*inputs(), ScaledDot())
+    with FlopCounterMode(display=False) as counter:
+        weights(task, lse)
+    assert counter.get_total_flops() == PAIRS * 2 * D
+
+
+def test_the_forward_is_that_of_the_definition() -> None:
+    """Of which PyTorch counts the products."""
+    xs = [torch.randn(B, 1, t, d) for t, d in ((T_Q, D), (T_K, D), (T_K, D_V))]
+    for score in (ScaledDot(), Additive(None, None, torch.ones(D))):
+        counted = []
+        for impl in ("fused", "reference"):
+            with FlopCounterMode(display=False) as counter:
+                attention(*xs, score=score, impl=impl)
+            counted.append(counter.get_total_flops())
+        assert counted[0] == counted[1]
+
+
+def test_of_a_layer() -> None:
+    """With its projections, by module."""
+    model = torch.nn.Sequential(Attention("additive", hidden=D, d_q=3, d_k=3))
+    x = torch.randn(B, T_Q, 3)
+    layer = model[0]
+    with FlopCounterMode(display=False) as counter:
+        layer(x, x, x)
+    projections = 2 * (2 * B * T_Q * 3 * D)
+    assert counter.get_total_flops() == projections + B * T_Q**2 * (2 * D + 2 * 3)
