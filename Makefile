@@ -8,7 +8,7 @@ PYTEST := pytest -n auto --maxprocesses 8
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := jax tensorflow $(KERAS) mxnet triton chapter
+FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton chapter
 
 .PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare sanitize clean
 
@@ -30,6 +30,9 @@ check: .venv/dev  ## everything that must not notice which other frameworks are 
 	$(BIN)/$(PYTEST)
 
 frameworks: $(FRAMEWORKS)  ## each in processes of its own
+
+torch: .venv/dev  ## exports, and the libraries that wrap modules
+	$(BIN)/$(PYTEST) tests/frameworks/torch
 
 jax: .venv/dev
 	$(BIN)/$(PYTEST) tests/frameworks/jax
