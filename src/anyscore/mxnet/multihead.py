@@ -120,8 +120,8 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score, which
-            meets projected queries and keys.
+        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score,
+            which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
