@@ -7,6 +7,7 @@ objects is made, or when a call first meets its arrays.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
@@ -48,7 +49,5 @@ def _register(cls: Any) -> None:
             object.__setattr__(made, name, value)
         return made
 
-    try:
+    with suppress(ValueError):  # whose it is has done so
         register_pytree_with_keys(cls, flatten, unflatten)
-    except ValueError:  # whose it is has done so
-        pass

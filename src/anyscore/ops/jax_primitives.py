@@ -4,7 +4,7 @@
 tangent and its transpose, so a function whose tangent is such a map has derivatives of its own in
 reverse mode, and forward mode beside: `jax.custom_vjp` refuses the latter.
 
-`unless_exported`: a choice made where a call is lowered, which is the first that knows of an export.
+`unless_exported`: a choice made where a call is lowered, which is first to know of an export.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _choose(traced: Any, otherwise: _Flat, xs: Sequence[Array]) -> list[Array]:
 
 
 def _primitive(name: str) -> Any:
-    """A primitive whose parameter `of` is what it computes, and `types` are those of its results."""
+    """A primitive whose parameter `of` is what it computes; `types`: of its results."""
     primitive: Any = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(lambda *xs, of, **_: of(*xs))
