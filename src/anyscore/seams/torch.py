@@ -28,6 +28,11 @@ __all__ = ["differentiable", "draw_seed", "pack_keys", "precision", "routes"]
 
 def precision(query: Tensor) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
     device = query.device.type
+    if not isinstance(device, str):
+        raise TypeError(
+            "torch.fx.symbolic_trace cannot look into attention: use a layer of anyscore.torch, "
+            'which it records whole, or put torch.fx.wrap("attention") where you import it.'
+        )
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return nullcontext, None
     dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")

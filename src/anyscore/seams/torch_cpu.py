@@ -55,7 +55,11 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs[1:10], *output)
+        results, lse = output
+        if not is_compiling():  # the caller may write to what they are given
+            is_given = results.dtype == inputs[5].dtype  # else they are given it in their dtype
+            results, lse = results.clone() if is_given else results, lse.clone()
+        ctx.save_for_backward(*inputs[1:10], results, lse)
         ctx.settings = (inputs[0], *inputs[11:])
 
     @staticmethod

@@ -87,7 +87,7 @@ def is_watched(*args: Any) -> bool:
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:
     """Whether derivatives with respect to any of these may be asked for."""
-    if is_compiling() or is_transforming() or is_forward_mode():
+    if is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing():
         return True
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 

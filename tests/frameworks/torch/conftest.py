@@ -16,6 +16,7 @@ WARNINGS = (
     r"ignore:`torch\.jit\.\w+` is deprecated:DeprecationWarning",
     r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
     r"ignore:.*should not be instantiated:DeprecationWarning",
+    r"ignore::torch.jit.TracerWarning:anyscore\.",  # ours to ignore, see ops/torch.py
     r"ignore:# The axis name:UserWarning",
 )
 
