@@ -8,9 +8,6 @@ Layers live in a module per framework: `anyscore.torch`. No framework is importe
 or its module are used.
 """
 
-import sys as _sys
-from importlib import import_module as _import_module
-
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
@@ -28,10 +25,9 @@ from anyscore.scores import (
     ScaledDot,
     Trilinear,
 )
+from anyscore.trees import tell
 
-for _name in ("torch",):
-    if _name in _sys.modules:  # else with its first tensor, or with its layers
-        _import_module(f"anyscore.seams.{_name}_trees")
+tell()  # frameworks imported before; the others with their first tensors, or with their layers
 
 __version__ = "0.1.0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from anyscore import ops, seams
 from anyscore.autocast import autocast
@@ -13,16 +13,16 @@ from anyscore.factors import Factors
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
-from anyscore.pytrees import pytree
 from anyscore.routes import kinds_of
 from anyscore.score import Score
 from anyscore.score_checks import OF_KEYS, check_score, parameters_of
 from anyscore.scores import ScaledDot
 from anyscore.task import lower
+from anyscore.trees import tree
 from anyscore.unread import zero
 
 
-@pytree
+@tree
 @dataclass(frozen=True, eq=False)
 class PreparedKeys:
     """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
@@ -31,6 +31,7 @@ class PreparedKeys:
     `Factors`. packed: what the fused implementation made of that, None if nothing.
     """
 
+    static: ClassVar[tuple[str, ...]] = ("score",)
     key: Array
     score: type[Score]
     b: Array
@@ -52,10 +53,6 @@ class PreparedKeys:
                 f"{xp.shape(f.a)[-1]}: prepare them with the parameters that the queries meet."
             )
         return Factors(f.a, self.b, f.pair, f.weight, f.scale, f.query_bias, self.key_bias)
-
-    def leaves(self) -> list[str]:
-        """The fields that JAX may trace."""
-        return [name for name in vars(self) if name != "score"]
 
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """These keys with a function applied to what the framework differentiates."""

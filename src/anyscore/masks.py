@@ -18,27 +18,23 @@ from typing import Any, ClassVar
 from anyscore.intervals import Attendable, Call, broadcasts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
-from anyscore.pytrees import pytree, tell_jax
+from anyscore.trees import tell, tree
 
 
 class Mask:
     """A mask, combined with others and with boolean arrays by `&`.
 
-    Masks are pytrees of JAX, whose leaves are what their fields hold, but for the `static` ones.
+    Masks are trees, in PyTorch and JAX, of what their fields hold, but for the `static` ones.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
     __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
 
     def __init_subclass__(cls) -> None:
-        pytree(cls)
+        tree(cls)
 
     def __post_init__(self) -> None:
-        tell_jax()
-
-    def leaves(self) -> list[str]:
-        """The fields that JAX may trace."""
-        return [name for name in vars(self) if name not in self.static]
+        tell()
 
     def __and__(self, other: Any) -> Mask:
         return All((self, as_mask(other)))

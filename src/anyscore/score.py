@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops, framework
-from anyscore.pytrees import pytree, tell_jax
+from anyscore.trees import tell, tree
 
 S = TypeVar("S", bound="Score")
 Shapes: TypeAlias = dict[str, tuple[str, ...]]
@@ -60,7 +60,7 @@ class Score:
     score's own. linears: the fields that may be a `Projection`. equal_widths: whether d_q = d_k is
     required.
 
-    Scores are pytrees of JAX, whose leaves are the fields in `shapes` and other tensors.
+    Scores are trees, in PyTorch and JAX, of their tensors.
     """
 
     formula: ClassVar[str]
@@ -69,10 +69,10 @@ class Score:
     equal_widths: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        pytree(cls)
+        tree(cls)
 
     def __post_init__(self) -> None:
-        tell_jax()
+        tell()
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k).
@@ -98,10 +98,6 @@ class Score:
             for name, x in values.items()
             if not isinstance(x, Real) and framework(x) is not None
         }
-
-    def leaves(self) -> list[str]:
-        """The fields that JAX may trace."""
-        return [*self.shapes, *(name for name in self.tensors() if name not in self.shapes)]
 
     def map(self: S, function: Callable[[Array], Array]) -> S:
         """This score with a function applied to each parameter that is a tensor."""

@@ -1,30 +1,51 @@
-"""Masks, prepared keys and scores as trees of tensors, for frameworks that map over such trees.
+"""Masks, scores and prepared keys as trees of tensors, for frameworks that map over such trees.
 
 `flatten` takes one apart into its children (tensors, numbers, lists, or such trees again) and what
 is structure; `unflatten` puts together what the framework puts in the place of the children:
 tensors, but also tracers, axes or placeholders, so nothing is checked again.
+
+Nothing here imports a framework. One is told of our classes once it has been imported: when one of
+their objects is made, or when a call first meets its tensors.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+import sys
+from importlib import import_module
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from anyscore.cache import PreparedKeys
-from anyscore.layers import SCORES
-from anyscore.masks import All, Causal, Interval, Keep, Keys, Lengths, Window
+from anyscore.ops import framework
 
+T = TypeVar("T", bound=type)
 Structure: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
 """The names of the children, and the other fields with their values; can be hashed."""
 
-TREES: tuple[type, ...] = (
-    All, Causal, Interval, Keep, Keys, Lengths, Window, PreparedKeys, *SCORES.values(),
-)  # fmt: skip
+TREES: list[type] = []
 """The classes whose objects are trees."""
+_untold: dict[str, list[type]] = {"torch": [], "jax": []}
+"""Those that a framework has not been told of."""
 
-_STRUCTURE = {"align", "left", "right", "score"}
-"""Fields that are never children: they say what to compute, and hold no tensors."""
+
+def tree(cls: T) -> T:
+    """Make a class one of `TREES`.
+
+    Its attribute `static` names fields that are never children; of a score, which has `shapes`
+    instead, the children are its tensors.
+    """
+    TREES.append(cls)
+    for waiting in _untold.values():
+        waiting.append(cls)
+    return cls
+
+
+def tell() -> None:
+    """Tell the frameworks that have been imported what they have not been told."""
+    for name, waiting in _untold.items():
+        if waiting and name in sys.modules:
+            classes = waiting[:]
+            waiting.clear()
+            import_module(f"anyscore.seams.{name}_trees").register(classes)
 
 
 def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
@@ -34,14 +55,18 @@ def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
-    for field in fields(x):
-        value = getattr(x, field.name)
-        is_number = isinstance(value, Real) and getattr(type(x), "shapes", {}).get(field.name) == ()
-        if value is None or is_number or field.name in _STRUCTURE:
-            structure[field.name] = value
-        else:
-            children[field.name] = value
+    for name, value in vars(x).items():
+        (children if _is_child(type(x), name, value) else structure)[name] = value
     return tuple(children.values()), (tuple(children), tuple(structure.items()))
+
+
+def _is_child(cls: Any, name: str, value: Any) -> bool:
+    shapes = getattr(cls, "shapes", None)
+    if value is None or shapes is None:
+        return value is not None and name not in cls.static
+    if name in shapes:  # a number there may also stand for a child
+        return not (isinstance(value, Real) and shapes[name] == ())
+    return framework(value) is not None
 
 
 def unflatten(cls: type, structure: Structure, children: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from anyscore.factors import PRODUCT, Factors
 from anyscore.kernels import cpu
 from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_flops, torch_trees, torch_triton  # noqa: F401
+from anyscore.seams import torch_cpu, torch_flops, torch_triton  # noqa: F401
 from anyscore.seams.torch_cpu import pack_keys
 from anyscore.seams.torch_modes import (
     differentiable,
@@ -22,6 +22,9 @@ from anyscore.seams.torch_modes import (
     obstacle,
 )
 from anyscore.task import Task
+from anyscore.trees import tell
+
+tell()
 
 __all__ = ["differentiable", "draw_seed", "pack_keys", "precision", "routes"]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from anyscore.trees import TREES, Structure, flatten, unflatten
+from anyscore.trees import Structure, flatten, unflatten
 
-_CLASSES = {cls.__name__: cls for cls in TREES}
+_CLASSES: dict[str, type] = {}
 
 
 def _flatten(x: Any) -> tuple[list[Any], Structure]:
@@ -41,15 +42,18 @@ def _load(dumped: Any) -> Structure:
     return tuple(names), tuple(loaded)
 
 
-for _cls in TREES:
-    pytree.register_pytree_node(
-        _cls,
-        _flatten,
-        partial(_unflatten, _cls),
-        serialized_type_name=f"anyscore.{_cls.__name__}",
-        to_dumpable_context=_dump,
-        from_dumpable_context=_load,
-        flatten_with_keys_fn=_flatten_with_keys,
-    )
-
-torch.serialization.add_safe_globals([*TREES])  # exported programs keep their example arguments
+def register(classes: Iterable[type]) -> None:
+    """Make classes trees, which exported programs and their example arguments may hold."""
+    for cls in classes:
+        name = cls.__name__ if cls.__module__.startswith("anyscore.") else cls.__qualname__
+        _CLASSES[name] = cls
+        pytree.register_pytree_node(
+            cls,
+            _flatten,
+            partial(_unflatten, cls),
+            serialized_type_name=f"{cls.__module__.partition('.')[0]}.{name}",
+            to_dumpable_context=_dump,
+            from_dumpable_context=_load,
+            flatten_with_keys_fn=_flatten_with_keys,
+        )
+    torch.serialization.add_safe_globals([*classes])

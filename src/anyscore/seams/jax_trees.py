@@ -1,0 +1,25 @@
+"""Masks, scores and prepared keys as pytrees of JAX: arguments of its transformations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jax.tree_util import GetAttrKey, register_pytree_with_keys
+
+from anyscore.trees import Structure, flatten, unflatten
+
+
+def register(classes: Iterable[type]) -> None:
+    """Make classes pytrees."""
+    for cls in classes:
+        register_pytree_with_keys(cls, _flatten, partial(unflatten, cls))
+
+
+def _flatten(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
+    """Lists of numbers become arrays: one leaf each."""
+    children, structure = flatten(x)
+    arrays = [np.asarray(child) if isinstance(child, list) else child for child in children]
+    return [*zip(map(GetAttrKey, structure[0]), arrays, strict=True)], structure
