@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -166,19 +168,22 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     product = jax.custom_jvp(partial(value, _self))
 
     def ahead(told: Any, moved: Any) -> list[Array]:
-        (x, y, keep), (dx, dy) = told, moved
-        return [product(dx, y, keep) + product(x, dy, keep)]
+        x, y, keep = told
+        parts = [product(moved["x"], y, keep)] if "x" in moved else []
+        parts += [product(x, moved["y"], keep)] if "y" in moved else []
+        return [functools.reduce(operator.add, parts)]
 
-    def back(told: Any, upstream: list[Array]) -> tuple[Array, Array]:
+    def back(told: Any, upstream: list[Array]) -> dict[str, Array]:
         x, y, _ = told
         dx, dy = slopes(_self, *told, *upstream)
-        return kept.sum_to(_self, dx, x.shape), kept.sum_to(_self, dy, y.shape)
+        return {"x": kept.sum_to(_self, dx, x.shape), "y": kept.sum_to(_self, dy, y.shape)}
 
-    @product.defjvp
     def forward(told: Any, tangents: Any) -> tuple[Array, Array]:
         found = product(*told)
-        return found, linear(ahead, back, told, tuple(tangents[:2]), [found])[0]
+        moved = dict(zip("xy", tangents, strict=False))
+        return found, linear(ahead, back, told, moved, [found])[0]
 
+    product.defjvp(forward, symbolic_zeros=True)
     return product
 
 

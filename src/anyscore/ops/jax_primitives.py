@@ -9,31 +9,38 @@ reverse mode, and forward mode beside: `jax.custom_vjp` refuses the latter.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from anyscore.ops import Array
 
+Named: TypeAlias = dict[str, Array]
 _Flat: TypeAlias = Callable[..., list[Array]]
 """A function of arrays, one by one."""
 
 
 def linear(
-    of: Callable[[Any, Any], list[Array]],
-    transpose: Callable[[Any, list[Array]], Any],
+    of: Callable[[Any, Named], list[Array]],
+    transpose: Callable[[Any, list[Array]], Named],
     residuals: Any,
-    x: Any,
+    x: Named,
     like: list[Array],
 ) -> list[Array]:
     """of(residuals, x), linear in x, with the transpose transpose(residuals, y).
 
-    residuals and x are pytrees. The result has the types of the arrays `like`.
+    residuals: a pytree. x: tangents by name, as `jax.custom_jvp` gives them with symbolic zeros;
+    `of` is given those that are none. The result has the types of the arrays `like`.
     """
+    x = moved(x)
+    if not x:
+        return [jnp.zeros_like(y) for y in like]
     known, known_tree = jax.tree.flatten(residuals)
     moving, x_tree = jax.tree.flatten(x)
     n = len(known)
@@ -42,12 +49,18 @@ def linear(
         return of(jax.tree.unflatten(known_tree, xs[:n]), jax.tree.unflatten(x_tree, xs[n:]))
 
     def transpose_flat(*xs: Array) -> list[Array]:
-        return jax.tree.leaves(transpose(jax.tree.unflatten(known_tree, xs[:n]), list(xs[n:])))
+        found = transpose(jax.tree.unflatten(known_tree, xs[:n]), list(xs[n:]))
+        return jax.tree.leaves({name: found[name] for name in x})
 
     types = tuple(map(jax.typeof, like))
     told = {"of": of_flat, "transpose": transpose_flat, "n": n, "types": types}
     found: list[Array] = _linear.bind(*known, *moving, **told)
     return found
+
+
+def moved(x: Named) -> Named:
+    """The tangents that are not zero by their type."""
+    return {name: y for name, y in x.items() if not isinstance(y, SymbolicZero)}
 
 
 def unless_exported(
@@ -103,10 +116,13 @@ def _linear_jvp(
             given[i] = x
         return of(*given)
 
-    found = _linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **told)
+    parts = []
     if moving:
-        _, more = jax.jvp(by_residuals, [xs[i] for i in moving], [tangents[i] for i in moving])
-        found = [x + y for x, y in zip(found, more, strict=True)]
+        primals, ahead = zip(*((xs[i], tangents[i]) for i in moving), strict=True)
+        parts.append(jax.jvp(by_residuals, primals, ahead)[1])
+    if not moving or not all(map(_still, tangents[n:])):
+        parts.append(_linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **told))
+    found = parts[0] if len(parts) == 1 else list(map(operator.add, *parts))
     return _linear.bind(*xs, of=of, n=n, **told), found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,11 @@ from anyscore.intervals import Attendable
 from anyscore.kernels import cpu, pallas, xla
 from anyscore.kernels.xla_devices import explicit_mesh, varying
 from anyscore.ops import Array, load
-from anyscore.ops.jax_primitives import linear, unless_exported
+from anyscore.ops.jax_primitives import Named, linear, moved, unless_exported
 from anyscore.seams.cpu import Settings, by_definition, settings, task_of
 from anyscore.task import Task
 
 _xp = load("jax")
-Named: TypeAlias = dict[str, Array]
 
 FACTORS = "a", "b", "weight", "key_bias", "value"
 """The operands that have gradients."""
@@ -92,17 +91,21 @@ def _attend(s: Told, factors: Named, others: Named) -> list[Array]:
     return results
 
 
-@_attend.defjvp
 def _attend_ahead(s: Told, given: Any, tangents: Any) -> tuple[list[Array], list[Array]]:
     results = _attend(s, *given)
     factors, others = given
     others = {name: x for name, x in others.items() if name != "packed"}
 
     def ahead(told: Any, moved: Named) -> list[Array]:
-        factors, others, _ = told
-        run = partial(_run_defined, s, others)
-        found: list[Array] = jax.jvp(run, (factors,), (moved,))[1]
-        return found
+        operands = told[0] | told[1]
+
+        def run(moving: Named) -> list[Array]:
+            found: list[Array] = _defined(s, "forward", operands | moving)
+            return found
+
+        moving = {name: operands[name] for name in moved}
+        tangents: list[Array] = jax.jvp(run, (moving,), (moved,))[1]
+        return tangents
 
     def back(told: Any, upstream: list[Array]) -> Named:
         found: Named = _gradients(s, *told, upstream)
@@ -110,6 +113,9 @@ def _attend_ahead(s: Told, given: Any, tangents: Any) -> tuple[list[Array], list
 
     told = factors, others, results
     return results, linear(ahead, back, told, tangents[0], results)
+
+
+_attend.defjvp(_attend_ahead, symbolic_zeros=True)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -122,22 +128,22 @@ def _gradients(
     return {name: _typed(x.astype(factors[name].dtype), factors[name]) for name, x in found.items()}
 
 
-@_gradients.defjvp
 def _gradients_ahead(s: Told, given: Any, tangents: Any) -> tuple[Named, Named]:
     """The derivative of the definition's: log-sum-exp and output are recomputed there."""
     factors, others, _, upstream = given
+    names = "d_output", "d_lse"
+    operands = factors | others | dict(zip(names, upstream, strict=True))
+    ahead = moved(tangents[0] | dict(zip(names, tangents[3], strict=True)))
 
-    def gradients(factors: Named, upstream: list[Array]) -> Named:
-        found: Named = jax.vjp(partial(_run_defined, s, others), factors)[1](upstream)[0]
-        return found
+    def gradients(moving: Named) -> Named:
+        found: Named = _defined(s, "backward", operands | moving)
+        return {name: x.astype(factors[name].dtype) for name, x in found.items()}
 
-    moved = jax.jvp(gradients, (factors, upstream), (tangents[0], tangents[3]))[1]
-    return _gradients(s, *given), moved
+    moving = {name: operands[name] for name in ahead}
+    return _gradients(s, *given), jax.jvp(gradients, (moving,), (ahead,))[1]
 
 
-def _run_defined(s: Told, others: Named, factors: Named) -> list[Array]:
-    results: list[Array] = _defined(s, "forward", factors | others)
-    return results
+_gradients.defjvp(_gradients_ahead, symbolic_zeros=True)
 
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.sparse import BCOO
 
 from anyscore import Additive, Causal, Lengths, Window, attention
 from anyscore.dropout import philox
@@ -168,6 +169,31 @@ def test_lengths_beyond_32_bits() -> None:
         for lengths in (2**40, [2**40] * B, np.full(B, 2**62)):
             found = attention(query, key, value, valid_lens=lengths)
             np.testing.assert_allclose(found, everything, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+def test_unsigned_lengths(make: Any, dtype: Any, wide: bool) -> None:
+    """The largest means all keys, not none."""
+    with bits(wide):
+        query, key, value = arrays(np.float32)
+        lengths = make(np.full(B, np.iinfo(dtype).max if make is np.asarray else 2**32 - 1, dtype))
+        found = attention(query, key, value, valid_lens=lengths)
+        np.testing.assert_allclose(found, attention(query, key, value), rtol=1e-6)
+
+
+def test_devices_and_layouts() -> None:
+    xp, x = load("jax"), jnp.eye(2)
+    one, other = (jax.device_put(x, device) for device in jax.devices()[:2])
+    assert xp.device(one) == str(jax.devices()[0]) != xp.device(other) != None  # noqa: E711
+    assert xp.device(x) is None
+    jax.jit(lambda x: [xp.device(x)] and x)(one)
+    seen = []
+    jax.jit(lambda x: seen.append((xp.device(x), xp.layout_problem(x))))(one)
+    assert seen == [(None, None)]
+    assert xp.layout_problem(x) is None
+    assert xp.layout_problem(BCOO.fromdense(x)) == "a sparse BCOO array: pass x.todense()"
 
 
 def test_kinds_are_not_mixed() -> None:

@@ -160,12 +160,6 @@ def test_scan() -> None:
     agree(lambda impl: jax.jit(jax.grad(lambda q: attention(q, k, k, impl=impl).sum()))(q))
 
 
-def test_forward_mode_raises() -> None:
-    q, k, v = arrays()
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda q: attention(q, k, v, score=score()), (q,), (q,))
-
-
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float32])
 def test_narrow_dtypes(dtype: Any) -> None:
     args = [x.astype(dtype) for x in (*arrays(), *PARAMETERS)]

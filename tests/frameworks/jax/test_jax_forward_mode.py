@@ -67,7 +67,7 @@ def test_of_the_value(impl: str, mask: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_of_both_orders(mask: str) -> None:
-    """Forward over reverse, reverse over forward, and what they are of: reverse over reverse."""
+    """Forward over reverse, reverse over forward, and reverse over reverse."""
     assert plan(*GIVEN, score=Additive(*WEIGHTS), mask=MASKS[mask]).route == "cpu"
     ours, definition = total("auto", mask), total("reference", mask)
     exact = jax.jit(jax.jacrev(jax.jacrev(definition)))(*GIVEN)
@@ -80,14 +80,18 @@ def test_of_both_orders(mask: str) -> None:
 @pytest.mark.parametrize("score", [ScaledDot(), Gaussian()], ids=lambda x: type(x).__name__)
 def test_of_the_log_sum_exp(score: Score) -> None:
     """With heads that are shared, and of one argument alone."""
-    q, k, v = (jnp.asarray(normal(2, n, *x)) for n, x in ((4, (3, D)), (2, (T_K, D)), (2, (T_K, 2))))
+    q, k, v = (
+        jnp.asarray(normal(2, n, *x)) for n, x in ((4, (3, D)), (2, (T_K, D)), (2, (T_K, 2)))
+    )
 
     def of(k: jax.Array, impl: str) -> Any:
         found = attention(q, k, v, score=score, return_lse=True, impl=impl)
         return found.output, found.lse
 
-    both = (jax.jvp(lambda k: of(k, impl), (k,), (k * k,)) for impl in ("fused", "reference"))
-    agree(*both)
+    def derivative(impl: str) -> Any:
+        return jax.jvp(lambda k: of(k, impl), (k,), (k * k,))
+
+    agree(derivative("fused"), derivative("reference"))
 
 
 @pytest.mark.parametrize("impl", ["fused", "reference"])
@@ -114,6 +118,5 @@ def test_gradients_are_those_of_the_core() -> None:
 
     text = jax.jit(jax.grad(batched, (0, 1, 2))).lower(*GIVEN).as_text()
     assert "anyscore_backward" in text
-    assert "tanh" not in text  # nothing by the definition
-    scores = f"tensor<{B}x{T_Q}x{T_K}xf64>"
-    assert scores not in text
+    assert "tanh(" not in text  # nothing by the definition
+    assert f"{T_Q}x{T_K}x" not in text

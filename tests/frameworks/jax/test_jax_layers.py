@@ -143,8 +143,46 @@ def test_mistakes() -> None:
         "W_v.weight": np.ones((1, 8)),
     }
     assert set(layer.load_numpy_parameters(old)) == {"W_q.weight", "W_k.weight", "w_v.weight"}
-    with pytest.raises(TypeError, match=r"JAX.*NumPy|NumPy.*JAX"):
-        layer.apply(layer.load_numpy_parameters(old), np.ones((2, 3, 5)), jnp.ones((2, 3, 3)))
+    with pytest.raises(ValueError, match="impl must be one of"):
+        layers.Attention(impl="fast")
+
+
+@each_layer
+def test_numpy_arrays(name: str) -> None:
+    """As inputs and parameters; the answer is JAX's."""
+    ours, _ = make(name)
+    given = inputs(name)
+    params = ours.init(KEY, *given)
+    found = ours.apply(params, *given, valid_lens=lengths(name))
+    exact = ours.apply(params, *map(jnp.asarray, given), valid_lens=lengths(name))
+    assert isinstance(found, jax.Array)
+    np.testing.assert_array_equal(found, exact)
+    again = ours.apply(jax.tree.map(np.asarray, params), *given, valid_lens=lengths(name))
+    np.testing.assert_array_equal(again, exact)
+
+
+@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize("kind", ["Attention", "MultiHeadAttention", "SelfAttention"])
+def test_impl(kind: str, module: bool) -> None:
+    """A layer that may not choose runs what it was told, or says why it cannot."""
+    sizes = {"Attention": (), "MultiHeadAttention": (8, 2), "SelfAttention": (8, 8)}[kind]
+    x = jnp.asarray(normal(B, T_Q, 8), "float32")
+
+    def run(impl: str) -> jax.Array:
+        made = {"score": "additive", "impl": impl}
+        made |= {"hidden": 8, "d_q": 8, "d_k": 8} if kind == "Attention" else {}
+        given = (x, x) if kind == "Attention" else (x,)
+        if module:
+            return getattr(modules, kind)(*sizes, **made, rngs=nnx.Rngs(0))(*given)
+        layer = getattr(layers, kind)(*sizes, **made)
+        return layer.apply(layer.init(KEY, *given), *given)
+
+    def text(impl: str) -> str:
+        return jax.jit(lambda: run(impl)).lower().as_text()
+
+    assert "anyscore_forward" in text("fused")
+    assert "anyscore_forward" not in text("reference")
+    np.testing.assert_allclose(run("fused"), run("reference"), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [layers.MultiHeadAttention, layers.SelfAttention])
