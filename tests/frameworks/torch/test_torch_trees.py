@@ -101,7 +101,9 @@ def test_every_class_is_tried() -> None:
 
 
 def test_structure_tells_apart() -> None:
-    specs = [pytree.tree_structure(x) for x in (Causal(), Causal("end"), Window(1, 0), Window(2, 0))]
+    specs = [
+        pytree.tree_structure(x) for x in (Causal(), Causal("end"), Window(1, 0), Window(2, 0))
+    ]
     assert all(one != other for i, one in enumerate(specs) for other in specs[:i])
 
 
