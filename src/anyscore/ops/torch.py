@@ -85,7 +85,7 @@ def arange(n: int, like: Tensor) -> Tensor:
 
 
 def transpose(x: Tensor) -> Tensor:
-    return x.mT
+    return x.transpose(-1, -2)
 
 
 def swapaxes(x: Tensor, one: int, other: int) -> Tensor:

@@ -25,7 +25,9 @@ def scaled(xs: list[Tensor], score: Any, impl: str) -> Tensor:
 
 
 def with_residual(xs: list[Tensor], score: Any, impl: str) -> Tensor:
-    out = attention(*xs, score=score.map(lambda x: x.to(xs[0].dtype)), mask=Causal("end"), impl=impl)
+    out = attention(
+        *xs, score=score.map(lambda x: x.to(xs[0].dtype)), mask=Causal("end"), impl=impl
+    )
     out += xs[0]
     return out.relu_()
 

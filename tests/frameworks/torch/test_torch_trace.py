@@ -1,4 +1,4 @@
-"""Layers and calls under torch.jit.trace, torch.jit.script, torch.fx and torch.func.functionalize."""
+"""Layers and calls under torch.jit, torch.fx and torch.func.functionalize."""
 
 from __future__ import annotations
 
