@@ -86,8 +86,7 @@ def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -
             swapped = queries[-1], values[-1], keys[-1]
             fits = all(map(_alike, swapped, expected))
             raise ValueError(
-                f"{name} have shape {shape}, expected width {width}"
-                f"{f': {ORDER}' if fits else '.'}"
+                f"{name} have shape {shape}, expected width {width}{f': {ORDER}' if fits else '.'}"
             )
 
 

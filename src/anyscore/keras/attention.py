@@ -89,7 +89,9 @@ class Attention(Layer):
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
         self._recipe, self._own = recipe, own
-        self._shapes_of_score = self._recipe.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
+        self._shapes_of_score = (
+            self._recipe.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
+        )
         self.seed_generator = keras.random.SeedGenerator(ours.seed) if dropout else None
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:

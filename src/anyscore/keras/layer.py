@@ -1,4 +1,4 @@
-"""What all layers for Keras share: their call, config and parameters, as Keras and as we have them."""
+"""What all layers for Keras share: call, config and parameters, as Keras and as we have them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         values_shape: Any = None,
         **of_keras: Any,
     ) -> None:
-        """Make the parameters. of_keras: input_shape=, or query_shape=, value_shape=, key_shape=."""
+        """Make the parameters, for shapes by our names or by those of Keras, input_shape= too."""
         given = queries_shape, keys_shape, values_shape
         q, k, v = self._shapes(given[: len(self.by_position) - 1], of_keras)
         self.check(q, k, v)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from anyscore.keras.arguments import Shape, shapes
-from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, as_mask, parts
+from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
 
 
 def keras_mask(x: Any) -> Any:
@@ -121,4 +121,6 @@ def _with_heads(mask: Any, name: str, given: Sequence[Shape]) -> Any:
 def _broadcasts(shape: Shape, full: Shape) -> bool:
     """Whether a shape may broadcast to another of its rank: sizes that are not known do."""
     pairs = zip(shape, full, strict=False)
-    return len(shape) == len(full) and all(n == m or n in (1, None) or m in (1, None) for n, m in pairs)
+    return len(shape) == len(full) and all(
+        n == m or n in (1, None) or m in (1, None) for n, m in pairs
+    )

@@ -5,62 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar
 
 import keras
 
 from anyscore import heads
 from anyscore.checks import check_size
-from anyscore.heads import Fused, Heads, linear, starts
+from anyscore.heads import Fused, Heads, linear
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
-from anyscore.keras.attention import Attention
-from anyscore.keras.config import named_only
-from anyscore.keras.layer import Layer, register, xp
+from anyscore.keras.layer import register, xp
 from anyscore.keras.masks import masks
-from anyscore.keras.options import split
+from anyscore.keras.projecting import Attending, Projecting
 from anyscore.layers import AnyScore
 
 
-class _Projecting(Layer):
-    """A layer of linear layers around an `Attention`."""
-
-    def __init__(
-        self, sizes: Heads | Fused, given: dict[str, Any], options: dict[str, Any]
-    ) -> None:
-        numbers, ours, of_keras = split(options)
-        super().__init__({**given, **numbers}, ours, of_keras)
-        self.sizes, self.bias = sizes, given["bias"]
-        own = {**named_only(given["score"], sizes.score), **numbers, **ours.config()}
-        own |= {"dropout": given["dropout"], "dtype": self.dtype_policy, "name": "attention"}
-        self.attention = Attention(given["score"], **own)
-
-    def make_linears(self) -> None:
-        """The parameters of the linear layers."""
-        self._weights_by_name = {}
-        for name, init in starts(self.sizes.linears, self.bias).items():
-            bias = name.endswith(".bias")
-            self._weights_by_name[name] = self.make(name.replace(".", "_"), init, bias)
-
-    def current(self) -> dict[str, Any]:
-        """The parameters of the linear layers as tensors."""
-        own = self._weights_by_name.items()
-        return {name: keras.ops.convert_to_tensor(x.value) for name, x in own}
-
-    @property
-    def attention_weights(self) -> Any:
-        """Weights of the last call, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def parameters_by_name(self) -> dict[str, Any]:
-        inner = self.attention.parameters_by_name()
-        return {**self._weights_by_name, **{f"attention.{name}": x for name, x in inner.items()}}
-
-    def rename(self, state: dict[str, Any]) -> None:
-        heads.rename(state, "", self.sizes.linears, self.attention.parameters_by_name())
-
-
 @register
-class SelfAttention(_Projecting):
+class SelfAttention(Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
@@ -102,7 +63,9 @@ class SelfAttention(_Projecting):
     def known_shapes(self) -> list[Shape]:
         return [(None, None, self.sizes.linears["qkv"][1])]
 
-    def build(self, x_shape: Any = None, **of_keras: Any) -> None:
+    def build(  # type: ignore[override]
+        self, x_shape: Any = None, **of_keras: Any
+    ) -> None:
         super().build(x_shape, **of_keras)
 
     def complete(self, x: Any, *others: Any) -> tuple[Any, Any, Any]:
@@ -134,7 +97,9 @@ class SelfAttention(_Projecting):
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
         both = masks(x, (x, x, x), mask, padding, attention_mask, use_causal_mask)
-        attention = _Attending(self.attention, return_attention_scores, valid_lens=valid_lens, mask=both)
+        attention = Attending(
+            self.attention, return_attention_scores, valid_lens=valid_lens, mask=both
+        )
         output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, x)
         return attention.result(output)
 
@@ -146,7 +111,7 @@ class SelfAttention(_Projecting):
 
 
 @register
-class MultiHeadAttention(_Projecting):
+class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
@@ -238,7 +203,7 @@ class MultiHeadAttention(_Projecting):
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask, many=True)
         q, k, v, both = heads.read(xp, self.sizes.n_heads, q, k, v, valid_lens, both)
-        attention = _Attending(self.attention, return_attention_scores, mask=both)
+        attention = Attending(self.attention, return_attention_scores, mask=both)
         output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, q, k, v)
         if len(self._last_axes) > 1:
             output = keras.ops.reshape(output, (*keras.ops.shape(output)[:-1], *self._last_axes))
@@ -260,24 +225,6 @@ class MultiHeadAttention(_Projecting):
         return of_queries, of_keys, of_values
 
 
-class _Attending:
-    """An attention as `Heads` and `Fused` call it; it keeps the weights of its call if asked."""
-
-    def __init__(self, attention: Attention, return_scores: bool, **options: Any) -> None:
-        self.attention = partial(attention, return_attention_scores=return_scores, **options)
-        self.return_scores = return_scores
-        self.scores: Any = None
-
-    def __call__(self, queries: Any, keys: Any, values: Any) -> Any:
-        found = self.attention(queries, keys, values)
-        output, self.scores = found if self.return_scores else (found, None)
-        return output
-
-    def result(self, output: Any) -> Any:
-        """The output of the whole layer, with the weights if asked."""
-        return (output, self.scores) if self.return_scores else output
-
-
 def _axes(given: int | Sequence[int] | None, project_output: bool) -> tuple[int, ...]:
     """The last axes of an output; none if they were not given."""
     if given is None:
@@ -285,6 +232,7 @@ def _axes(given: int | Sequence[int] | None, project_output: bool) -> tuple[int,
     if not project_output:
         raise ValueError("output_shape: of the output projection; leave out project_output=False.")
     axes = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for n in axes or (0,):
-        check_size(output_shape=n)
+    if not all(isinstance(n, Integral) for n in axes):
+        raise TypeError(f"output_shape must be an integer or a tuple of integers, got {given!r}.")
+    check_size(output_shape=min(axes, default=0))
     return axes

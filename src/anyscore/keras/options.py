@@ -36,7 +36,7 @@ class Options:
                 given[name] = keras.initializers.serialize(given[name])
         return given
 
-    def initializer(self, init: Init, bias: bool) -> Callable[..., Any]:
+    def initializer(self, init: Init, bias: bool) -> Any:
         """What starts one parameter."""
         if bias and self.bias_initializer is not None:
             return _fresh(self.bias_initializer)
