@@ -23,6 +23,10 @@ ORDER = (
     "[query, value, key], or query=, value= and key= by name."
 )
 
+ONE_SEQUENCE = (
+    "this layer attends one sequence to itself; Attention and MultiHeadAttention take two."
+)
+
 
 def by_our_names(
     positional: Sequence[str],
@@ -32,20 +36,24 @@ def by_our_names(
 ) -> dict[str, Any]:
     """All arguments of a call by our names; keys are those of value= if Keras's key= is left out.
 
-    positional: names of the arguments that may come by position. ours: Keras's names → ours.
+    positional: names of the arguments that may come by position. ours: Keras's names → ours. One
+    tensor may come under several names.
     """
     if len(args) > len(positional):
         raise TypeError(
             f"expected at most {len(positional)} arguments by position, "
             f"({', '.join(positional)}); got {len(args)}: pass the others by name."
         )
-    found = dict(zip(positional, args, strict=False))
+    found, pairs = dict(zip(positional, args, strict=False)), "keys" in positional
     for theirs, x in named.items():
         name = ours.get(theirs, theirs)
-        if x is not None and found.get(name) is not None:
-            raise TypeError(f"{name} came twice, once as {theirs}=: {ORDER}")
-        found[name] = x if found.get(name) is None else found[name]
-    if named.get("value") is not None and "keys" in positional and found.get("keys") is None:
+        other = found.get(name)
+        if x is not None and other is not None and x is not other:
+            raise TypeError(
+                f"{name} came twice, once as {theirs}=: {ORDER if pairs else ONE_SEQUENCE}"
+            )
+        found[name] = x if other is None else other
+    if pairs and named.get("value") is not None and found.get("keys") is None:
         found["keys"] = found["values"]
     return found
 

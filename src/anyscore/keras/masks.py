@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
@@ -94,7 +95,8 @@ def _padding(mask: Any, name: str, shape: Shape) -> Any:
 
 def _read(mask: Any, given: Sequence[Shape], many: bool) -> Any:
     """Keras's attention_mask as booleans that broadcast to (*lead, T_q, T_k)."""
-    dtype = keras.backend.standardize_dtype(getattr(mask, "dtype", "bool"))
+    mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
     if "float" in dtype:
         raise TypeError(
             f"attention_mask must be boolean, or integers 0 and 1, with 1 = may attend; got "

@@ -13,7 +13,7 @@ import keras
 from anyscore import heads
 from anyscore.checks import check_size
 from anyscore.heads import Fused, Heads, linear
-from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
+from anyscore.keras.arguments import OURS, Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.layer import register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.projecting import Attending, Projecting
@@ -39,8 +39,8 @@ class SelfAttention(Projecting):
 
     by_position = "x", "valid_lens"
     names_of_keras: ClassVar[dict[str, str]] = {
-        "inputs": "x", "input": "x", "query": "x", "query_mask": "x_mask"
-    }  # fmt: skip
+        name: "x_mask" if name.endswith("_mask") else "x" for name in OURS
+    }
     sizes: Fused
 
     def __init__(

@@ -24,7 +24,7 @@ class Projecting(Layer):
         numbers, ours, of_keras = split(options)
         super().__init__({**given, **numbers}, ours, of_keras)
         self.sizes, self.bias = sizes, given["bias"]
-        own = {**named_only(given["score"], sizes.score), **numbers, **ours.config()}
+        own = {**named_only(given["score"], sizes.score), **numbers, **vars(ours)}
         own |= {"dropout": given["dropout"], "dtype": self.dtype_policy, "name": "attention"}
         self.attention = Attention(given["score"], **own)
 

@@ -47,8 +47,9 @@ def test_a_mask_that_does_not_fit_is_named(many: bool) -> None:
     for options, text in cases:
         with pytest.raises(ValueError, match=text):
             layer([query, key], **options)
-    with pytest.raises(TypeError, match="attention_mask must be boolean, or integers 0 and 1"):
-        layer([query, key], attention_mask=PAIRS.astype("float32"))
+    for wrong in (PAIRS.astype("float32"), PAIRS.astype("float32").tolist()):
+        with pytest.raises(TypeError, match="attention_mask must be boolean, or integers 0 and 1"):
+            layer([query, key], attention_mask=wrong)
     layer([query, key], mask=[QUERIES, KEEP], attention_mask=PAIRS)  # and those that fit
 
 

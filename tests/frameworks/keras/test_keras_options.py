@@ -38,6 +38,10 @@ def test_initializers() -> None:
     )
     assert sigma == plain  # it does not start at random
     assert sigma["log_sigma.weight"] != 0
+    for make in (lambda **o: Attention("bilinear", **o), lambda **o: MultiHeadAttention(D, 2, **o)):
+        layer = make(kernel_initializer=lambda shape, dtype=None: keras.ops.full(shape, 0.5, dtype))
+        layer(*arrays()[:1] * 2)
+        assert (layer.get_weights()[0] == 0.5).all()  # what is not registered works, unsaved
     fixed = Attention("bilinear", d_q=D, d_k=D, kernel_initializer="identity").numpy_parameters()
     near(fixed["W.weight"], np.eye(D))
 
@@ -73,6 +77,8 @@ def test_output_shape(given: Any, axes: tuple[int, ...]) -> None:
     assert model.output.shape == (None, None, *axes)
     near(model.predict(arrays(), verbose=0), output)
     assert tuple(weights.shape) == (B, 2, T_Q, T_K)
+    symbols = [keras.Input(x.shape[1:]) for x in arrays()]
+    assert layer(*symbols, return_attention_scores=True)[1].shape == (None, 2, T_Q, T_K)
 
 
 def test_output_shapes_that_are_not() -> None:

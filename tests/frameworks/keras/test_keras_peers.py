@@ -64,6 +64,9 @@ def test_one_sequence_under_names_of_keras() -> None:
     layer = SelfAttention(D, 3)
     near(layer(query=x, query_mask=QUERIES), layer(x, mask=[QUERIES, QUERIES]))
     near(layer(inputs=x), layer(x))
+    near(layer(query=x, value=x, key=x, value_mask=QUERIES), layer(query=x, query_mask=QUERIES))
+    with pytest.raises(TypeError, match="x came twice, once as value=: this layer attends one seq"):
+        layer(x, value=x + 1)
     many = MultiHeadAttention(D, 2)
     near(many(query=x), many(x))
     near(many(query=x, value=x, key=x), many(x))
@@ -100,7 +103,8 @@ def test_what_came_twice_or_does_not_fit() -> None:
         with pytest.raises(
             TypeError, match=r"keys came twice, once as key=: .* \(queries, keys, v"
         ):
-            layer(query, key, key=key)
+            layer(query, key, key=key + 1)
+        near(layer(query, key, key=key, value=value), layer(query, key, value))  # one tensor
         with pytest.raises(TypeError, match="at most 4 arguments by position"):
             layer(query, key, value, [1, 2], None)
         for _ in range(2):  # before its parameters are made, and after
