@@ -36,9 +36,10 @@ class Heads:
         d_k: int | None = None,
         d_v: int | None = None,
         project_output: bool = True,
+        output_width: int | None = None,
     ) -> None:
         check_size(embedding_size=embedding_size, n_heads=n_heads, kv_heads=kv_heads)
-        check_size(d_q=d_q, d_k=d_k, d_v=d_v)
+        check_size(d_q=d_q, d_k=d_k, d_v=d_v, output_width=output_width)
         kv_heads = n_heads if kv_heads is None else kv_heads
         if embedding_size % n_heads or n_heads % kv_heads:
             raise ValueError(
@@ -46,14 +47,15 @@ class Heads:
                 f"kv_heads={kv_heads} must divide n_heads."
             )
         head = embedding_size // n_heads
-        self.n_heads, self.kv_heads, self.output_width = n_heads, kv_heads, embedding_size
+        self.n_heads, self.kv_heads = n_heads, kv_heads
+        self.output_width = output_width or embedding_size
         self.linears = {
             "W_q": (n_heads * head, d_q or embedding_size),
             "W_k": (kv_heads * head, d_k or embedding_size),
             "W_v": (kv_heads * head, d_v or embedding_size),
         }
         if project_output:
-            self.linears["W_o"] = embedding_size, embedding_size
+            self.linears["W_o"] = self.output_width, embedding_size
         self.score: dict[str, Any] = {"d_q": head, "d_k": head, "projected": True}
         self.score |= {"heads": n_heads, "kv_heads": kv_heads}
 

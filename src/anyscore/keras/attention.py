@@ -9,23 +9,15 @@ import keras
 from anyscore import seams
 from anyscore.checks import check_options
 from anyscore.functional import attend, weights
-from anyscore.keras.layer import (
-    BACKEND,
-    OF_KERAS,
-    Layer,
-    Shape,
-    masks,
-    output_shape,
-    own_arrays,
-    register,
-    shapes,
-    three,
-    xp,
-)
-from anyscore.layers import AnyScore, Recipe, snapshot
+from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
+from anyscore.keras.config import own_arrays
+from anyscore.keras.layer import BACKEND, Layer, register, xp
+from anyscore.keras.masks import masks
+from anyscore.keras.options import split
+from anyscore.layers import AnyScore, Recipe, is_named, snapshot
 from anyscore.old_names import rename
 from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.score import Init
+from anyscore.score import Init, Score
 from anyscore.task import combine
 
 
@@ -58,8 +50,11 @@ class Attention(Layer):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
-        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the
-            default; and what every layer of Keras takes, as name= and dtype=.
+        options: numbers of the score, as sigma=, tau= or scale=, that should not be learned or the
+            default; impl="auto", "reference", "fused" or "separable", as of `anyscore.attention`;
+            seed of the dropout; kernel_initializer and bias_initializer, as of Keras's layers, for
+            weights that start at random and for the bias; and what every layer of Keras takes, as
+            name= and dtype=.
 
     Raises:
         ValueError: an unknown score, or sizes that it lacks.
@@ -83,34 +78,46 @@ class Attention(Layer):
         heads: int | None = None,
         kv_heads: int | None = None,
         projected: bool = False,
-        **numbers: Any,
+        **options: Any,
     ) -> None:
-        of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
-        check_options(dropout, None, "auto")
+        numbers, ours, of_keras = split(options)
+        check_options(dropout, None, ours.impl)
         bare, own = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **numbers}
         recipe = Recipe(bare, **sizes)
-        super().__init__({"score": score, "dropout": dropout, **sizes}, **of_keras)
+        super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
         self._recipe, self._own = recipe, own
-        self.seed_generator = keras.random.SeedGenerator() if dropout else None
+        self._shapes_of_score = (
+            self._recipe.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
+        )
+        self.seed_generator = keras.random.SeedGenerator(ours.seed) if dropout else None
 
-    def build(self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None) -> None:
-        queries, keys, _ = three(queries_shape, keys_shape, values_shape)
+    def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
         if keys is None:
             raise ValueError("pass keys, or one list [query, value]; got queries alone.")
+        return queries, keys, keys if values is None else values
+
+    def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
+        d_q, d_k = self._widths
+        if getattr(self._recipe.score, "equal_widths", False) and values[-1] == queries[-1]:
+            d_k = queries[-1]
+        check_shapes((d_q, d_k, None), queries, keys, values)
+
+    def make_all(self, queries: Shape, keys: Shape, values: Shape) -> None:
         self._met = self._recipe.meet(queries[-1], keys[-1])
-        self._parameters = {}
+        of_score = self._shapes_of_score
+        self._weights_by_name = {}
         for p in self._met.parameters:
-            scale = p.field in ("scale", "sigma", "tau")  # not rounded in mixed precision
-            self._parameters[p.name] = self.make(p.name, p.init, autocast=not scale)
+            scale = of_score.get(p.field) == ()  # not rounded in mixed precision
+            options = {"bias": p.field == "bias", "autocast": not scale}
+            self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
         for name, (x, trained) in self._own.items():
-            scale = name in ("scale", "sigma", "tau")
-            options = {"autocast": not scale, "trainable": trained}
-            self._parameters[name] = self.make(name, Init(x.shape), **options)
-            self._parameters[name].assign(x)
+            options = {"autocast": of_score.get(name) != (), "trainable": trained}
+            self._weights_by_name[name] = self.make(name, Init(x.shape), **options)
+            self._weights_by_name[name].assign(x)
 
     def call(
         self,
@@ -120,6 +127,7 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        attention_mask: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
@@ -130,33 +138,29 @@ class Attention(Layer):
         """Output (..., T_q, d_v); with `return_attention_scores` also the weights.
 
         Called with queries, keys, values (keys if left out) and lengths, as `anyscore.attention`,
-        or with one list [query, value] or [query, value, key]. mask: of ours, or Keras's list of
-        padding masks; padding masks of layers before this one come by themselves. What a padded
-        query gives is 0.
+        or in Keras's order with one list [query, value] or [query, value, key], or by Keras's names
+        query=, value= and key=. mask: of ours, or Keras's list of padding masks; padding masks of
+        layers before this one come by themselves. What a padded query gives is 0. attention_mask:
+        boolean (batch, T_q, T_k).
         """
-        mask = masks(queries, mask, queries_mask, keys_mask, values_mask, use_causal_mask)
-        queries, keys, values = three(queries, keys, values)
+        q, k, v = self.complete(*three(queries, keys, values))
+        self.check(*shapes(q, k, v))
+        padding = queries_mask, keys_mask, values_mask
+        both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
         score, dropout = self._score(), self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task, lse = attend(
-            queries, keys, values, score, mask, valid_lens, dropout, seed, return_attention_scores
-        )
+            q, k, v, score, both, valid_lens, dropout, seed, return_attention_scores,
+            impl=self.record.options.impl,
+        )  # fmt: skip
         self.record.last = (snapshot(xp, task), lse) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 
-    def compute_output_shape(
-        self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None
-    ) -> Shape:
-        return output_shape(*three(queries_shape, keys_shape, values_shape))
+    def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        return output_shape(queries, keys, values)
 
-    def compute_output_spec(
-        self, queries: Any, keys: Any = None, values: Any = None, *args: Any, **options: Any
-    ) -> Any:
-        q, k, v = shapes(*three(queries, keys, values))
-        output = keras.KerasTensor(output_shape(q, k, v), dtype=self.compute_dtype)
-        if not options.get("return_attention_scores"):
-            return output
-        return output, keras.KerasTensor((*output.shape[:-1], k[-2]), dtype=self.compute_dtype)
+    def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        return *output_shape(queries, keys, values)[:-1], keys[-2]
 
     @property
     def attention_weights(self) -> Any:
@@ -172,17 +176,25 @@ class Attention(Layer):
         return [(None, None, recipe.d_q), (None, None, recipe.d_k)] if recipe.sized else None
 
     def parameters_by_name(self) -> dict[str, Any]:
-        return {f"{name}.weight": x for name, x in self._parameters.items()}
+        return {f"{name}.weight": x for name, x in self._weights_by_name.items()}
 
     def rename(self, state: dict[str, Any]) -> None:
         rename(state, "", self._recipe)
 
+    @property
+    def _widths(self) -> tuple[int | None, int | None]:
+        """Widths of queries and keys that the layer was made with, or has weights for."""
+        built = self.record.built
+        if built is None or not any(self._shapes_of_score.values()):
+            return self._recipe.d_q, self._recipe.d_k
+        return built["queries_shape"][-1], built["keys_shape"][-1]
+
     def _score(self) -> Any:
         """The score with the current parameters."""
-        if not self._parameters:
+        if not self._weights_by_name:
             return self._met.build(xp, {}) if self._recipe.named else self.score
         values = {
-            name: keras.ops.convert_to_tensor(x.value) for name, x in self._parameters.items()
+            name: keras.ops.convert_to_tensor(x.value) for name, x in self._weights_by_name.items()
         }
         return self._met.build(xp, values)
 
@@ -208,9 +220,9 @@ def _seed(generator: Any) -> Any:
 class DotProductAttention(Attention):
     """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
 
-    def __init__(self, dropout: float = 0.0, **of_keras: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **of_keras)
-        self.record.given = {"dropout": dropout}
+    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__("scaled_dot", dropout=dropout, **options)
+        self.record.given = {"dropout": dropout, **split(options)[0]}
 
 
 @register
@@ -228,22 +240,18 @@ class AdditiveAttention(Attention):
         query_size: int | None = None,
         key_size: int | None = None,
         bias: bool = False,
-        **of_keras: Any,
+        **options: Any,
     ) -> None:
         sizes: dict[str, Any] = {"d_q": query_size, "d_k": key_size, "bias": bias}
-        super().__init__("additive", hidden=num_hiddens, dropout=dropout, **sizes, **of_keras)
-        self.record.given = {
-            "num_hiddens": num_hiddens,
-            "dropout": dropout,
-            "query_size": query_size,
-        }
-        self.record.given |= {"key_size": key_size, "bias": bias}
+        super().__init__("additive", hidden=num_hiddens, dropout=dropout, **sizes, **options)
+        given = {"num_hiddens": num_hiddens, "dropout": dropout, "query_size": query_size}
+        self.record.given = {**given, "key_size": key_size, "bias": bias, **split(options)[0]}
 
 
 @register
 class MLPAttention(AdditiveAttention):
     """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
 
-    def __init__(self, units: int, dropout: float = 0.0, **of_keras: Any) -> None:
-        super().__init__(units, dropout, **of_keras)
-        self.record.given = {"units": units, "dropout": dropout}
+    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(units, dropout, **options)
+        self.record.given = {"units": units, "dropout": dropout, **split(options)[0]}

@@ -2,74 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar
 
 import keras
 
 from anyscore import heads
-from anyscore.heads import Fused, Heads, linear, starts
-from anyscore.keras.attention import Attention
-from anyscore.keras.layer import (
-    OF_KERAS,
-    Layer,
-    Shape,
-    masks,
-    named_only,
-    output_shape,
-    register,
-    shapes,
-    three,
-    xp,
-)
+from anyscore.checks import check_size
+from anyscore.heads import Fused, Heads, linear
+from anyscore.keras.arguments import OURS, Shape, check_shapes, output_shape, shapes, three
+from anyscore.keras.layer import register, xp
+from anyscore.keras.masks import masks
+from anyscore.keras.projecting import Attending, Projecting
 from anyscore.layers import AnyScore
-from anyscore.old_names import rename_heads
-
-
-class _Projecting(Layer):
-    """A layer of linear layers around an `Attention`."""
-
-    def __init__(
-        self, sizes: Heads | Fused, given: dict[str, Any], numbers: dict[str, Any]
-    ) -> None:
-        of_keras = {name: numbers.pop(name) for name in OF_KERAS if name in numbers}
-        super().__init__({**given, **numbers}, **of_keras)
-        self.sizes, self.bias = sizes, given["bias"]
-        own = {**named_only(given["score"], sizes.score), **numbers}
-        own |= {"dropout": given["dropout"], "dtype": self.dtype_policy, "name": "attention"}
-        self.attention = Attention(given["score"], **own)
-
-    def make_all(self) -> None:
-        """The parameters of the linear layers."""
-        self._parameters = {}
-        for name, init in starts(self.sizes.linears, self.bias).items():
-            self._parameters[name] = self.make(name.replace(".", "_"), init)
-
-    def values(self) -> dict[str, Any]:
-        return {name: keras.ops.convert_to_tensor(x.value) for name, x in self._parameters.items()}
-
-    @property
-    def attention_weights(self) -> Any:
-        """Weights of the last call, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def parameters_by_name(self) -> dict[str, Any]:
-        inner = self.attention.parameters_by_name()
-        return {**self._parameters, **{f"attention.{name}": x for name, x in inner.items()}}
-
-    def rename(self, state: dict[str, Any]) -> None:
-        rename_heads(state, "", self.sizes.linears, self.attention._recipe)
 
 
 @register
-class SelfAttention(_Projecting):
+class SelfAttention(Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, options: as for `Attention`; the score meets projected queries and keys.
         project_output: add a linear layer from d_v to d.
 
     >>> import numpy as np
@@ -78,7 +37,10 @@ class SelfAttention(_Projecting):
     (2, 5, 8)
     """
 
-    inputs = 1
+    by_position = "x", "valid_lens"
+    names_of_keras: ClassVar[dict[str, str]] = {
+        name: "x_mask" if name.endswith("_mask") else "x" for name in OURS
+    }
     sizes: Fused
 
     def __init__(
@@ -91,18 +53,30 @@ class SelfAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
-        **numbers: Any,
+        **options: Any,
     ) -> None:
         sizes: dict[str, Any] = {"embedding_size": embedding_size, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
         given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
-        super().__init__(Fused(**sizes), given, numbers)
+        super().__init__(Fused(**sizes), given, options)
 
     def known_shapes(self) -> list[Shape]:
         return [(None, None, self.sizes.linears["qkv"][1])]
 
-    def build(self, x_shape: Any) -> None:
-        self.make_all()
+    def build(  # type: ignore[override]
+        self, x_shape: Any = None, **of_keras: Any
+    ) -> None:
+        super().build(x_shape, **of_keras)
+
+    def complete(self, x: Any, *others: Any) -> tuple[Any, Any, Any]:
+        return x, x, x
+
+    def check(self, x: Shape, *others: Shape) -> None:
+        width = self.sizes.linears["qkv"][1]
+        check_shapes((width, width, width), x, x, x)
+
+    def make_all(self, *shapes: Shape) -> None:
+        self.make_linears()
         self.attention.build(*((None, None, n) for n in self.sizes.widths))
 
     def call(
@@ -111,33 +85,44 @@ class SelfAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
-        x_mask: Any = None,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
         use_causal_mask: bool = False,
+        x_mask: Any = None,
     ) -> Any:
-        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
-        both = masks(x, mask, x_mask, x_mask, None, use_causal_mask)
-        attention = partial(self.attention, valid_lens=valid_lens, mask=both)
-        return self.sizes.attend(xp, partial(linear, xp, self.values()), attention, x)
+        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`.
 
-    def compute_output_shape(self, x_shape: Any) -> Shape:
-        return (*x_shape[:-1], self.sizes.output_width)
+        Masks are as of `Attention`; with `return_attention_scores` also the weights (..., T, T).
+        """
+        self.check(*shapes(x))
+        padding = x_mask, x_mask, None
+        both = masks(x, (x, x, x), mask, padding, attention_mask, use_causal_mask)
+        attention = Attending(
+            self.attention, return_attention_scores, valid_lens=valid_lens, mask=both
+        )
+        output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, x)
+        return attention.result(output)
 
-    def compute_output_spec(self, x: Any, *args: Any, **options: Any) -> Any:
-        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+    def shape_of_output(self, x: Shape, *others: Shape) -> Shape:
+        return (*x[:-1], self.sizes.output_width)
+
+    def shape_of_weights(self, x: Shape, *others: Shape) -> Shape:
+        return (*x[:-1], x[-2])
 
 
 @register
-class MultiHeadAttention(_Projecting):
+class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
+        score, options: as for `Attention`; each head has parameters of its own for the score, which
             meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
+        output_shape: last axes of the output instead of d, as Keras has it: a width, or several.
 
     >>> import numpy as np
     >>> layer = MultiHeadAttention(12, 3, score="additive")
@@ -160,19 +145,31 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
-        **numbers: Any,
+        output_shape: int | Sequence[int] | None = None,
+        **options: Any,
     ) -> None:
         sizes: dict[str, Any] = {"embedding_size": embedding_size, "n_heads": n_heads}
         sizes |= {"kv_heads": kv_heads, "d_q": d_q, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
         given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
-        super().__init__(Heads(**sizes), given, numbers)
+        axes = _axes(output_shape, project_output)
+        given["output_shape"] = axes or None
+        width = math.prod(axes) if axes else None
+        super().__init__(Heads(**sizes, output_width=width), given, options)
+        self._last_axes = axes or (self.sizes.output_width,)
 
     def known_shapes(self) -> list[Shape]:
-        return [(None, None, self.sizes.linears[name][1]) for name in ("W_q", "W_k", "W_v")]
+        return [(None, None, width) for width in self._widths]
 
-    def build(self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None) -> None:
-        self.make_all()
+    def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+        keys = queries if keys is None else keys
+        return queries, keys, keys if values is None else values
+
+    def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
+        check_shapes(self._widths, queries, keys, values)
+
+    def make_all(self, *shapes: Shape) -> None:
+        self.make_linears()
         head = self.sizes.score["d_q"]
         q, k = ((None, n, None, head) for n in (self.sizes.n_heads, self.sizes.kv_heads))
         self.attention.build(q, k, k)
@@ -185,6 +182,7 @@ class MultiHeadAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        attention_mask: Any = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
         queries_mask: Any = None,
@@ -193,46 +191,48 @@ class MultiHeadAttention(_Projecting):
     ) -> Any:
         """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
 
-        keys default to queries, values to keys; or one list, as for `Attention`. A boolean mask has
-        four axes or two, heads third from the end.
+        keys default to queries, values to keys; or one list, or Keras's names, as for `Attention`.
+        mask, attention_mask: as of `Attention`, booleans as (batch, T_q, T_k), for all heads, or
+        with heads third from the end, or (T_q, T_k). With `return_attention_scores` also the
+        weights (batch, heads, T_q, T_k).
         """
         if keys is None and keys_mask is None and not isinstance(queries, list | tuple):
             keys_mask = queries_mask
-        mask = masks(queries, mask, queries_mask, keys_mask, values_mask, use_causal_mask)
-        q, k, v = self._three(queries, keys, values)
-        q, k, v, mask = heads.read(xp, self.sizes.n_heads, q, k, v, valid_lens, mask)
-        scores: list[Any] = []
+        q, k, v = self.complete(*three(queries, keys, values))
+        self.check(*shapes(q, k, v))
+        padding = queries_mask, keys_mask, values_mask
+        both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask, many=True)
+        q, k, v, both = heads.read(xp, self.sizes.n_heads, q, k, v, valid_lens, both)
+        attention = Attending(self.attention, return_attention_scores, mask=both)
+        output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, q, k, v)
+        if len(self._last_axes) > 1:
+            output = keras.ops.reshape(output, (*keras.ops.shape(output)[:-1], *self._last_axes))
+        return attention.result(output)
 
-        def attention(*tensors: Any) -> Any:
-            options = {"mask": mask, "return_attention_scores": return_attention_scores}
-            found = self.attention(*tensors, **options)
-            if not return_attention_scores:
-                return found
-            scores.append(found[1])
-            return found[0]
+    def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        return (*output_shape(queries, keys, values)[:-1], *self._last_axes)
 
-        output = self.sizes.attend(xp, partial(linear, xp, self.values()), attention, q, k, v)
-        return (output, *scores) if return_attention_scores else output
+    def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        *lead, tokens, _ = output_shape(queries, keys, values)
+        return (*lead, self.sizes.n_heads, tokens, keys[-2])
 
-    def compute_output_shape(
-        self, queries_shape: Any, keys_shape: Any = None, values_shape: Any = None
-    ) -> Shape:
-        shape = output_shape(*self._three(queries_shape, keys_shape, values_shape))
-        return (*shape[:-1], self.sizes.output_width)
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Widths of queries, keys and values that the layer has weights for."""
+        of_queries, of_keys, of_values = (
+            self.sizes.linears[name][1] for name in ("W_q", "W_k", "W_v")
+        )
+        return of_queries, of_keys, of_values
 
-    def compute_output_spec(
-        self, queries: Any, keys: Any = None, values: Any = None, *args: Any, **options: Any
-    ) -> Any:
-        q, k, v = shapes(*self._three(queries, keys, values))
-        output = keras.KerasTensor(self.compute_output_shape(q, k, v), dtype=self.compute_dtype)
-        if not options.get("return_attention_scores"):
-            return output
-        weights = (*output.shape[:-2], self.sizes.n_heads, q[-2], k[-2])
-        return output, keras.KerasTensor(weights, dtype=self.compute_dtype)
 
-    @staticmethod
-    def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        """As `three`; keys are the queries if left out."""
-        q, k, v = three(queries, keys, values)
-        k = q if k is None else k
-        return q, k, k if v is None else v
+def _axes(given: int | Sequence[int] | None, project_output: bool) -> tuple[int, ...]:
+    """The last axes of an output; none if they were not given."""
+    if given is None:
+        return ()
+    if not project_output:
+        raise ValueError("output_shape: of the output projection; leave out project_output=False.")
+    axes = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not all(isinstance(n, Integral) for n in axes):
+        raise TypeError(f"output_shape must be an integer or a tuple of integers, got {given!r}.")
+    check_size(output_shape=min(axes, default=0))
+    return axes

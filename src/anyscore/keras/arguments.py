@@ -1,0 +1,130 @@
+"""What a layer is called with: by our names or by those of Keras, one by one or in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from anyscore.ops import framework
+
+Shape = tuple[int | None, ...]
+Widths = tuple[int | None, int | None, int | None]
+
+OURS = {"query": "queries", "key": "keys", "value": "values"}
+OURS |= {f"{theirs}_mask": f"{ours}_mask" for theirs, ours in OURS.items()}
+OURS |= {"inputs": "queries", "input": "queries"}
+"""Names that layers of Keras have for arguments → ours."""
+
+ORDER = (
+    "by position the order is (queries, keys, values); in the order of Keras pass one list "
+    "[query, value, key], or query=, value= and key= by name."
+)
+
+ONE_SEQUENCE = (
+    "this layer attends one sequence to itself; Attention and MultiHeadAttention take two."
+)
+
+
+def by_our_names(
+    positional: Sequence[str],
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    ours: Mapping[str, str] = OURS,
+) -> dict[str, Any]:
+    """All arguments of a call by our names; keys are those of value= if Keras's key= is left out.
+
+    positional: names of the arguments that may come by position. ours: Keras's names → ours. One
+    tensor may come under several names.
+    """
+    if len(args) > len(positional):
+        raise TypeError(
+            f"expected at most {len(positional)} arguments by position, "
+            f"({', '.join(positional)}); got {len(args)}: pass the others by name."
+        )
+    found, pairs = dict(zip(positional, args, strict=False)), "keys" in positional
+    for theirs, x in named.items():
+        name = ours.get(theirs, theirs)
+        other = found.get(name)
+        if x is not None and other is not None and x is not other:
+            raise TypeError(
+                f"{name} came twice, once as {theirs}=: {ORDER if pairs else ONE_SEQUENCE}"
+            )
+        found[name] = x if other is None else other
+    if pairs and named.get("value") is not None and found.get("keys") is None:
+        found["keys"] = found["values"]
+    return found
+
+
+def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any, Any]:
+    """Queries, keys and values, or their shapes; one list is in the order of Keras."""
+    if isinstance(queries, list | tuple) and (not queries or not _is_size(queries[0])):
+        if keys is not None or values is not None or len(queries) not in (2, 3):
+            raise ValueError(
+                "expected layer(queries, keys, values), or one list [query, value] or [query, "
+                f"value, key] in Keras's order; got a list of {len(queries)}"
+                f"{' and more' if keys is not None or values is not None else ''}."
+            )
+        queries, values, *rest = queries
+        keys = rest[0] if rest else values
+    return queries, keys, keys if values is None else values
+
+
+def _is_size(x: Any) -> bool:
+    return x is None or isinstance(x, int)
+
+
+def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -> None:
+    """Refuse widths other than `expected`, None for any, and keys and values of other lengths.
+
+    What is not known yet passes.
+    """
+    if min(map(len, (queries, keys, values))) < 2:
+        return  # refused where the ranks are
+    if not _alike(keys[-2], values[-2]):
+        raise ValueError(
+            f"keys have {keys[-2]} tokens but values have {values[-2]} (shapes {keys} and "
+            f"{values}): each key needs one value."
+        )
+    shapes = {"queries": queries, "keys": keys, "values": values}
+    for (name, shape), width in zip(shapes.items(), expected, strict=True):
+        if not _alike(shape[-1], width):
+            swapped = queries[-1], values[-1], keys[-1]
+            fits = all(map(_alike, swapped, expected))
+            raise ValueError(
+                f"{name} have shape {shape}, expected width {width}{f': {ORDER}' if fits else '.'}"
+            )
+
+
+def _alike(n: Any, m: Any) -> bool:
+    """Whether two sizes may be the same, those that are not known included."""
+    return not (isinstance(n, int) and isinstance(m, int)) or n == m
+
+
+def output_shape(queries: Shape, keys: Shape, values: Shape) -> Shape:
+    """(..., T_q, d_v): leading dimensions broadcast; fewer key heads leave those of the queries."""
+    leads = [tuple(shape[:-2]) for shape in (queries, keys, values)]
+    rank = max(map(len, leads))
+    padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
+    lead = [next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True)]
+    return (*lead, queries[-2], values[-1])
+
+
+def shapes(*tensors: Any) -> list[Shape]:
+    return [tuple(x.shape) for x in tensors]
+
+
+def whole(lengths: Any) -> Any:
+    """Lengths as integers: Keras would round floats to the precision that the layer computes in."""
+    if framework(lengths) in (None, "numpy") and not isinstance(lengths, keras.KerasTensor):
+        lengths = np.asarray(lengths)
+        if lengths.dtype.kind != "f":
+            return lengths
+    elif "float" not in keras.backend.standardize_dtype(lengths.dtype):
+        return lengths
+    ops = keras.ops
+    lengths = ops.cast(lengths, "float32")
+    lengths = ops.where(ops.isnan(lengths), 0.0, ops.clip(lengths, 0.0, 2.0**30))
+    return ops.cast(ops.ceil(lengths), "int32")
