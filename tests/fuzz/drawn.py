@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
-
 from exact import RANKS, Problem, Shape, philox_kept, place
+from hypothesis import strategies as st
 from mask_specs import Spec, allowed, bounds, specs
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23, "bfloat16": 2.0**-23}
@@ -95,9 +94,9 @@ class Call:
                 parameters[name] = x
         if self.poison is not None:
             which, what = self.poison
-            rows = arrays[which].reshape(-1, arrays[which].shape[-1])
-            if rows.size:
-                rows[rng.integers(len(rows)), rng.integers(rows.shape[1])] = what
+            flat = arrays[which].reshape(-1)
+            if flat.size:
+                flat[rng.integers(flat.size)] = what
         if filled and self.fill is not None:
             for name, used in used_rows(self, keep).items():
                 arrays[name][~used] = self.fill
@@ -114,7 +113,7 @@ class Call:
             if self.sum_of_output:
                 d_output[:] = 1.0
             d_output = stored(d_output, self.dtype).astype(exact)
-            if self.weights and not STORE[self.dtype]:  # else two derivatives are stored and added
+            if self.weights:
                 d_weights = stored(rng.standard_normal((*rows, self.key[-2])), self.dtype)
                 d_weights = d_weights.astype(exact)
             if self.lse:
@@ -188,7 +187,9 @@ WIDE = st.sampled_from((128, 257, 512, 1024, 2048, 4096))
 def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     some = st.integers(0, 9)
     kind = draw(st.sampled_from(KINDS))
-    dtype = draw(st.sampled_from(("float32", "float32", "float32", "float64", "bfloat16", "float16")))
+    dtype = draw(
+        st.sampled_from(("float32", "float32", "float32", "float64", "bfloat16", "float16"))
+    )
     half = STORE[dtype] > 0
     lead, groups = _leads(draw)
     widths = WIDE if draw(some) == 0 and not half else WIDTHS
@@ -246,6 +247,10 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if draw(some) == 0:
         what = draw(st.sampled_from((math.nan, math.inf, -math.inf)))
         poison = draw(st.sampled_from(("query", "key", "value"))), what
+    fill = draw(st.sampled_from((None, math.nan, math.inf, -math.inf, 1e4)))
+    prepared = draw(some) == 0
+    if prepared:  # before there is a mask
+        fill = poison = None
     rate = draw(st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.5, 0.9)))
     valid_lens = draw(bounds(whole, queries, keys)) if draw(some) < 2 else None
     return Call(
@@ -254,11 +259,11 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         draw(specs(whole, queries, keys)), valid_lens, draw(st.booleans()),
         data, draw(st.sampled_from(magnitudes)),
         natural if kind in ("Gaussian", "Laplace") else draw(st.sampled_from((1.0, 0.5))),
-        draw(st.sampled_from((None, math.nan, math.inf, -math.inf, 1e4))), poison,
+        fill, poison,
         tuple(draw(st.sampled_from(LAYOUTS)) for _ in range(3)),  # type: ignore[arg-type]
         rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
         draw(st.booleans()), draw(st.booleans()), gradients and draw(st.booleans()),
-        draw(st.booleans()), draw(some) == 0, draw(st.integers(0, 2**16)),
+        draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
     )  # fmt: skip
 
 

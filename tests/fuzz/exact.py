@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import formulas
+import numpy as np
 from rounding import Number, mix, project, roundings, softmax
 
 RANKS = {
@@ -140,17 +139,23 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         one.known[n][spoilt] = False
     if call.d_output is None:
         return
-    d_output = q.like(call.d_output[n])
-    d_weights = q.like(0.0 if call.d_weights is None else call.d_weights[n])
-    d_lse = q.like(np.where(attends["query"], 0.0 if call.d_lse is None else call.d_lse[n], 0.0))
-    d_p = project(d_output, v.T) * z + d_weights
-    along = (weights * d_p).tokens(1)
+    d_output, d_lse = q.like(call.d_output[n]), np.zeros(len(keep))
+    if call.d_lse is not None:
+        d_lse = np.where(attends["query"], call.d_lse[n], 0.0)
+    d_p = project(d_output, v.T) * z
     size = mix(q.like(np.abs(weights.x) * z), q.like(np.abs(v.x))).x
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
-    along = along.worse((d_output * sizes).features().e)  # as Σ d_output · output
+    along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
     d_s = weights * (d_p - along[:, None] + d_lse[:, None])
-    found = formulas.slopes(call.kind, p, q, k, form, d_s, d_lse)
+    found = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(d_lse))
     found["value"] = mix((weights * z).T, d_output)
+    if call.d_weights is not None:  # which may be computed apart, and added
+        d_p = q.like(call.d_weights[n])
+        d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None])
+        more = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(np.zeros(len(keep))))
+        found |= {
+            name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
+        }
     reached = (keep & spoilt[:, None]).any(0)
     unknown = {"query": spoilt, "key": reached, "value": reached}
     for name, expected in answer.gradients.items():

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from rounding import Number, Operand, project, unit
 
 Parameters = dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from drawn import Call
 from exact import Answer, Expected, Problem
 from runners import Answered

@@ -5,8 +5,8 @@ implementation has in its place. Each operation adds what it may round, eps · |
 arguments bring along. Sums are of two kinds:
 
 - over features there are many terms, whose errors are independent: they add up as the root of
-  their squares, `SPREAD` times; the sum itself rounds by `roundings` of its size, |Σ t| + 2 √(Σ t²),
-  which no partial sum of terms in random order is likely to exceed;
+  their squares, `SPREAD` times; the sum itself rounds by `roundings` of its size, |Σ t| + 12 √(Σ t²), as
+  partial sums of terms in random order may be larger than the sum;
 - over tokens errors may have one cause (a log-sum-exp, say), so they add up as they are.
 """
 
@@ -23,17 +23,18 @@ BLOCK = 64
 """Terms that one accumulator may take before its sum goes into another."""
 SPREAD = 3.0
 """Nine terms may all be off the same way; of more the root of squares is an estimate."""
+BAND = 8
+"""Roundings, in absolute size, that any score may be off: as many a weight may be, of its own."""
 
 
 def roundings(terms: int) -> float:
-    """Roundings of a sum, in its size: 6.5 standard deviations, and one.
+    """Roundings of a sum that grows steadily, in the sum: two standard deviations, and one half.
 
     A rounding is off by 0.22 eps in the root mean square, n of growing partial sums by √(n/3) as
-    much; blocks of 64 and the sums of blocks are added one after another.
+    much: 0.125 √n. Blocks of 64 are added one after another, and so are their sums.
     """
-    n = max(terms, 1)
-    inside, blocks = min(n, BLOCK), max(n / BLOCK, 1.0)
-    return 1 + 6.5 * 0.22 / 3**0.5 * ((inside / blocks) ** 0.5 + (blocks**0.5 if blocks > 1 else 0))
+    inside, blocks = min(max(terms, 1), BLOCK), max(terms / BLOCK, 1.0)
+    return 0.5 + 0.25 * ((inside / blocks) ** 0.5 + (blocks**0.5 if blocks > 1 else 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Number:
 
     def rounded(self, x: np.ndarray, e: np.ndarray) -> Number:
         """A result x of arguments that make it off by e, rounded once more."""
-        return self.like(x, e + self.eps * np.abs(x))
+        return self.like(x, e + self.eps / 2 * np.abs(x))
 
     def stored(self) -> Number:
         """As it is written to a tensor."""
@@ -95,7 +96,7 @@ class Number:
     def features(self) -> Number:
         """The sum over the last axis, of terms whose errors are independent."""
         x, squares = self.x.sum(-1), np.sqrt(np.square(self.x).sum(-1))
-        own = self.eps * roundings(self.x.shape[-1]) * (np.abs(x) + 2 * squares)
+        own = self.eps * roundings(self.x.shape[-1]) * (np.abs(x) + 12 * squares)
         return self.like(x, SPREAD * np.sqrt(np.square(self.e).sum(-1)) + own)
 
     def tokens(self, axis: int) -> Number:
@@ -109,7 +110,7 @@ def project(x: Number, y: Number) -> Number:
     size = np.sqrt(np.square(x.x) @ np.square(y.x))
     brought = np.sqrt(np.square(x.e) @ np.square(y.x) + np.square(x.x) @ np.square(y.e))
     out = x.x @ y.x
-    own = x.eps * (roundings(x.x.shape[1]) * (np.abs(out) + 2 * size))
+    own = x.eps * (roundings(x.x.shape[1]) * (np.abs(out) + 12 * size))
     return x.like(out, SPREAD * brought + own)
 
 
@@ -136,23 +137,21 @@ def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
     p by a factor exp(±(its own e + that)).
     """
     kept = np.where(keep, s.x, -np.inf)
-    top = kept.max(-1, keepdims=True, initial=-np.inf)
+    off = s.e + s.eps * BAND
+    lse, high = _log_sum(kept), _log_sum(kept + np.where(keep, off, 0.0))
+    some = np.isfinite(lse)
+    at = np.where(some, lse, 0.0)
+    more = np.where(some, high, 0.0) - at + s.eps * (roundings(s.x.shape[-1]) + np.abs(at))
+    log_p, factor = kept - at, off + more
+    p = np.exp(log_p)
+    error = np.maximum(np.exp(np.minimum(log_p + factor, 0.0)) - p, p * -np.expm1(-factor))
+    error = np.where(keep, error + 4 * s.eps * p, 0.0)
+    return s.like(p, error), s.like(lse[..., 0], more[..., 0])
+
+
+def _log_sum(x: np.ndarray) -> np.ndarray:
+    """log Σ exp(x) over the last axis, which stays; −∞ of nothing."""
+    top = x.max(-1, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
-
-    def log_sum(x: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore"):
-            return np.log(np.exp(x).sum(-1, keepdims=True))
-
-    off = s.e + s.eps * (np.abs(s.x) + 4)
-    total = log_sum(kept - top)
-    largest = np.max(np.where(keep, off, 0.0), -1, keepdims=True, initial=0.0)
-    with np.errstate(invalid="ignore"):
-        more = log_sum(kept - top + off - largest) + largest - total
-        more = np.where(np.isfinite(total), more, 0.0)
-        lse = top + total
-        more = more + s.eps * (roundings(s.x.shape[-1]) + np.where(np.isfinite(lse), abs(lse), 0))
-        log_p = np.where(keep, kept - lse, -np.inf)
-    p, factor = np.exp(log_p), off + more
-    high = np.exp(np.minimum(log_p + factor, 0.0)) - p
-    error = np.maximum(high, p * -np.expm1(-factor)) + p * 4 * s.eps
-    return s.like(p, np.where(keep, error, 0.0)), s.like(lse[..., 0], more[..., 0])
+    with np.errstate(divide="ignore"):
+        return np.asarray(top + np.log(np.exp(x - top).sum(-1, keepdims=True)))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-
-import anyscore
 from drawn import Call
 from exact import Problem
 from mask_specs import build
+
+import anyscore
 
 NAMES = "output", "weights", "lse"
 
@@ -39,10 +41,10 @@ class NumPy:
     differentiates = False
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
+        """Numbers that the type holds exactly, as a tensor."""
         if dtype == "bfloat16":
-            return x.astype(import_module("ml_dtypes").bfloat16)
-        with np.errstate(over="ignore"):
-            return x.astype(dtype)
+            return np.asarray(x).astype(import_module("ml_dtypes").bfloat16)
+        return np.asarray(x).astype(dtype)
 
     def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
         """The tensor in that layout, and all the memory that it lies in."""
@@ -127,15 +129,18 @@ class NumPy:
     def seed(self, seed: int) -> Any:
         return seed
 
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        """Computing with that many threads of the framework's own."""
+        yield
+
     def differentiated(
         self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.attend(call, problem, inputs, impl), {}
 
     def upstream(self, call: Call, problem: Problem, results: dict[str, Any]) -> list[Any]:
-        nothing = np.zeros(problem.keep.shape)
-        weights = nothing if problem.d_weights is None else problem.d_weights
-        given = {"output": problem.d_output, "weights": weights, "lse": problem.d_lse}
+        given = {"output": problem.d_output, "weights": problem.d_weights, "lse": problem.d_lse}
         wide = "float64" if call.dtype == "float64" else "float32"
         return [self.tensor(given[n], wide if n == "lse" else call.dtype) for n in results]
 
@@ -148,7 +153,18 @@ class Torch(NumPy):
         self.torch = import_module("torch")
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
-        return self.torch.tensor(x.astype(np.float64), dtype=getattr(self.torch, dtype))
+        x = np.asarray(x)
+        x = x.astype(np.float64) if x.dtype == np.longdouble else x
+        return self.torch.tensor(x, dtype=getattr(self.torch, dtype))
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        before = self.torch.get_num_threads()
+        self.torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(before)
 
     def mask(self, x: np.ndarray) -> Any:
         return self.torch.tensor(x)
