@@ -1,8 +1,7 @@
-"""Options of `pytest tests/fuzz`; without them the tests take about a minute, the same every time."""
+"""Options of `pytest tests/fuzz`; without them it takes about a minute, the same every time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,10 +30,10 @@ def runner(request: pytest.FixtureRequest) -> NumPy:
 
 
 @pytest.fixture
-def effort(request: pytest.FixtureRequest) -> Iterator[Effort]:
+def effort(request: pytest.FixtureRequest) -> Effort:
     """What one test may do: its share of the minutes, if there are any."""
     options: Any = request.config.getoption
     minutes = options("--fuzz-minutes", default=None)
     fuzzers = sum("effort" in getattr(item, "fixturenames", ()) for item in request.session.items)
     seconds = None if minutes is None else 60 * minutes / fuzzers
-    yield Effort(seconds, options("--fuzz-seed", default=None))
+    return Effort(seconds, options("--fuzz-seed", default=None))

@@ -123,7 +123,8 @@ class Call:
             kept = philox_kept(self.seed, self.dropout, self.lead, *keep.shape[-2:])
         return Problem(
             self.kind, arrays["query"], arrays["key"], arrays["value"], parameters, self.lead,
-            keep, EPS[self.dtype], STORE[self.dtype], kept, self.dropout, d_output, d_weights, d_lse,
+            keep, EPS[self.dtype], STORE[self.dtype], kept, self.dropout,
+            d_output, d_weights, d_lse,
         )  # fmt: skip
 
 

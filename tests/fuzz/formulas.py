@@ -3,7 +3,7 @@
     s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + query_bias_i + key_bias_j
 
 `form` says what a score's parameters make of queries (T_q, d_q) and keys (T_k, d_k); `slopes` takes
-derivatives with respect to that back to queries, keys and parameters. Written by hand, in `Number`s.
+derivatives by that back to queries, keys and parameters. Written by hand, in `Number`s.
 """
 
 from __future__ import annotations
@@ -60,10 +60,8 @@ def pair_slopes(f: Form) -> tuple[Number, Number]:
         return b, a
     if f.pair in ("squared", "absolute"):
         x = a - b
-        if f.pair == "absolute":  # what rounding may make of the sign where a = b
-            x = x.like(np.sign(x.x), 2.0 * (np.abs(x.x) < x.e))
-        else:
-            x = 2 * x
+        doubtful = 2.0 * (np.abs(x.x) < x.e)  # the sign, where rounding decides it
+        x = 2 * x if f.pair == "squared" else x.like(np.sign(x.x), doubtful)
         return x, -1 * x
     x = a + b
     if f.pair == "leaky_relu":

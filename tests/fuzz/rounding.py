@@ -5,7 +5,7 @@ implementation has in its place. Each operation adds what it may round, eps · |
 arguments bring along. Sums are of two kinds:
 
 - over features there are many terms, whose errors are independent: they add up as the root of
-  their squares, `SPREAD` times; the sum itself rounds by `roundings` of its size, |Σ t| + 12 √(Σ t²), as
+  their squares, `SPREAD` times; the sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²), as
   partial sums of terms in random order may be larger than the sum;
 - over tokens errors may have one cause (a log-sum-exp, say), so they add up as they are.
 """
