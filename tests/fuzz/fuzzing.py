@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
@@ -21,11 +21,13 @@ ROUND = 200
 class Effort:
     """seconds: how long other calls are drawn at each run; None for the same few each time.
 
-    seed: of the first round, None for one by chance.
+    seed: of the first round, None for one by chance. simplify: whether a call that fails is made as
+    simple as can be, which takes a while.
     """
 
     seconds: float | None = None
     seed: int | None = None
+    simplify: bool = True
 
     def spend(
         self, check: Callable[[Any], None], calls: SearchStrategy[Any], examples: int
@@ -34,12 +36,12 @@ class Effort:
         common: dict[str, Any] = {
             "deadline": None,
             "suppress_health_check": list(HealthCheck),
-            "verbosity": Verbosity.normal,
         }
         if self.seconds is None:
             fixed = settings(
                 max_examples=examples, derandomize=True, database=None,
-                phases=(Phase.generate, Phase.shrink), **common,
+                phases=(Phase.generate, Phase.shrink)[: 1 + self.simplify],
+                report_multiple_bugs=self.simplify, **common,
             )  # fmt: skip
             fixed(given(calls)(check))()
             return
