@@ -92,7 +92,7 @@ def test_prepared_keys_that_change(runner: NumPy, moment: str) -> None:
         query, old, new, value = (
             runner.tensor(rng.standard_normal((2, n, 8)), "float32") for n in (queries, 70, 70, 70)
         )
-        key = runner.tensor(np.array(old), "float32")
+        key = runner.tensor(runner.numbers(old), "float32")
         prepared = anyscore.prepare_keys(key, score)
         key[:] = new
         found = runner.numbers(anyscore.attention(query, prepared, value, score=score))

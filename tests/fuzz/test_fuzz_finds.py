@@ -139,7 +139,8 @@ def wide(draw: st.DrawFn) -> Call:
     return dataclasses.replace(
         draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
         query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
-        fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False, dropout=0.0,
+        fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False,
+        dropout=0.0,
     )  # fmt: skip
 
 
