@@ -148,7 +148,7 @@ def slopes(
             out["W"] = q.like(x, e)
         return out | {"bias": d_a.tokens(0)}
     if kind == "Trilinear":
-        d_key_bias = d_s.tokens(0).stored()
+        d_query_bias, d_key_bias = d_query_bias.stored(), d_s.tokens(0).stored()
         of_query, of_key = (d_query_bias[:, None] * q).stored(), (d_key_bias[:, None] * k).stored()
         return {
             "query": (d_a * p["w_p"]).stored() + (d_query_bias[:, None] * p["w_q"]).stored(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,9 @@ def _longer(x: Any, by: int, at: int, tensor: Tensor) -> Any:
 
 
 def _matrix(x: np.ndarray) -> Any:
-    return np.ascontiguousarray(x).reshape(-1, x.shape[-1]).view(np.matrix)
+    with warnings.catch_warnings():  # of what else one might use
+        warnings.simplefilter("ignore")
+        return np.matrix(x.reshape(-1, x.shape[-1]))
 
 
 OF_TORCH = "on meta", "sparse"

@@ -73,6 +73,7 @@ def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
 
     right = reference._product
     patch.setattr(reference, "_product", product)
+    patch.setattr(definition, "zero", lambda xp, x, used, groups=1: (x, False))
 
 
 def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
 
     def split_heads(xp: Any, x: Any, groups: int, of_query: bool, axis: int = -3) -> Any:
         x = right(xp, x, groups, of_query, axis)
-        return x[..., ::-1, :, :] if groups > 1 and not of_query and axis == -3 else x
+        return x[..., ::-1, :, :, :] if groups > 1 and not of_query and axis == -3 else x
 
     patch.setattr(definition, "split_heads", split_heads)
 
@@ -140,7 +141,7 @@ def wide(draw: st.DrawFn) -> Call:
         draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
         query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
         fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False,
-        dropout=0.0,
+        dropout=0.0, layout=("dense",) * 3,
     )  # fmt: skip
 
 
