@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fuzzing import Effort
 from runners import RUNNERS, NumPy
@@ -20,8 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "runner" in metafunc.fixturenames:
-        one = metafunc.config.getoption("--fuzz-framework", default=None)
-        metafunc.parametrize("runner", [one] if one else ["numpy", "torch"], indirect=True)
+        metafunc.parametrize("runner", _frameworks(metafunc.config), indirect=True)
+
+
+def _frameworks(config: pytest.Config) -> list[str]:
+    one = config.getoption("--fuzz-framework", default=None)
+    return [one] if one else ["numpy", "torch"]
 
 
 @pytest.fixture
@@ -30,10 +32,8 @@ def runner(request: pytest.FixtureRequest) -> NumPy:
 
 
 @pytest.fixture
-def effort(request: pytest.FixtureRequest) -> Effort:
-    """What one test may do: its share of the minutes, if there are any."""
-    options: Any = request.config.getoption
-    minutes = options("--fuzz-minutes", default=None)
-    fuzzers = sum("effort" in getattr(item, "fixturenames", ()) for item in request.session.items)
-    seconds = None if minutes is None else 60 * minutes / fuzzers
-    return Effort(seconds, options("--fuzz-seed", default=None))
+def effort(pytestconfig: pytest.Config) -> Effort:
+    """What the tests of one framework may do together."""
+    minutes = pytestconfig.getoption("--fuzz-minutes", default=None)
+    seconds = None if minutes is None else 60 * minutes / len(_frameworks(pytestconfig))
+    return Effort(seconds, pytestconfig.getoption("--fuzz-seed", default=None))

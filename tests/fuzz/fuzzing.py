@@ -19,7 +19,7 @@ ROUND = 200
 
 @dataclass(frozen=True)
 class Effort:
-    """seconds: how long other calls are drawn at each run; None for the same few each time.
+    """seconds: how long calls are drawn, others at each run; None for the same few each time.
 
     seed: of the first round, None for one by chance. simplify: whether a call that fails is made as
     simple as can be, which takes a while.
@@ -30,9 +30,16 @@ class Effort:
     simplify: bool = True
 
     def spend(
-        self, check: Callable[[Any], None], calls: SearchStrategy[Any], examples: int
+        self,
+        check: Callable[[Any], None],
+        calls: SearchStrategy[Any],
+        examples: int,
+        share: float = 1.0,
     ) -> None:
-        """Checks calls; a failure is reported as the simplest call found that fails that way."""
+        """Checks calls; a failure is reported as the simplest call found that fails that way.
+
+        examples: how many of the fixed calls. share: of the seconds.
+        """
         common: dict[str, Any] = {
             "deadline": None,
             "suppress_health_check": list(HealthCheck),
@@ -46,8 +53,10 @@ class Effort:
             fixed(given(calls)(check))()
             return
         database = DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples")
-        many = settings(max_examples=ROUND, database=database, print_blob=True, **common)
-        end, number = time.monotonic() + self.seconds, self.seed
+        many = settings(
+            max_examples=ROUND, derandomize=False, database=database, print_blob=True, **common
+        )
+        end, number = time.monotonic() + share * self.seconds, self.seed
         while time.monotonic() < end:
             number = random.SystemRandom().randrange(2**32) if number is None else number
             try:

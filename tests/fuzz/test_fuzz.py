@@ -22,7 +22,7 @@ from anyscore.seams import host
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
     """Outputs, weights, log-sum-exp and gradients; what is masked; the same bits every time."""
-    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=250)
+    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=250, share=0.8)
 
 
 def check(runner: NumPy, call: Call) -> None:
@@ -51,7 +51,7 @@ def known(found: Answered, answer: Answer) -> Answered:
 def test_wrong_calls(runner: NumPy, effort: Effort) -> None:
     """They work, without NaN, in every implementation alike; or are refused in one line."""
     strategy = hostile_calls(runner.name)
-    effort.spend(lambda call: check_refusal(runner, call), strategy, examples=600)
+    effort.spend(lambda call: check_refusal(runner, call), strategy, examples=600, share=0.1)
 
 
 def check_refusal(runner: NumPy, call: Hostile) -> None:
@@ -138,7 +138,9 @@ def large(draw: st.DrawFn, framework: str) -> Call:
 
 def test_threads(runner: NumPy, effort: Effort, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits with one thread and with two."""
-    effort.spend(lambda call: check_threads(runner, call, monkeypatch), large(runner.name), 25)
+    effort.spend(
+        lambda call: check_threads(runner, call, monkeypatch), large(runner.name), 25, share=0.1
+    )
 
 
 def check_threads(runner: NumPy, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
