@@ -1,0 +1,39 @@
+"""Options of `pytest tests/fuzz`; without them it takes about a minute, the same every time."""
+
+from __future__ import annotations
+
+import pytest
+from fuzzing import Effort
+from runners import RUNNERS, NumPy
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fuzz")
+    group.addoption(
+        "--fuzz-minutes", type=float, help="draw other calls at each run, for that long in all"
+    )
+    group.addoption("--fuzz-seed", type=int, help="of the first round, as a failure printed it")
+    group.addoption("--fuzz-framework", choices=RUNNERS, help="instead of NumPy and PyTorch")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "runner" in metafunc.fixturenames:
+        metafunc.parametrize("runner", _frameworks(metafunc.config), indirect=True)
+
+
+def _frameworks(config: pytest.Config) -> list[str]:
+    one = config.getoption("--fuzz-framework", default=None)
+    return [one] if one else ["numpy", "torch"]
+
+
+@pytest.fixture
+def runner(request: pytest.FixtureRequest) -> NumPy:
+    return RUNNERS[request.param]()
+
+
+@pytest.fixture
+def effort(pytestconfig: pytest.Config) -> Effort:
+    """What the tests of one framework may do together."""
+    minutes = pytestconfig.getoption("--fuzz-minutes", default=None)
+    seconds = None if minutes is None else 60 * minutes / len(_frameworks(pytestconfig))
+    return Effort(seconds, pytestconfig.getoption("--fuzz-seed", default=None))

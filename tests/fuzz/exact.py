@@ -1,0 +1,188 @@
+"""What a call must give: output, weights, log-sum-exp, gradients, each with the error it may have.
+
+One head of one batch at a time, from the definition; nothing here is of the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import formulas
+import numpy as np
+from rounding import Number, mix, project, roundings, softmax
+
+RANKS = {
+    "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
+    "scale": 0, "sigma": 0, "tau": 0,
+}  # fmt: skip
+"""Of a parameter of one head; axes before these are leading dimensions."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Expected:
+    """An array x and the error e that each entry may have; where not `known`, anything may stand.
+
+    size: the sum of absolute values of what was added to an entry, count: how much that was.
+    """
+
+    x: np.ndarray
+    e: np.ndarray
+    known: np.ndarray
+    size: np.ndarray
+    count: np.ndarray
+
+    @classmethod
+    def nothing(cls, shape: Shape, dtype: Any) -> Expected:
+        zero = (np.zeros(shape, dtype) for _ in range(3))
+        x, e, size = zero
+        return cls(x, e, np.ones(shape, bool), size, np.zeros(shape))
+
+    def add(self, at: Any, n: Number) -> None:
+        self.x[at] += n.x
+        self.e[at] += n.e
+        self.size[at] += np.where(np.isfinite(n.x), np.abs(n.x), 0.0)
+        self.count[at] += 1
+
+    def bound(self, eps: float) -> np.ndarray:
+        """The errors of the sums, their own roundings included."""
+        several = np.where(self.count > 1, roundings(int(self.count.max(initial=1))), 0.0)
+        return np.asarray(self.e + eps * several * self.size)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A call in float64 or better: parameters by name, those that are no tensors too.
+
+    lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
+    dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any.
+    """
+
+    kind: str
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    parameters: dict[str, Any]
+    lead: Shape
+    keep: np.ndarray
+    eps: float
+    store: float
+    kept: np.ndarray | None = None
+    rate: float = 0.0
+    d_output: np.ndarray | None = None
+    d_weights: np.ndarray | None = None
+    d_lse: np.ndarray | None = None
+
+
+@dataclass
+class Answer:
+    output: Expected
+    weights: Expected
+    lse: Expected
+    gradients: dict[str, Expected] = field(default_factory=dict)
+
+
+def solve(call: Problem) -> Answer:
+    """Everything that depends on NaN or ±∞ that is attended is left unknown."""
+    dtype, rows, columns = call.query.dtype, call.query.shape[-2], call.key.shape[-2]
+    answer = Answer(
+        Expected.nothing((*call.lead, rows, call.value.shape[-1]), dtype),
+        Expected.nothing((*call.lead, rows, columns), dtype),
+        Expected.nothing((*call.lead, rows), dtype),
+    )
+    if call.d_output is not None:
+        tensors = {"query": call.query, "key": call.key, "value": call.value}
+        tensors |= {n: x for n, x in call.parameters.items() if isinstance(x, np.ndarray)}
+        answer.gradients = {n: Expected.nothing(x.shape, dtype) for n, x in tensors.items()}
+    for n in np.ndindex(*call.lead):
+        _solve_one(call, n, answer)
+    return answer
+
+
+def place(lead: Shape, n: Shape, full: Shape) -> Shape:
+    """Where a tensor with these leading dimensions is read for the output at n of `full`."""
+    ends = zip(lead, n[len(n) - len(lead) :], full[len(full) - len(lead) :], strict=True)
+    return tuple(0 if own == 1 else i // (size // own) for own, i, size in ends)
+
+
+def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
+    at = {
+        name: place(x.shape[:-2], n, call.lead)
+        for name, x in (("query", call.query), ("key", call.key), ("value", call.value))
+    }
+    keep, arrays, bad = call.keep[n], {}, {}
+    attends = {"query": keep.any(1), "key": keep.any(0), "value": keep.any(0)}
+    for name, x in (("query", call.query), ("key", call.key), ("value", call.value)):
+        rows = np.where(attends[name][:, None], x[at[name]], 0.0)  # nothing else is read
+        bad[name] = ~np.isfinite(rows).all(1)
+        rows = np.where(bad[name][:, None], 0.0, rows)
+        arrays[name] = Number(rows, np.zeros_like(rows), call.eps, call.store)
+    q, k, v = (arrays[name] for name in ("query", "key", "value"))
+    p: dict[str, Any] = {}
+    for name, y in call.parameters.items():
+        p[name] = y
+        if isinstance(y, np.ndarray):
+            at[name] = place(y.shape[: y.ndim - RANKS[name]], n, call.lead)
+            p[name] = q.like(y[at[name]])
+    form = formulas.form(call.kind, p, q, k)
+    sums = formulas.sums(form, formulas.pairs(form))
+    weights, lse = softmax(formulas.scores(form, sums), keep)
+    z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
+    output = mix(weights * z, v).stored()
+    spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
+    answer.output.add(n, output)
+    answer.weights.add(n, weights.stored())
+    answer.lse.add(n, lse)
+    for one in (answer.output, answer.weights, answer.lse):
+        one.known[n][spoilt] = False
+    if call.d_output is None:
+        return
+    d_output, d_lse = q.like(call.d_output[n]), np.zeros(len(keep))
+    if call.d_lse is not None:
+        d_lse = np.where(attends["query"], call.d_lse[n], 0.0)
+    d_p = project(d_output, v.T) * z
+    size = mix(q.like(np.abs(weights.x) * z), q.like(np.abs(v.x))).x
+    sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
+    along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
+    d_s = weights * (d_p - along[:, None] + d_lse[:, None])
+    found = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(d_lse))
+    found["value"] = mix((weights * z).T, d_output)
+    if call.d_weights is not None:  # which may be computed apart, and added
+        d_p = q.like(call.d_weights[n])
+        d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None])
+        more = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(np.zeros(len(keep))))
+        found |= {
+            name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
+        }
+    reached = (keep & spoilt[:, None]).any(0)
+    unknown = {"query": spoilt, "key": reached, "value": reached}
+    for name, expected in answer.gradients.items():
+        expected.add(at[name], found[name].stored())
+        if spoilt.any():
+            rows = unknown.get(name)
+            expected.known[at[name]] &= False if rows is None else ~rows[:, None]
+
+
+def philox_kept(seed: int, rate: float, lead: Shape, queries: int, keys: int) -> np.ndarray:
+    """Which weights dropout at that rate keeps, (*lead, queries, keys).
+
+    Word j mod 4 of Philox4x32-10 (Salmon et al. 2011) at the counter (⌊j/4⌋, i, n), n in two words,
+    under the key `seed`, in two words, is at least rate · 2³².
+    """
+    mask, heads = 2**32 - 1, int(np.prod(lead, dtype=int))
+    n, i, j = np.meshgrid(*(np.arange(s, dtype=np.uint64) for s in (heads, queries, -(-keys // 4))),
+                          indexing="ij")  # fmt: skip
+    c = [j, i, n & np.uint64(mask), n >> np.uint64(32)]
+    k = [seed & mask, seed >> 32 & mask]
+    for _ in range(10):
+        one, two = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        high, low = np.uint64(32), np.uint64(mask)
+        c = [
+            (two >> high) ^ c[1] ^ np.uint64(k[0]), two & low,
+            (one >> high) ^ c[3] ^ np.uint64(k[1]), one & low,
+        ]  # fmt: skip
+        k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
+    words = np.stack(c, -1).reshape(heads, queries, 4 * -(-keys // 4))[..., :keys]
+    return np.asarray(words >= np.ceil(rate * 2.0**32)).reshape(*lead, queries, keys)

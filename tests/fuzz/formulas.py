@@ -1,0 +1,199 @@
+"""The scores and their derivatives, from the formulas in the papers, for one head's numbers.
+
+    s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + query_bias_i + key_bias_j
+
+`form` says what a score's parameters make of queries (T_q, d_q) and keys (T_k, d_k); `slopes` takes
+derivatives by that back to queries, keys and parameters. Written by hand, in `Number`s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rounding import Number, Operand, project, unit
+
+Parameters = dict[str, Any]
+"""A field of the score each: a Number of one head, a plain number, or None."""
+
+PAIR = {
+    "Gaussian": "squared", "Laplace": "absolute", "GATv2": "leaky_relu",
+    "Additive": "tanh", "Concat": "tanh",
+}  # fmt: skip
+"""All others are products."""
+
+
+@dataclass(frozen=True)
+class Form:
+    a: Number
+    b: Number
+    pair: str
+    weight: Number | None = None
+    scale: Operand = 1.0
+    query_bias: Number | None = None
+    key_bias: Number | None = None
+
+
+def pairs(f: Form) -> Number:
+    """pair(a_id, b_jd), (T_q, T_k, h)."""
+    a, b = f.a[:, None], f.b[None]
+    if f.pair == "product":
+        return a * b
+    if f.pair == "squared":
+        return (a - b) * (a - b)
+    if f.pair == "absolute":
+        return a.like(abs((a - b).x), (a - b).e)
+    x = a + b
+    if f.pair == "leaky_relu":
+        slope = np.where(x.x > 0, 1.0, 0.2)
+        return x.rounded(slope * x.x, slope * x.e)
+    t, one = np.tanh(x.x), _slope_of_tanh(x.x)
+    return x.like(t, one * x.e + x.eps * (np.abs(t) + one * _sizes(a, b)))
+
+
+def pair_slopes(f: Form) -> tuple[Number, Number]:
+    """∂pair/∂a and ∂pair/∂b, each (T_q, T_k, h) or what broadcasts to it."""
+    a, b = f.a[:, None], f.b[None]
+    if f.pair == "product":
+        return b, a
+    if f.pair in ("squared", "absolute"):
+        x = a - b
+        doubtful = 2.0 * (np.abs(x.x) < x.e)  # the sign, where rounding decides it
+        x = 2 * x if f.pair == "squared" else x.like(np.sign(x.x), doubtful)
+        return x, -1 * x
+    x = a + b
+    if f.pair == "leaky_relu":
+        slope = x.like(np.where(x.x > 0, 1.0, 0.2), 0.8 * (np.abs(x.x) < x.e))
+    else:
+        one = _slope_of_tanh(x.x)
+        off = 2 * np.abs(np.tanh(x.x)) * one * (x.e + x.eps * _sizes(a, b))
+        slope = x.like(one, off + 4 * x.eps * one + np.minimum(4 * x.eps, one))
+    return slope, slope
+
+
+def _slope_of_tanh(x: np.ndarray) -> np.ndarray:
+    """1 − tanh²(x), exact where tanh is all but ±1."""
+    return np.square(1 / np.cosh(np.minimum(np.abs(x), 300)))
+
+
+def _sizes(a: Number, b: Number) -> np.ndarray:
+    return np.abs(a.x) + np.abs(b.x)
+
+
+def sums(f: Form, pairs: Number) -> Number:
+    """Σ_d weight_d · pair_d, (T_q, T_k)."""
+    return (pairs if f.weight is None else pairs * f.weight).features()
+
+
+def scores(f: Form, sums: Number) -> Number:
+    s = sums * f.scale
+    if f.query_bias is not None:
+        s = s + f.query_bias[:, None]
+    return s if f.key_bias is None else s + f.key_bias[None]
+
+
+def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
+    pair, one = PAIR.get(kind, "product"), q.like(1.0)
+    if kind in ("Additive", "GATv2"):
+        a, b = _projected(q, p["W_q"]), _projected(k, p["W_k"])
+        return Form(_with(a, p.get("bias")), b, pair, p["w_v"])
+    if kind == "Concat":
+        W_q, W_k = p["W"][:, : q.x.shape[1]], p["W"][:, q.x.shape[1] :]
+        return Form(_with(_projected(q, W_q), p["bias"]), _projected(k, W_k), pair, p["w_v"])
+    if kind == "Trilinear":
+        of_query, of_key = project(q, p["w_q"][:, None]), project(k, p["w_k"][:, None])
+        biases = of_query[:, 0].stored(), of_key[:, 0].stored()
+        return Form((q * p["w_p"]).stored(), k, pair, None, 1.0, *biases)
+    if kind == "Cosine":
+        return Form(*(unit(x)[0].stored() for x in (q, k)), pair, scale=_over(one, p["tau"]))
+    if kind == "Gaussian":
+        return Form(q, k, pair, scale=-0.5 * _over(one, one * p["sigma"] * p["sigma"]))
+    if kind == "Laplace":
+        return Form(q, k, pair, scale=-1 * _over(one, p["sigma"]))
+    a = project(q, p["W"]).stored() if kind == "Bilinear" else q
+    scale = p.get("scale")
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.x.shape[1], 1)) if kind == "ScaledDot" else 1.0
+    return Form(a, k, pair, scale=one * scale)
+
+
+def slopes(
+    kind: str, p: Parameters, q: Number, k: Number, f: Form, d_s: Number, d_query_bias: Number
+) -> dict[str, Number]:
+    """Derivatives by name, from those with respect to the scores (T_q, T_k).
+
+    d_query_bias (T_q,) is Σ_j d_s_ij, which the softmax leaves of the log-sum-exp alone.
+    """
+    values, (by_a, by_b) = pairs(f), pair_slopes(f)
+    d_sums = d_s * f.scale
+    each = d_sums[:, :, None]
+    d_a, d_b = (each * by_a).tokens(1), (each * by_b).tokens(0)
+    d_weight = (each * values).tokens(0).tokens(0)
+    if f.weight is not None:
+        d_a, d_b = d_a * f.weight, d_b * f.weight
+    d_a, d_b, d_weight = d_a.stored(), d_b.stored(), d_weight.stored()
+    d_scale = (d_s * sums(f, values)).tokens(0).tokens(0)
+    if kind in ("Additive", "GATv2", "Concat"):
+        W_q, W_k = p.get("W_q"), p.get("W_k")
+        if kind == "Concat":
+            W_q, W_k = p["W"][:, : q.x.shape[1]], p["W"][:, q.x.shape[1] :]
+        d_q, d_W_q = _unprojected(q, W_q, d_a)
+        d_k, d_W_k = _unprojected(k, W_k, d_b)
+        out = {"query": d_q, "key": d_k, "W_q": d_W_q, "W_k": d_W_k, "w_v": d_weight}
+        if kind == "Concat":
+            both = d_W_q, d_W_k
+            x, e = (np.concatenate([getattr(d, name) for d in both], 1) for name in "xe")
+            out["W"] = q.like(x, e)
+        return out | {"bias": d_a.tokens(0)}
+    if kind == "Trilinear":
+        d_query_bias, d_key_bias = d_query_bias.stored(), d_s.tokens(0).stored()
+        of_query, of_key = (d_query_bias[:, None] * q).stored(), (d_key_bias[:, None] * k).stored()
+        return {
+            "query": (d_a * p["w_p"]).stored() + (d_query_bias[:, None] * p["w_q"]).stored(),
+            "key": d_b + (d_key_bias[:, None] * p["w_k"]).stored(),
+            "w_q": of_query.tokens(0),
+            "w_k": of_key.tokens(0),
+            "w_p": (d_a * q).stored().tokens(0),
+        }
+    if kind == "Bilinear":
+        d_q, d_W = project(d_a, p["W"].T), (q[:, :, None] * d_a[:, None]).tokens(0)
+        return {"query": d_q, "key": d_b, "W": d_W, "scale": d_scale}
+    if kind == "Cosine":
+        d_tau = -1 * d_scale * f.scale * f.scale
+        return {"query": _of_unit(q, d_a), "key": _of_unit(k, d_b), "tau": d_tau}
+    if kind == "Gaussian":  # scale = −1/(2σ²), so its derivative by σ is 1/σ³
+        cubed = _over(q.like(1.0), q.like(1.0) * p["sigma"] * p["sigma"] * p["sigma"])
+        return {"query": d_a, "key": d_b, "sigma": d_scale * cubed}
+    if kind == "Laplace":
+        return {"query": d_a, "key": d_b, "sigma": d_scale * f.scale * f.scale}
+    return {"query": d_a, "key": d_b, "scale": d_scale}
+
+
+def _projected(x: Number, W: Number | None) -> Number:
+    return x if W is None else project(x, W.T).stored()
+
+
+def _unprojected(x: Number, W: Number | None, d: Number) -> tuple[Number, Number | None]:
+    """What a projection's derivative is by x and by W."""
+    if W is None:
+        return d, None
+    return project(d, W), (d[:, :, None] * x[:, None]).tokens(0)
+
+
+def _with(a: Number, bias: Number | None) -> Number:
+    return a if bias is None else (a + bias).stored()
+
+
+def _over(x: Number, y: Operand) -> Number:
+    """x/y, of single numbers."""
+    y = x * 0 + y
+    return x.rounded(x.x / y.x, abs(x.x / y.x) * (x.e / abs(x.x) + y.e / abs(y.x)))
+
+
+def _of_unit(x: Number, d: Number) -> Number:
+    """The derivative by x of what x/‖x‖ has the derivative d by."""
+    u, inverse = unit(x)
+    along = (d * u).features()
+    return (d - u * along[:, None]) * inverse

@@ -1,0 +1,157 @@
+"""Numbers that carry the error which rounding may have given them: a running error analysis.
+
+A `Number` is an exact array x and a bound e, of the same shape, on how far x may be from what an
+implementation has in its place. Each operation adds what it may round, eps · |result|, to what its
+arguments bring along. Sums are of two kinds:
+
+- over features there are many terms, whose errors are independent: they add up as the root of
+  their squares, `SPREAD` times; the sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²), as
+  partial sums of terms in random order may be larger than the sum;
+- over tokens errors may have one cause (a log-sum-exp, say), so they add up as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Operand: TypeAlias = "Number | np.ndarray | float"
+
+BLOCK = 64
+"""Terms that one accumulator may take before its sum goes into another."""
+SPREAD = 3.0
+"""Nine terms may all be off the same way; of more the root of squares is an estimate."""
+BAND = 8
+"""Roundings, in absolute size, that any score may be off: as many a weight may be, of its own."""
+
+
+def roundings(terms: int) -> float:
+    """Roundings of a sum that grows steadily, in the sum: two standard deviations, and one half.
+
+    A rounding is off by 0.22 eps in the root mean square, n of growing partial sums by √(n/3) as
+    much: 0.125 √n. Blocks of 64 are added one after another, and so are their sums.
+    """
+    inside, blocks = min(max(terms, 1), BLOCK), max(terms / BLOCK, 1.0)
+    return 0.5 + 0.25 * ((inside / blocks) ** 0.5 + (blocks**0.5 if blocks > 1 else 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """An array x, and the errors e ≥ 0 that an implementation of precision eps may make in it.
+
+    store: half the precision of the type that tensors are stored in, 0 if that is not less.
+    """
+
+    x: np.ndarray
+    e: np.ndarray
+    eps: float
+    store: float = 0.0
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        return NotImplemented
+
+    def like(self, x: Any, e: Any = 0.0) -> Number:
+        """x, off by e, of this precision."""
+        x = np.asarray(x, self.x.dtype)
+        return Number(x, np.broadcast_to(np.asarray(e, x.dtype), x.shape), self.eps, self.store)
+
+    def _of(self, other: Operand) -> Number:
+        return other if isinstance(other, Number) else self.like(other)
+
+    def rounded(self, x: np.ndarray, e: np.ndarray) -> Number:
+        """A result x of arguments that make it off by e, rounded once more."""
+        return self.like(x, e + self.eps / 2 * np.abs(x))
+
+    def stored(self) -> Number:
+        """As it is written to a tensor."""
+        return self.like(self.x, self.e + self.store * np.abs(self.x))
+
+    def worse(self, e: Any) -> Number:
+        """Off by e more."""
+        return self.like(self.x, self.e + e)
+
+    def __add__(self, other: Operand) -> Number:
+        y = self._of(other)
+        return self.rounded(self.x + y.x, self.e + y.e)
+
+    def __sub__(self, other: Operand) -> Number:
+        return self + -1 * self._of(other)
+
+    def __mul__(self, other: Operand) -> Number:
+        y = self._of(other)
+        e = np.abs(self.x) * y.e + self.e * (np.abs(y.x) + y.e)
+        return self.rounded(self.x * y.x, e)
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, at: Any) -> Number:
+        return self.like(self.x[at], self.e[at])
+
+    @property
+    def T(self) -> Number:
+        return self.like(self.x.T, self.e.T)
+
+    def features(self) -> Number:
+        """The sum over the last axis, of terms whose errors are independent."""
+        x, squares = self.x.sum(-1), np.sqrt(np.square(self.x).sum(-1))
+        own = self.eps * roundings(self.x.shape[-1]) * (np.abs(x) + 12 * squares)
+        return self.like(x, SPREAD * np.sqrt(np.square(self.e).sum(-1)) + own)
+
+    def tokens(self, axis: int) -> Number:
+        """The sum over an axis of tokens, whose errors may all go the same way."""
+        own = self.eps * roundings(self.x.shape[axis]) * np.abs(self.x).sum(axis)
+        return self.like(self.x.sum(axis), self.e.sum(axis) + own)
+
+
+def project(x: Number, y: Number) -> Number:
+    """x (m, n) times y (n, k), a sum over n features."""
+    size = np.sqrt(np.square(x.x) @ np.square(y.x))
+    brought = np.sqrt(np.square(x.e) @ np.square(y.x) + np.square(x.x) @ np.square(y.e))
+    out = x.x @ y.x
+    own = x.eps * (roundings(x.x.shape[1]) * (np.abs(out) + 12 * size))
+    return x.like(out, SPREAD * brought + own)
+
+
+def mix(x: Number, y: Number) -> Number:
+    """x (m, n) times y (n, k), a sum over n tokens."""
+    size = np.abs(x.x) @ np.abs(y.x)
+    brought = x.e @ (np.abs(y.x) + y.e) + np.abs(x.x) @ y.e
+    return x.like(x.x @ y.x, brought + x.eps * roundings(x.x.shape[1]) * size)
+
+
+def unit(x: Number) -> tuple[Number, Number]:
+    """x/‖x‖ for each row, 0 for 0; and 1/‖x‖."""
+    norm = np.sqrt(np.square(x.x).sum(-1, keepdims=True))
+    one = np.divide(1.0, norm, where=norm > 0, out=np.zeros_like(norm))
+    rounds = roundings(x.x.shape[-1]) + 4
+    inverse = x.like(one, x.eps * rounds * one)
+    return x * inverse, inverse
+
+
+def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
+    """Weights over the last axis where `keep`, and their log-sum-exp.
+
+    If scores are off by at most e, the log-sum-exp is off by at most log Σ p exp(e), and a weight
+    p by a factor exp(±(its own e + that)).
+    """
+    kept = np.where(keep, s.x, -np.inf)
+    off = s.e + s.eps * BAND
+    lse, high = _log_sum(kept), _log_sum(kept + np.where(keep, off, 0.0))
+    some = np.isfinite(lse)
+    at = np.where(some, lse, 0.0)
+    more = np.where(some, high, 0.0) - at + s.eps * (roundings(s.x.shape[-1]) + np.abs(at))
+    log_p, factor = kept - at, off + more
+    p = np.exp(log_p)
+    error = np.maximum(np.exp(np.minimum(log_p + factor, 0.0)) - p, p * -np.expm1(-factor))
+    error = np.where(keep, error + 4 * s.eps * p, 0.0)
+    return s.like(p, error), s.like(lse[..., 0], more[..., 0])
+
+
+def _log_sum(x: np.ndarray) -> np.ndarray:
+    """log Σ exp(x) over the last axis, which stays; −∞ of nothing."""
+    top = x.max(-1, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(top + np.log(np.exp(x - top).sum(-1, keepdims=True)))

@@ -1,0 +1,251 @@
+"""A drawn call, made in a framework: its tensors, what `attention` answers, and derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from drawn import Call
+from exact import Problem
+from mask_specs import build
+
+import anyscore
+
+NAMES = "output", "weights", "lse"
+
+
+@dataclass
+class Answered:
+    """Arrays by name, output, weights and lse first; their dtypes; gradients by name."""
+
+    results: dict[str, np.ndarray]
+    dtypes: dict[str, str]
+    gradients: dict[str, np.ndarray]
+    unchanged: bool
+
+    def same_bits(self, other: Answered) -> str | None:
+        """The first name whose bits differ, None if there is none."""
+        for mine, theirs in ((self.results, other.results), (self.gradients, other.gradients)):
+            for name, x in mine.items():
+                if not np.array_equal(x, theirs[name], equal_nan=True):
+                    return name
+        return None
+
+
+class NumPy:
+    name = "numpy"
+    differentiates = False
+
+    def tensor(self, x: np.ndarray, dtype: str) -> Any:
+        """Numbers that the type holds exactly, as a tensor."""
+        if dtype == "bfloat16":
+            return np.asarray(x).astype(import_module("ml_dtypes").bfloat16)
+        return np.asarray(x).astype(dtype)
+
+    def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
+        """The tensor in that layout, and all the memory that it lies in."""
+        if layout == "columns":
+            base = self.tensor(np.ascontiguousarray(x.swapaxes(-1, -2)), dtype)
+            return base.swapaxes(-1, -2), base
+        if layout == "every other":
+            base = self.tensor(np.repeat(x, 2, axis=-2), dtype)
+            return base[..., ::2, :], base
+        if layout == "wider":
+            base = self.tensor(np.pad(x, [(0, 0)] * (x.ndim - 1) + [(1, 2)]), dtype)
+            return base[..., 1:-2], base
+        if layout == "backwards" and self.name == "numpy":
+            base = self.tensor(np.ascontiguousarray(x[..., ::-1, ::-1]), dtype)
+            return base[..., ::-1, ::-1], base
+        base = self.tensor(np.ascontiguousarray(x), dtype)
+        if layout == "read-only" and self.name == "numpy":
+            base.flags.writeable = False
+        return base, base
+
+    def mask(self, x: np.ndarray) -> Any:
+        return x
+
+    def numbers(self, x: Any) -> np.ndarray:
+        return np.asarray(x).astype(np.float64)
+
+    def dtype(self, x: Any) -> str:
+        return str(np.asarray(x).dtype.name)
+
+    def run(self, call: Call, problem: Problem, impl: str) -> Answered:
+        inputs, memory = self.inputs(call, problem)
+        before = [self.copied(x) for x in memory]
+        results, gradients = self.differentiated(call, problem, inputs, impl)
+        after = [self.copied(x) for x in memory]
+        same = all(np.array_equal(x, y) for x, y in zip(before, after, strict=True))
+        return Answered(
+            {name: self.numbers(x) for name, x in results.items()},
+            {name: self.dtype(x) for name, x in results.items()},
+            {name: self.numbers(x) for name, x in gradients.items()},
+            same,
+        )
+
+    def copied(self, x: Any) -> np.ndarray:
+        """The bits of a tensor."""
+        return np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
+
+    def inputs(self, call: Call, problem: Problem) -> tuple[dict[str, Any], list[Any]]:
+        """Tensors by name, and the memory that they lie in."""
+        inputs, memory = {}, []
+        for name, layout in zip(("query", "key", "value"), call.layout, strict=True):
+            inputs[name], base = self.laid_out(getattr(problem, name), call.dtype, layout)
+            memory.append(base)
+        for name, x in problem.parameters.items():
+            if isinstance(x, np.ndarray):
+                inputs[name] = self.tensor(x, call.dtype)
+                memory.append(inputs[name])
+        return inputs, memory
+
+    def attend(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> dict[str, Any]:
+        fields = {name: inputs.get(name, x) for name, x in problem.parameters.items()}
+        score = getattr(anyscore, call.kind)(**fields)
+        key = anyscore.prepare_keys(inputs["key"], score) if call.prepared else inputs["key"]
+        found = anyscore.attention(
+            inputs["query"],
+            key,
+            inputs["value"],
+            score=score,
+            mask=build(call.mask, self.mask if call.lists else np.asarray),
+            valid_lens=call.valid_lens,
+            dropout=call.dropout,
+            dropout_seed=self.seed(call.seed) if call.dropout else None,
+            return_weights=call.weights,
+            return_lse=call.lse,
+            impl=impl,
+        )
+        if not (call.weights or call.lse):
+            return {"output": found}
+        return {n: x for n, x in zip(NAMES, found, strict=True) if x is not None}
+
+    def seed(self, seed: int) -> Any:
+        return seed
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        """Computing with that many threads of the framework's own."""
+        yield
+
+    def differentiated(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.attend(call, problem, inputs, impl), {}
+
+    def upstream(self, call: Call, problem: Problem, results: dict[str, Any]) -> list[Any]:
+        given = {"output": problem.d_output, "weights": problem.d_weights, "lse": problem.d_lse}
+        wide = "float64" if call.dtype == "float64" else "float32"
+        return [self.tensor(given[n], wide if n == "lse" else call.dtype) for n in results]
+
+
+class Torch(NumPy):
+    name = "torch"
+    differentiates = True
+
+    def __init__(self) -> None:
+        self.torch = import_module("torch")
+
+    def tensor(self, x: np.ndarray, dtype: str) -> Any:
+        x = np.asarray(x)
+        x = x.astype(np.float64) if x.dtype == np.longdouble else x
+        return self.torch.tensor(x, dtype=getattr(self.torch, dtype))
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        before = self.torch.get_num_threads()
+        self.torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(before)
+
+    def mask(self, x: np.ndarray) -> Any:
+        return self.torch.tensor(x)
+
+    def numbers(self, x: Any) -> np.ndarray:
+        return x.detach().double().numpy()
+
+    def dtype(self, x: Any) -> str:
+        return str(x.dtype).removeprefix("torch.")
+
+    def copied(self, x: Any) -> np.ndarray:
+        return super().copied(x.detach().double().numpy())
+
+    def differentiated(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not call.derivatives:
+            return self.attend(call, problem, inputs, impl), {}
+        inputs = {name: x.requires_grad_() for name, x in inputs.items()}
+        results = self.attend(call, problem, inputs, impl)
+        found = self.torch.autograd.grad(
+            list(results.values()), list(inputs.values()), self.upstream(call, problem, results),
+            materialize_grads=True,
+        )  # fmt: skip
+        return results, dict(zip(inputs, found, strict=True))
+
+
+class Jax(NumPy):
+    name = "jax"
+    differentiates = True
+
+    def __init__(self) -> None:
+        self.jax = import_module("jax")
+        self.jax.config.update("jax_enable_x64", True)
+        self.jax.config.update("jax_platforms", "cpu")
+
+    def tensor(self, x: np.ndarray, dtype: str) -> Any:
+        return self.jax.numpy.asarray(x.astype(np.float64)).astype(dtype)
+
+    def mask(self, x: np.ndarray) -> Any:
+        return self.jax.numpy.asarray(x)
+
+    def differentiated(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not call.derivatives:
+            return self.attend(call, problem, inputs, impl), {}
+        results, back = self.jax.vjp(lambda xs: self.attend(call, problem, xs, impl), inputs)
+        given = self.upstream(call, problem, results)
+        return results, back(dict(zip(results, given, strict=True)))[0]
+
+
+class TensorFlow(NumPy):
+    name = "tensorflow"
+    differentiates = True
+
+    def __init__(self) -> None:
+        self.tf = import_module("tensorflow")
+
+    def tensor(self, x: np.ndarray, dtype: str) -> Any:
+        return self.tf.cast(self.tf.constant(x.astype(np.float64)), dtype)
+
+    def mask(self, x: np.ndarray) -> Any:
+        return self.tf.constant(x)
+
+    def copied(self, x: Any) -> np.ndarray:
+        return super().copied(x.numpy())
+
+    def differentiated(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not call.derivatives:
+            return self.attend(call, problem, inputs, impl), {}
+        with self.tf.GradientTape() as tape:
+            tape.watch(inputs)
+            results = self.attend(call, problem, inputs, impl)
+        zero = self.tf.UnconnectedGradients.ZERO
+        given = self.upstream(call, problem, results)
+        return results, tape.gradient(list(results.values()), inputs, given, zero)
+
+
+RUNNERS: dict[str, type[NumPy]] = {
+    "numpy": NumPy, "torch": Torch, "jax": Jax, "tensorflow": TensorFlow,
+}  # fmt: skip

@@ -1,0 +1,158 @@
+"""The fuzz test can fail: each defect is found within the few calls that every run draws.
+
+The defects are put into the reference, which all frameworks and scores share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn import Call, calls
+from exact import solve
+from fuzzing import Effort
+from hypothesis import strategies as st
+from judge import judge
+from runners import NumPy
+
+from anyscore import definition, dropout, intervals, masks, reference
+
+Defect = Callable[[pytest.MonkeyPatch], None]
+QUICK = Effort(simplify=False)
+
+
+def _stop_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """The last key that may be attended is not."""
+    right = intervals.Call.bound
+    patch.setattr(
+        intervals.Call, "bound",
+        lambda self, x, name, nan: right(self, x, name, nan) - (1 if name == "stop" else 0),
+    )  # fmt: skip
+
+
+def _window_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    right = masks._lower_window
+    patch.setattr(
+        masks, "_lower_window",
+        lambda mask, left, *more: right(mask, left and left + 1, *more),
+    )  # fmt: skip
+
+
+def _weights_too_large(patch: pytest.MonkeyPatch) -> None:
+    """By 1e-4, as a kernel with a poor exponential would have them."""
+    right = reference.softmax
+
+    def softmax(xp: Any, s: Any, keep: Any) -> Any:
+        weights, lse = right(xp, s, keep)
+        return weights * (1 + 1e-4), lse
+
+    patch.setattr(reference, "softmax", softmax)
+
+
+def _mean_of_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A query that may attend to nothing attends to everything."""
+    right = reference.softmax
+
+    def softmax(xp: Any, s: Any, keep: Any) -> Any:
+        keep = keep if keep is None else keep | ~keep.any(-1, keepdims=True)
+        return right(xp, s, keep)
+
+    patch.setattr(reference, "softmax", softmax)
+
+
+def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
+    """Times a weight of 0, which NaN survives."""
+
+    def product(xp: Any, x: Any, y: Any, keep: Any, masked: Any) -> Any:
+        if keep is None or masked != xp.masked_sum:
+            return right(xp, x, y, keep, masked)
+        return xp.matmul(x, y)
+
+    right = reference._product
+    patch.setattr(reference, "_product", product)
+    patch.setattr(definition, "zero", lambda xp, x, used, groups=1: (x, False))
+
+
+def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
+    right = dropout.keep
+    patch.setattr(dropout, "keep", lambda xp, seed, *more: right(xp, seed + 1, *more))
+
+
+def _half_precision(patch: pytest.MonkeyPatch) -> None:
+    """Scores are rounded to 16 bits."""
+    right = reference.scores
+
+    def scores(xp: Any, f: Any, keep: Any) -> Any:
+        s = right(xp, f, keep)
+        with np.errstate(over="ignore"):
+            return s.astype(np.float16).astype(s.dtype)
+
+    patch.setattr(reference, "scores", scores)
+
+
+def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Query head h uses key head h mod H_kv."""
+    right = definition.split_heads
+
+    def split_heads(xp: Any, x: Any, groups: int, of_query: bool, axis: int = -3) -> Any:
+        x = right(xp, x, groups, of_query, axis)
+        return x[..., ::-1, :, :, :] if groups > 1 and not of_query and axis == -3 else x
+
+    patch.setattr(definition, "split_heads", split_heads)
+
+
+DEFECTS: tuple[Defect, ...] = (
+    _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
+    _dropout_of_another_seed, _half_precision, _heads_swapped,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was found is right without it."""
+    failed: list[Call] = []
+
+    def check(call: Call) -> None:
+        try:
+            _check(NumPy(), call)
+        except AssertionError:
+            failed.append(call)
+            raise
+
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        QUICK.spend(check, calls("numpy"), examples=300)
+    monkeypatch.undo()
+    _check(NumPy(), failed[0])
+
+
+def _check(runner: NumPy, call: Call) -> None:
+    problem = call.problem()
+    judge(call, problem, solve(problem), runner.run(call, problem, "reference"), "reference")
+
+
+@st.composite
+def wide(draw: st.DrawFn) -> Call:
+    """Laplace's score of 2,048 features."""
+    return dataclasses.replace(
+        draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
+        query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
+        fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False,
+        dropout=0.0, layout=("dense",) * 3,
+    )  # fmt: skip
+
+
+def test_sums_of_one_accumulator_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 features added one after another, where plain operations add them in blocks."""
+
+    def scores(xp: Any, f: Any, keep: Any) -> Any:
+        terms = f.pair.value(xp, f.a[:, None], f.b[None])
+        return np.cumsum(terms, axis=-1, dtype=np.float32)[..., -1] * np.float32(f.scale)
+
+    QUICK.spend(lambda call: _check(NumPy(), call), wide(), examples=5)
+    monkeypatch.setattr(reference, "scores", scores)
+    with pytest.raises(AssertionError, match="off by"):
+        QUICK.spend(lambda call: _check(NumPy(), call), wide(), examples=20)
