@@ -92,7 +92,7 @@ private:
         bool any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded,
                                         largest_finite<T>(), d_output, odd_output);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
-        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
+        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
         bool has_odd = tile.any_odd_query || tile.any_odd_key;
         for (int i = 0; i < count; i++) {
             T *p = tile.s + i * TILE, *d = ds + i * TILE;
