@@ -34,7 +34,7 @@ public:
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
-        tile.begin(call, sets, n, true);
+        tile.begin(call, sets, n);
         bool few = call.queries <= FEW;  // scores as in the forward, to the last bit
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {

@@ -24,7 +24,7 @@ public:
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
         int count = left_of(call.queries, first);
         Spans spans(call, n, first, count);
-        tile.begin(call, sets, n, false);
+        tile.begin(call, sets, n);
         tile.queries(call, n, first, count);
         bool few = call.queries <= FEW;
         if (few)
@@ -138,7 +138,7 @@ template <class Scorer, class T> void weights(const Call& call, const void* lse,
         Spans spans(call, n, first, count);
         T* to = (T*)output + (n * call.queries + first) * call.keys;
         zero(to, count * call.keys);
-        task.begin(call, sets, n, false);
+        task.begin(call, sets, n);
         task.queries(call, n, first, count);
         if (few)
             task.scorer.few_queries(task.query, count);

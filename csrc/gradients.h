@@ -131,7 +131,7 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, in
         Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
         int count = left_of(call.keys, first);
         zero(task.weight, task.padded);
-        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded), false);
+        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded));
         T* to = (T*)packed + set * (call.keys + 1) * call.width;
         if (first == 0) Scorer::Range::pack(sets.numbers(set), call.width, task.padded, to);
         bool odd[TILE];

@@ -38,9 +38,8 @@ public:
         : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
           product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
-    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call. gradients:
-    // whether they are wanted too.
-    void begin(const T* weight, bool, const Range&, bool) { this->weight = weight; }
+    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call.
+    void begin(const T* weight, bool, const Range&) { this->weight = weight; }
 
     // The queries and the keys of a tile; their rows are kept by the caller.
     void keys(const T* rows, int) { key_row = rows; }
