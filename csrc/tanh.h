@@ -29,14 +29,13 @@ public:
     static constexpr T FACTOR = T(4);
 
     Tanh(Arena& arena, Size width)
-        : Rows(arena, width), width(width), query(arena.take<T>(TILE * padded)), second(arena.take<T>(TILE * padded)),
+        : Rows(arena, width), width(width), query(arena.take<T>(2 * TILE * padded)),
           c(arena.take<T>(padded)), c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
           halves(arena.take<T>(width / GROUP + 4)) {}
 
     void begin(const T* weight, bool is_new, const Range& range) {
         bool was_wide = Rows::range.any_wide;
-        bool changed = Rows::begin(weight, range);
-        if (!is_new && !changed && !was_wide && !range.any_wide) return;
+        if (!Rows::begin(weight, is_new, range) && !was_wide && !range.any_wide) return;
         most = 0;
         for (Size d = 0; d < width; d++) most = max(most, abs(weight[d]));
         for (Size d = 0; d < padded; d++) {
@@ -59,7 +58,7 @@ public:
                     power *= by;
                 }
                 store(query + i * padded + d, by * value);
-                if (forms[d / L] != Rows::NORMAL) store(second + i * padded + d, power);
+                if (forms[d / L] != Rows::NORMAL) store(query + (TILE + i) * padded + d, power);
             }
     }
 
@@ -153,7 +152,7 @@ private:
 
     template <int ROWS> ANYSCORE_INLINE void score_tile(int i, const T* panel, T* s) const {
         V sums[ROWS] = {};
-        const T *a = query + i * padded, *more = second + i * padded;
+        const T* a = query + i * padded;
         for (int segment = 0; segment <= SMALL_ONES; segment++) {
             const T factor = segment == SMALL_ONES ? most : segment % 2 ? 2 * most : -2 * most;
             const T* half = halves + first_half[segment];
@@ -161,11 +160,11 @@ private:
                 V parts[ROWS];
                 int count = left_of(first[segment + 1], k, SPAN);
                 if (segment == SMALL_ONES)
-                    small<ROWS>(a, more, padded, panel, order + k, c_at + k, count, parts);
+                    small<ROWS>(a, padded, panel, order + k, c_at + k, count, parts);
                 else if (segment < 2)
                     narrow<ROWS>(a, padded, panel, order + k, c_at + k, half, count, parts);
                 else
-                    wide<ROWS>(a, more, panel, k, half, count, parts);
+                    wide<ROWS>(a, panel, k, half, count, parts);
                 for (int t = 0; t < ROWS; t++) sums[t] += factor * parts[t];
             }
         }
@@ -174,23 +173,23 @@ private:
 
     // Σ z/(2 ± C z) over `count` features.
     template <int ROWS>
-    static __attribute__((noinline)) void small(const T* a, const T* more, Size padded, const T* panel, const int* order,
-                                                const T* c, int count, V* sums) {
+    static __attribute__((noinline)) void small(const T* a, Size padded, const T* panel, const int* order, const T* c,
+                                                int count, V* sums) {
         V sum[ROWS] = {};
         int k = 0;
-        for (; k + SHARE <= count; k += SHARE) add_small<ROWS, SHARE>(a, more, padded, panel, order + k, c + k, sum);
-        for (; k < count; k++) add_small<ROWS, 1>(a, more, padded, panel, order + k, c + k, sum);
+        for (; k + SHARE <= count; k += SHARE) add_small<ROWS, SHARE>(a, padded, panel, order + k, c + k, sum);
+        for (; k < count; k++) add_small<ROWS, 1>(a, padded, panel, order + k, c + k, sum);
         for (int t = 0; t < ROWS; t++) sums[t] = sum[t];
     }
 
     template <int ROWS, int N>
-    static ANYSCORE_INLINE void add_small(const T* a, const T* more, Size padded, const T* panel, const int* order,
-                                          const T* c, V* sum) {
+    static ANYSCORE_INLINE void add_small(const T* a, Size padded, const T* panel, const int* order, const T* c, V* sum) {
+        const Size plane = TILE * padded;
         for (int t = 0; t < ROWS; t++) {
             Fraction<V> terms[N];
             for (int n = 0; n < N; n++) {
-                Size at = t * padded + order[n];
-                V z = a[at] * load(panel + Size(order[n]) * L) + fill(more[at]);
+                Size d = order[n];
+                V z = a[t * padded + d] * load(panel + d * L) + a[t * padded + (plane + d)];
                 terms[n] = {z, z * c[n] + T(2)};
             }
             auto all = sum_of_fractions<N>(terms);
@@ -230,21 +229,19 @@ private:
     }
 
     template <int ROWS>
-    __attribute__((noinline)) void wide(const T* a, const T* more, const T* panel, Size from, const T* half, int count,
-                                        V* sums) const {
+    __attribute__((noinline)) void wide(const T* a, const T* panel, Size from, const T* half, int count, V* sums) const {
         for (int t = 0; t < ROWS; t++) sums[t] = V{};
         for (int p = 0; p < count; p += GROUP, half++) {
             V part[ROWS];
             for (int t = 0; t < ROWS; t++) part[t] = fill(-*half);
-            for (int k = p; k < count && k < p + GROUP; k += 2) add_two_wide<ROWS>(a, more, panel, from + k, part);
+            for (int k = p; k < count && k < p + GROUP; k += 2) add_two_wide<ROWS>(a, panel, from + k, part);
             for (int t = 0; t < ROWS; t++) sums[t] += part[t];
         }
     }
 
-    template <int ROWS>
-    ANYSCORE_INLINE void add_two_wide(const T* a, const T* e, const T* panel, Size k, V* part) const {
+    template <int ROWS> ANYSCORE_INLINE void add_two_wide(const T* a, const T* panel, Size k, V* part) const {
         Size one = order[k], two = order[k + 1];
-        const T* exponents = panel + padded * L;
+        const T *exponents = panel + padded * L, *e = a + TILE * padded;
         V b0 = load(panel + one * L), e0 = load(exponents + one * L), c0 = fill(c_at[k]);
         V b1 = load(panel + two * L), e1 = load(exponents + two * L), c1 = fill(c_at[k + 1]);
         for (int t = 0; t < ROWS; t++) {
@@ -256,7 +253,7 @@ private:
 
     static constexpr int SMALL_ONES = 4;  // the number of their segment
     Size width;
-    T *query, *second, *c, *c_at;  // second: the exponent, or e^(2a) − 1 over C
+    T *query, *c, *c_at;  // query: times C, and exponents; or over ±C, and e^(2a) − 1 too
     int* order;
     T* halves;
     T most = 0;

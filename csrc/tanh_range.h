@@ -105,13 +105,13 @@ template <class T> struct TanhRange {
         for (Size d = 0; d < width; d++) row[d] = numbers[d] + numbers[padded + d] / 2 + numbers[2 * padded + d] / 4;
     }
     static void unpack(const T* row, Size width, Size padded, T* numbers) {
-        for (Size d = 0; d < padded; d++) {
-            bool is_padding = d >= width;  // as small as the group that it fills
-            T x = row[is_padding ? width - 1 : d], whole = (x - T(0.25) + Bits<T>::ROUND) - Bits<T>::ROUND;
-            numbers[d] = is_padding ? T(0) : whole;
-            numbers[padded + d] = !is_padding && x - whole == T(0.5) ? T(1) : T(0);
+        for (Size d = 0; d < width; d++) {
+            T x = row[d], whole = (x - T(0.25) + Bits<T>::ROUND) - Bits<T>::ROUND;
+            numbers[d] = whole, numbers[padded + d] = x - whole == T(0.5) ? T(1) : T(0);
             numbers[2 * padded + d] = x - whole == T(0.25) ? T(1) : T(0);
         }
+        for (Size d = width; d < padded; d++)  // as small as the group that it fills
+            numbers[d] = numbers[padded + d] = 0, numbers[2 * padded + d] = numbers[2 * padded + d - 1];
     }
 
 private:

@@ -22,23 +22,23 @@ public:
           query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
           few_query(arena.take<T>(4 * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
 
-    // Gives whether a form is another than it was.
-    bool begin(const T* weight, const TanhRange<T>& range) {
+    // is_new: whether the weight is another than it was. Gives whether that or a form is.
+    bool begin(const T* weight, bool is_new, const TanhRange<T>& range) {
         this->weight = weight, this->range = range;
-        bool changed = false;
         for (Size d = 0; d < padded; d += L) {
-            bool wide = false, small = range.small[d] > 0;
-            for (int l = 0; l < L; l++) wide |= range.wide[d + l] > 0;
-            Form form = wide ? WIDE : small ? SMALL : NORMAL;
-            changed |= form != forms[d / L];
+            bool wide = false;
+            for (int l = 0; l < L && range.any_wide; l++) wide |= range.wide[d + l] > 0;
+            Form form = wide ? WIDE : range.small[d] > 0 ? SMALL : NORMAL;
+            is_new |= form != forms[d / L];
             forms[d / L] = form;
         }
-        for (Size d = 0; d < padded; d += L) {
-            T* to = middle + d / (GROUP * L) * L;
-            if (d % (GROUP * L) == 0) zero(to, L);
-            if (forms[d / L] != SMALL) store(to, load(to) + load(weight + d) / 2);
+        for (Size from = 0; is_new && from < padded; from += GROUP * L) {
+            V sum{};
+            for (Size d = from; d < padded && d < from + GROUP * L; d += L)
+                if (forms[d / L] != SMALL) sum += load(weight + d) / 2;
+            store(middle + from / GROUP, sum);
         }
-        return changed;
+        return is_new;
     }
 
     void queries(const T* rows, int count) {
@@ -76,22 +76,29 @@ public:
 
     void few_queries(const T* rows, int count) {
         for (int i = 0; i < count; i++)
-            for (Size d = 0; d < padded; d++) {
-                T x = rows[i * padded + d] + range.centre[d], power = exp_saturated(2 * x);
-                bool small = forms[d / L] == SMALL;
-                few_query[i * padded + d] = range.wide[d] > 0 ? x : small ? min(power, MAX_SMALL) : power;
-                if (small) few_query[(2 + i) * padded + d] = min(expm1_clamped(2 * x), MAX_SMALL);
+            for (Size d = 0; d < padded; d += L) {
+                T *to = few_query + i * padded + d, *less = to + 2 * padded, x[L];
+                for (int l = 0; l < L; l++) x[l] = rows[i * padded + d + l] + range.centre[d + l];
+                if (forms[d / L] == SMALL)
+                    for (int l = 0; l < L; l++) {
+                        to[l] = min(exp_saturated(2 * x[l]), MAX_SMALL);
+                        less[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
+                    }
+                else
+                    for (int l = 0; l < L; l++) to[l] = range.wide[d + l] > 0 ? x[l] : exp_saturated(2 * x[l]);
             }
     }
 
     // Rows of keys as few_scores takes them: e^(2b), less 1 where it is small, or b where it is wide.
     const T* few_keys(const T* rows, int count, T* to) const {
         for (int j = 0; j < count; j++)
-            for (Size d = 0; d < padded; d++) {
-                T x = rows[j * padded + d] - range.centre[d];
-                to[j * padded + d] = range.wide[d] > 0          ? x
-                                     : forms[d / L] == SMALL ? expm1_near(2 * x)
-                                                             : exp_clamped(2 * x);
+            for (Size d = 0; d < padded; d += L) {
+                T *key = to + j * padded + d, x[L];
+                for (int l = 0; l < L; l++) x[l] = rows[j * padded + d + l] - range.centre[d + l];
+                if (forms[d / L] == SMALL)
+                    for (int l = 0; l < L; l++) key[l] = expm1_near(2 * x[l]);
+                else
+                    for (int l = 0; l < L; l++) key[l] = range.wide[d + l] > 0 ? x[l] : exp_clamped(2 * x[l]);
             }
         return to;
     }
