@@ -11,7 +11,7 @@ template <> struct TanhLimits<float> {
     static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
     static constexpr float HUGE_INPUT = 0x1p20f;  // |a|, |b| beyond which exponents lose digits
     static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
-    static constexpr float MAX_SMALL = 0x1p28f;  // on e^(2a) where b is small: four such terms may be multiplied
+    static constexpr float MAX_SMALL = 0x1p28f;  // on e^(2a) and e^(2b) where b is small: tanh is ±1 from there
 };
 template <> struct TanhLimits<double> {
     static constexpr double C_MAX = 0x1p55, NARROW = 320.0, HUGE_INPUT = 0x1p40;
@@ -61,9 +61,10 @@ template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, 
 template <class T> struct TanhRange {
     const T* centre = nullptr;  // an integer: a + centre and b − centre are worked with
     const T* wide = nullptr;    // 1 where |b − centre| exceeds NARROW, else 0
-    const T* small = nullptr;   // 1 where all |b − centre| ≤ ½, of the GROUP features around it too; else 0
+    const T* small = nullptr;   // 1 where all |b − centre| ≤ SMALL, of the GROUP features around it too; else 0
     bool any_wide = false;
 
+    static constexpr T SMALL = 1;
     static constexpr Size GROUP = 16;  // no vector has more lanes: the same features are small in all of them
     static Size size(Size padded) { return 3 * padded; }
 
@@ -80,7 +81,7 @@ template <class T> struct TanhRange {
         for (Size d = 0; d < padded; d++) {
             narrow &= most[d] <= TanhLimits<T>::NARROW;
             numbers[d] = numbers[padded + d] = 0;
-            numbers[2 * padded + d] = most[d] <= T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = most[d] <= SMALL ? T(1) : T(0);
         }
         share(numbers + 2 * padded, padded);
         return narrow;
@@ -95,7 +96,7 @@ template <class T> struct TanhRange {
             bool wide = reach > TanhLimits<T>::NARROW;
             numbers[d] = wide ? T(0) : centre;
             numbers[padded + d] = wide ? T(1) : T(0);
-            numbers[2 * padded + d] = reach <= T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = reach <= SMALL ? T(1) : T(0);
         }
         share(numbers + 2 * padded, padded);
     }

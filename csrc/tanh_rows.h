@@ -13,7 +13,7 @@ template <class T, class Reciprocal> class TanhRows {
 public:
     // How e^(2a) and e^(2b) are kept for a vector of features, in two planes of rows.
     //   NORMAL  as they are
-    //   SMALL   and less 1: all |b| ≤ ½, centred, and tanh keeps its digits near 0
+    //   SMALL   and less 1: all |b| ≤ 1, centred, and tanh keeps its digits near 0
     //   WIDE    mantissas and exponents
     enum Form { NORMAL, SMALL, WIDE };
 
@@ -96,7 +96,7 @@ public:
                 T *key = to + j * padded + d, x[L];
                 for (int l = 0; l < L; l++) x[l] = rows[j * padded + d + l] - range.centre[d + l];
                 if (forms[d / L] == SMALL)
-                    for (int l = 0; l < L; l++) key[l] = expm1_near(2 * x[l]);
+                    for (int l = 0; l < L; l++) key[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
                 else
                     for (int l = 0; l < L; l++) key[l] = range.wide[d + l] > 0 ? x[l] : exp_clamped(2 * x[l]);
             }
@@ -146,7 +146,7 @@ private:
                 for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
                 if (forms[d / L] == SMALL)
                     for (int l = 0; l < L; l++)
-                        two[l] = IS_QUERY ? min(expm1_clamped(2 * y[l]), MAX_SMALL) : expm1_near(2 * y[l]);
+                        two[l] = min(expm1_clamped(2 * y[l]), MAX_SMALL);
             }
     }
 

@@ -160,16 +160,11 @@ template <class T> ANYSCORE_INLINE T exp_or_zero(T x) {
     return x < -Exp<T>::LIMIT ? T(0) : power;
 }
 
-// eˣ − 1, accurate near 0, for |x| ≤ 1; x clamped to that.
-template <class T> ANYSCORE_INLINE T expm1_near(T x) {
-    T within = max(min(x, T(1)), T(-1));
-    return within * series<T, 1, Exp<T>::DEGREE_M1>(within);
-}
-
-// The same for any x; eˣ clamped as above.
+// eˣ − 1, accurate near 0; eˣ clamped as above.
 template <class T> ANYSCORE_INLINE T expm1_clamped(T x) {
-    T far = exp_clamped(x) - T(1);
-    return abs(x) < T(1) ? expm1_near(x) : far;
+    T within = max(min(x, T(1)), T(-1));
+    T near = within * series<T, 1, Exp<T>::DEGREE_M1>(within), far = exp_clamped(x) - T(1);
+    return abs(x) < T(1) ? near : far;
 }
 
 }  // namespace anyscore::ANYSCORE_ISA
