@@ -20,11 +20,11 @@ public:
           panels(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), s(arena.take<T>(TILE * TILE)),
           bias(arena.take<T>(TILE)) {}
 
-    void begin(const Call& call, const KeySets<Scorer, T>& sets, Size n, bool gradients) {
+    void begin(const Call& call, const KeySets<Scorer, T>& sets, Size n) {
         bool is_new = weight.read_for(call, n, padded);
         auto of_keys = sets.range(call, n, range, panels);
         panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
-        scorer.begin(weight.finite, is_new, of_keys, gradients);
+        scorer.begin(weight.finite, is_new, of_keys);
     }
 
     void queries(const Call& call, Size n, Size first, int count) {

@@ -34,7 +34,7 @@ public:
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
-        tile.begin(call, sets, n, true);
+        tile.begin(call, sets, n);
         bool few = call.queries <= FEW;  // scores as in the forward, to the last bit
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
@@ -92,7 +92,7 @@ private:
         bool any_odd_output = read_tile(back.d_output, n, first, count, call.value_width, v_padded,
                                         largest_finite<T>(), d_output, odd_output);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
-        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, int(v_padded));
+        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
         bool has_odd = tile.any_odd_query || tile.any_odd_key;
         for (int i = 0; i < count; i++) {
             T *p = tile.s + i * TILE, *d = ds + i * TILE;

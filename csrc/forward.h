@@ -24,7 +24,7 @@ public:
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
         int count = left_of(call.queries, first);
         Spans spans(call, n, first, count);
-        tile.begin(call, sets, n, false);
+        tile.begin(call, sets, n);
         tile.queries(call, n, first, count);
         bool few = call.queries <= FEW;
         if (few)
@@ -127,7 +127,8 @@ template <class Scorer, class T> void weights(const Call& call, const void* lse,
     using Task = TileScores<Scorer, T>;
     threads = threads_for(call, threads);
     Size blocks = tiles_of(call.queries);
-    bool shared = call.problems * blocks > call.key_sets;
+    bool few = call.queries <= FEW;  // scores as in the forward, to the last bit
+    bool shared = !few && call.problems * blocks > call.key_sets;
     KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<Task> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
@@ -137,13 +138,21 @@ template <class Scorer, class T> void weights(const Call& call, const void* lse,
         Spans spans(call, n, first, count);
         T* to = (T*)output + (n * call.queries + first) * call.keys;
         zero(to, count * call.keys);
-        task.begin(call, sets, n, false);
+        task.begin(call, sets, n);
         task.queries(call, n, first, count);
-        task.scorer.queries(task.query, count);
+        if (few)
+            task.scorer.few_queries(task.query, count);
+        else
+            task.scorer.queries(task.query, count);
         for (Size j0 = spans.low / TILE * TILE; j0 < spans.high; j0 += TILE) {
             int keys = left_of(spans.high, j0);
-            task.keys(call, sets, n, j0, keys);
-            task.compute(call, spans, n, first, count, j0, keys);
+            if (few) {
+                task.few_keys(call, n, j0, keys);
+                task.few_compute(call, spans, n, first, count, j0, keys);
+            } else {
+                task.keys(call, sets, n, j0, keys);
+                task.compute(call, spans, n, first, count, j0, keys);
+            }
             for (int i = 0; i < count; i++) {
                 T of_row = ((const T*)lse)[n * call.queries + first + i];
                 Part part(call, spans, n, first, i, j0, keys);

@@ -5,13 +5,14 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// M rows and N vectors of C. A[i, k] stands at a[i · row + k · column]; B is row-major.
+// M rows and N vectors of C; the product is added up before it meets C. A[i, k] stands at
+// a[i · row + k · column]; B is row-major.
 template <class T, int M, int N>
 ANYSCORE_INLINE void gemm_tile(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int depth) {
     constexpr int L = LANES<T>;
     Vector<T> sum[M][N];
     for (int i = 0; i < M; i++)
-        for (int n = 0; n < N; n++) sum[i][n] = load(c + i * ldc + n * L);
+        for (int n = 0; n < N; n++) sum[i][n] = Vector<T>{};
     for (int k = 0; k < depth; k++) {
         Vector<T> right[N];
         for (int n = 0; n < N; n++) right[n] = load(b + k * ldb + n * L);
@@ -19,7 +20,7 @@ ANYSCORE_INLINE void gemm_tile(T* c, Size ldc, const T* a, Size row, Size column
             for (int n = 0; n < N; n++) sum[i][n] += a[i * row + k * column] * right[n];
     }
     for (int i = 0; i < M; i++)
-        for (int n = 0; n < N; n++) store(c + i * ldc + n * L, sum[i][n]);
+        for (int n = 0; n < N; n++) store(c + i * ldc + n * L, load(c + i * ldc + n * L) + sum[i][n]);
 }
 
 template <class T, int N>
@@ -30,9 +31,9 @@ inline void gemm_columns(T* c, Size ldc, const T* a, Size row, Size column, cons
     if (i < rows) gemm_tile<T, 1, N>(c + i * ldc, ldc, a + i * row, row, column, b, ldb, depth);
 }
 
-// `columns` is a multiple of LANES.
+// `columns` is a multiple of LANES, `depth` at most PIECE.
 template <class T>
-inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, int depth) {
+inline void gemm_piece(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, int depth) {
     constexpr int L = LANES<T>, N = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;
     Size n = 0;
     if (rows < 4)  // a row alone needs more vectors to keep the units busy
@@ -40,6 +41,12 @@ inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, 
             gemm_columns<T, 2 * N>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
     for (; n + N * L <= columns; n += N * L) gemm_columns<T, N>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
     for (; n < columns; n += L) gemm_columns<T, 1>(c + n, ldc, a, row, column, b + n, ldb, rows, depth);
+}
+
+template <class T>
+inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, Size depth) {
+    for (Size k = 0; k < depth; k += PIECE)
+        gemm_piece(c, ldc, a + k * column, row, column, b + k * ldb, ldb, rows, columns, left_of(depth, k, PIECE));
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

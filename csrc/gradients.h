@@ -21,11 +21,15 @@ public:
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
         read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, odd);
         Vector<T> sum{};
-        for (Size d = 0; d < padded; d += L) {
-            Vector<T> x[L], y[L];
-            for (int i = 0; i < L; i++) x[i] = load(output + i * padded + d), y[i] = load(d_output + i * padded + d);
-            transpose<T>(x), transpose<T>(y);
-            for (int l = 0; l < L; l++) sum += y[l] * x[l];
+        for (Size from = 0; from < padded; from += PIECE) {
+            Vector<T> part{};
+            for (Size d = from; d < padded && d < from + PIECE; d += L) {
+                Vector<T> x[L], y[L];
+                for (int i = 0; i < L; i++) x[i] = load(output + i * padded + d), y[i] = load(d_output + i * padded + d);
+                transpose<T>(x), transpose<T>(y);
+                for (int l = 0; l < L; l++) part += y[l] * x[l];
+            }
+            sum += part;
         }
         for (int i = 0; i < count; i++) delta[n * call.queries + first + i] = odd[i] ? nan<T>() : sum[i];
     }
@@ -127,7 +131,7 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, in
         Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
         int count = left_of(call.keys, first);
         zero(task.weight, task.padded);
-        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded), false);
+        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded));
         T* to = (T*)packed + set * (call.keys + 1) * call.width;
         if (first == 0) Scorer::Range::pack(sets.numbers(set), call.width, task.padded, to);
         bool odd[TILE];

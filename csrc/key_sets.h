@@ -155,7 +155,7 @@ private:
             Reader& reader = slots.task(slot);
             Size set = index / tiles, j0 = index % tiles * TILE;
             zero(reader.weight, padded);
-            reader.scorer.begin(reader.weight, true, Range(numbers(set), padded), false);
+            reader.scorer.begin(reader.weight, true, Range(numbers(set), padded));
             int count = left_of(call.keys, j0);
             read_keys(call, call.first_problem[set], j0, count, padded, reader.rows, (bool*)odd(set, j0));
             make_panels_of(reader.scorer, reader.rows, count, size, (T*)panel(set, j0));

@@ -38,9 +38,8 @@ public:
         : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
           product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
-    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call. gradients:
-    // whether they are wanted too.
-    void begin(const T* weight, bool, const Range&, bool) { this->weight = weight; }
+    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call.
+    void begin(const T* weight, bool, const Range&) { this->weight = weight; }
 
     // The queries and the keys of a tile; their rows are kept by the caller.
     void keys(const T* rows, int) { key_row = rows; }
@@ -83,9 +82,13 @@ public:
                     sums[j] = Vector<T>{};
                     if (j0 + j >= count) continue;
                     const T* b = keys + (j0 + j) * stride;
-                    for (Size d = 0; d < padded; d += L) {
-                        Vector<T> x = load(a + i * padded + d), y = load(b + d);
-                        sums[j] += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+                    for (Size from = 0; from < padded; from += PIECE * L) {
+                        Vector<T> part{};
+                        for (Size d = from; d < padded && d < from + PIECE * L; d += L) {
+                            Vector<T> x = load(a + i * padded + d), y = load(b + d);
+                            part += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+                        }
+                        sums[j] += part;
                     }
                 }
                 transpose<T>(sums);
@@ -128,20 +131,37 @@ private:
 
     template <int ROWS, int COUNT>
     ANYSCORE_INLINE void score_tile(const T* a, const T* panels, Size stride, T* s) const {
-        Vector<T> sum[ROWS][COUNT];
-        for (int i = 0; i < ROWS; i++)
-            for (int p = 0; p < COUNT; p++) sum[i][p] = Vector<T>{};
-        for (Size d = 0; d < width; d++) {
-            Vector<T> b[COUNT];
-            for (int p = 0; p < COUNT; p++) b[p] = load(panels + p * stride + d * L);
-            for (int i = 0; i < ROWS; i++) {
-                Vector<T> x = fill(a[i * padded + d]);
-                for (int p = 0; p < COUNT; p++)
-                    sum[i][p] += IS_PRODUCT ? x * b[p] : weight[d] * Pair::value(x, b[p]);
-            }
-        }
+        Vector<T> sum[ROWS][COUNT] = {};
+        add_up<8 * PIECE>(a, panels, stride, 0, width, sum);
         for (int i = 0; i < ROWS; i++)
             for (int p = 0; p < COUNT; p++) store(s + i * TILE + p * L, sum[i][p]);
+    }
+
+    // sum += the terms of the features [from, to): `SPAN` of them at a time have a sum of their own, of
+    // sums of PIECE of them.
+    template <int SPAN, int ROWS, int COUNT>
+    ANYSCORE_INLINE void add_up(const T* a, const T* panels, Size stride, Size from, Size to,
+                                Vector<T> (&sum)[ROWS][COUNT]) const {
+        for (; from < to; from += SPAN) {
+            Vector<T> part[ROWS][COUNT] = {};
+            Size end = from + left_of(to, from, SPAN);
+            if constexpr (SPAN > PIECE)
+                add_up<PIECE>(a, panels, stride, from, end, part);
+            else
+                for (Size d = from; d < end; d++) add_feature(a + d, panels + d * L, stride, weight[d], part);
+            for (int i = 0; i < ROWS; i++)
+                for (int p = 0; p < COUNT; p++) sum[i][p] += part[i][p];
+        }
+    }
+
+    template <int ROWS, int COUNT>
+    ANYSCORE_INLINE void add_feature(const T* a, const T* panels, Size stride, T w, Vector<T> (&sum)[ROWS][COUNT]) const {
+        Vector<T> b[COUNT];
+        for (int p = 0; p < COUNT; p++) b[p] = load(panels + p * stride);
+        for (int i = 0; i < ROWS; i++) {
+            Vector<T> x = fill(a[i * padded]);
+            for (int p = 0; p < COUNT; p++) sum[i][p] += IS_PRODUCT ? x * b[p] : w * Pair::value(x, b[p]);
+        }
     }
 
     template <int ROWS>

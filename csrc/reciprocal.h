@@ -58,17 +58,27 @@ public:
 };
 #endif
 
-// Σ 1/x of N terms ≤ CAP, as a fraction: (1/x + 1/y) = (x + y)/(xy).
 template <class V> struct Fraction {
     V above, below;
 };
+template <class V> ANYSCORE_INLINE Fraction<V> operator+(Fraction<V> x, Fraction<V> y) {
+    return {x.above * y.below + y.above * x.below, x.below * y.below};
+}
+
+// Σ 1/x of N terms ≤ CAP: (1/x + 1/y) = (x + y)/(xy).
 template <int N, class V> ANYSCORE_INLINE Fraction<V> sum_of_reciprocals(const V* x) {
-    if constexpr (N == 2) {
+    if constexpr (N == 2)
         return {x[0] + x[1], x[0] * x[1]};
-    } else {
-        auto one = sum_of_reciprocals<N / 2>(x), two = sum_of_reciprocals<N / 2>(x + N / 2);
-        return {one.above * two.below + two.above * one.below, one.below * two.below};
-    }
+    else
+        return sum_of_reciprocals<N / 2>(x) + sum_of_reciprocals<N / 2>(x + N / 2);
+}
+
+// Σ above/below of N fractions.
+template <int N, class V> ANYSCORE_INLINE Fraction<V> sum_of_fractions(const Fraction<V>* x) {
+    if constexpr (N == 1)
+        return x[0];
+    else
+        return sum_of_fractions<N / 2>(x) + sum_of_fractions<N / 2>(x + N / 2);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

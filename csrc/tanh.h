@@ -2,7 +2,10 @@
 //
 //     Σ_d w_d tanh(a_d + b_d) = −2 w_max Σ_d ±(1/x_d − 1/(2 C_d)),   x_d = C_d (1 + e^(2a_d) e^(2b_d)),
 //
-// C_d = w_max/|w_d|, the sign that of w_d. An element costs a multiply-add and half a division.
+// C_d = w_max/|w_d|, the sign that of w_d. An element costs a multiply-add and half a division. Where
+// e^(2b) − 1 is small, with u = e^(2a) (e^(2b) − 1) + (e^(2a) − 1),
+//
+//     Σ_d w_d tanh(a_d + b_d) = w_max Σ_d z_d / (2 ± C_d z_d),   z_d = ±u_d / C_d.
 #pragma once
 
 #include "tanh_rows.h"
@@ -13,9 +16,9 @@ template <class T, class Reciprocal> class Tanh : public TanhRows<T, Reciprocal>
     using V = Vector<T>;
     using Limits = TanhLimits<T>;
     using Rows = TanhRows<T, Reciprocal>;
-    using Rows::forms, Rows::padded, Rows::range, Rows::weight;
+    using Rows::forms, Rows::padded, Rows::range, Rows::weight, Rows::GROUP;
     static constexpr int L = LANES<T>, M = 4;
-    static constexpr int GROUP = 16;  // features whose sum starts at its middle, for accuracy
+    static constexpr int SPAN = 16 * GROUP;  // features whose groups have a sum of their own
     static constexpr int SHARE = Reciprocal::SHARE;
     static constexpr T CAP = Reciprocal::template CAP<T>;
 
@@ -26,14 +29,13 @@ public:
     static constexpr T FACTOR = T(4);
 
     Tanh(Arena& arena, Size width)
-        : Rows(arena, width), width(width), query(arena.take<T>(TILE * padded)), exponent(arena.take<T>(TILE * padded)),
+        : Rows(arena, width), width(width), query(arena.take<T>(2 * TILE * padded)),
           c(arena.take<T>(padded)), c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
           halves(arena.take<T>(width / GROUP + 4)) {}
 
-    void begin(const T* weight, bool is_new, const Range& range, bool gradients) {
+    void begin(const T* weight, bool is_new, const Range& range) {
         bool was_wide = Rows::range.any_wide;
-        Rows::begin(weight, range, gradients);
-        if (!is_new && !was_wide && !range.any_wide) return;
+        if (!Rows::begin(weight, is_new, range) && !was_wide && !range.any_wide) return;
         most = 0;
         for (Size d = 0; d < width; d++) most = max(most, abs(weight[d]));
         for (Size d = 0; d < padded; d++) {
@@ -47,10 +49,16 @@ public:
         Rows::queries(rows, count);
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {
-                V value, power{};
-                score_form(Rows::query + i * padded + d, d, value, power);
-                store(query + i * padded + d, load(c + d) * value);
-                if (forms[d / L] == Rows::WIDE) store(exponent + i * padded + d, power);
+                const T* row = Rows::query + i * padded + d;
+                V value, power{}, by = load(c + d);
+                score_form(row, d, value, power);
+                if (forms[d / L] == Rows::SMALL) {
+                    value = min(load(row), fill(TanhLimits<T>::MAX_SMALL)), power = load(row + TILE * padded);
+                    by = (load(weight + d) < T(0) ? fill(T(-1)) : fill(T(1))) / by;
+                    power *= by;
+                }
+                store(query + i * padded + d, by * value);
+                if (forms[d / L] != Rows::NORMAL) store(query + (TILE + i) * padded + d, power);
             }
     }
 
@@ -60,7 +68,10 @@ public:
     // Few keys of a last panel stay rows: lanes along them would be mostly empty.
     void panel(int first, int count, T* to) const {
         if (are_rows(count)) {
-            for (Size k = 0; k < count * padded; k++) to[k] = Rows::key[first * padded + k];
+            for (Size k = 0; k < count * padded; k++) {
+                const T* of_keys = Rows::key + first * padded + k;
+                to[k] = of_keys[0], to[count * padded + k] = of_keys[TILE * padded];
+            }
             return;
         }
         for (Size d = 0; d < padded; d += L) {
@@ -77,7 +88,7 @@ public:
     void scores(int rows, const T* panels, Size stride, int keys, int all, T* s) const {
         for (int j = 0; j < keys; j += L, panels += stride, s += L) {
             if (are_rows(all - j)) {
-                row_scores(rows, panels, keys - j, s);
+                row_scores(rows, panels, (all - j) * padded, keys - j, s);
                 continue;
             }
             int i = 0;
@@ -91,19 +102,20 @@ private:
     bool are_rows(int left) const { return left <= L / 2 && !range.any_wide; }
 
     // tanh(a + b) is as good as tanh(b + a): each key meets all queries.
-    void row_scores(int rows, const T* keys, int count, T* s) const {
+    void row_scores(int rows, const T* keys, Size plane, int count, T* s) const {
         T of_key[TILE];
         for (int j = 0; j < count; j++) {
-            Rows::few_row(keys + j * padded, Rows::query, padded, rows, of_key);
+            Rows::few_row(keys + j * padded, plane, Rows::query, TILE * padded, padded, rows, of_key);
             for (int i = 0; i < rows; i++) s[i * TILE + j] = of_key[i];
         }
         for (int i = 0; i < rows; i++)
             for (int j = count; j < L; j++) s[i * TILE + j] = 0;
     }
 
-    // e^(2x) of a vector of features as value · 2^power; power is 0 where the feature is not wide.
+    // e^(2x) of a vector of features as value · 2^power, less 1 if they are small; power is 0 where the
+    // feature is not wide.
     ANYSCORE_INLINE void score_form(const T* row, Size d, V& value, V& power) const {
-        value = load(row);
+        value = load(forms[d / L] == Rows::SMALL ? row + TILE * padded : row);
         if (forms[d / L] != Rows::WIDE) return;
         V wide = load(range.wide + d);
         power = load(row + TILE * padded);
@@ -111,16 +123,17 @@ private:
         value = wide > fill(T(0)) ? value : whole, power = wide > fill(T(0)) ? power : V{};
     }
 
-    // Features of weight 0 are left out. The others come in four segments: positive, negative, wide
-    // positive, wide negative; each is made a multiple of SHARE by some whose C is CAP, which adds 1/CAP.
+    // Features of weight 0 are left out. The others come in segments: positive, negative, wide positive,
+    // wide negative; each is made a multiple of SHARE by some whose C is CAP, which adds 1/CAP. The last
+    // are the small ones, whose C has the sign of the weight.
     void sort() {
         Size count = 0, group = 0;
-        for (int segment = 0; segment < 4; segment++) {
+        for (int segment = 0; segment < SMALL_ONES; segment++) {
             first[segment] = count, first_half[segment] = group;
             bool wide = segment >= 2, negative = segment % 2;
             for (Size d = 0; d < width && (!wide || range.any_wide); d++) {
                 bool here = (weight[d] != 0) & ((range.wide[d] > 0) == wide) & ((weight[d] < 0) == negative);
-                c_at[count] = c[d], order[count] = int(d), count += here;
+                c_at[count] = c[d], order[count] = int(d), count += here & (forms[d / L] != Rows::SMALL);
             }
             while ((count - first[segment]) % SHARE) c_at[count] = CAP, order[count] = order[count - 1], count++;
             for (Size p = first[segment]; p < count; p += GROUP) {
@@ -129,30 +142,65 @@ private:
                 halves[group++] = half;
             }
         }
-        first[4] = count;
+        first[SMALL_ONES] = count;
+        for (Size d = 0; d < width; d++) {
+            c_at[count] = weight[d] < 0 ? -c[d] : c[d], order[count] = int(d);
+            count += (weight[d] != 0) & (forms[d / L] == Rows::SMALL);
+        }
+        first[SMALL_ONES + 1] = count;
     }
 
     template <int ROWS> ANYSCORE_INLINE void score_tile(int i, const T* panel, T* s) const {
-        V sums[ROWS];
-        for (int t = 0; t < ROWS; t++) sums[t] = V{};
-        for (int segment = 0; segment < 4; segment++) {
-            Size from = first[segment], count = first[segment + 1] - from;
+        V sums[ROWS] = {};
+        const T* a = query + i * padded;
+        for (int segment = 0; segment <= SMALL_ONES; segment++) {
+            const T factor = segment == SMALL_ONES ? most : segment % 2 ? 2 * most : -2 * most;
             const T* half = halves + first_half[segment];
-            if (count == 0) continue;
-            V parts[ROWS];
-            if (segment < 2)
-                narrow<ROWS>(query + i * padded, padded, panel, order + from, c_at + from, half, count, parts);
-            else
-                wide<ROWS>(i, panel, from, half, count, parts);
-            for (int t = 0; t < ROWS; t++) sums[t] += segment % 2 ? -parts[t] : parts[t];
+            for (Size k = first[segment]; k < first[segment + 1]; k += SPAN, half += SPAN / GROUP) {
+                V parts[ROWS];
+                int count = left_of(first[segment + 1], k, SPAN);
+                if (segment == SMALL_ONES)
+                    small<ROWS>(a, padded, panel, order + k, c_at + k, count, parts);
+                else if (segment < 2)
+                    narrow<ROWS>(a, padded, panel, order + k, c_at + k, half, count, parts);
+                else
+                    wide<ROWS>(a, panel, k, half, count, parts);
+                for (int t = 0; t < ROWS; t++) sums[t] += factor * parts[t];
+            }
         }
-        for (int t = 0; t < ROWS; t++) store(s + t * TILE, -2 * most * sums[t]);
+        for (int t = 0; t < ROWS; t++) store(s + t * TILE, sums[t]);
+    }
+
+    // Σ z/(2 ± C z) over `count` features.
+    template <int ROWS>
+    static __attribute__((noinline)) void small(const T* a, Size padded, const T* panel, const int* order, const T* c,
+                                                int count, V* sums) {
+        V sum[ROWS] = {};
+        int k = 0;
+        for (; k + SHARE <= count; k += SHARE) add_small<ROWS, SHARE>(a, padded, panel, order + k, c + k, sum);
+        for (; k < count; k++) add_small<ROWS, 1>(a, padded, panel, order + k, c + k, sum);
+        for (int t = 0; t < ROWS; t++) sums[t] = sum[t];
+    }
+
+    template <int ROWS, int N>
+    static ANYSCORE_INLINE void add_small(const T* a, Size padded, const T* panel, const int* order, const T* c, V* sum) {
+        const Size plane = TILE * padded;
+        for (int t = 0; t < ROWS; t++) {
+            Fraction<V> terms[N];
+            for (int n = 0; n < N; n++) {
+                Size d = order[n];
+                V z = a[t * padded + d] * load(panel + d * L) + a[t * padded + (plane + d)];
+                terms[n] = {z, z * c[n] + T(2)};
+            }
+            auto all = sum_of_fractions<N>(terms);
+            sum[t] += Reciprocal::ratio(all.above, all.below);
+        }
     }
 
     // Σ 1/x − 1/(2C) over `count` features. A function of its own: it needs all registers.
     template <int ROWS>
     static __attribute__((noinline)) void narrow(const T* a, Size padded, const T* panel, const int* order, const T* c,
-                                                 const T* half, Size count, V* sums) {
+                                                 const T* half, int count, V* sums) {
         V sum[ROWS];
         for (int t = 0; t < ROWS; t++) sum[t] = V{};
         for (; count > 0; count -= GROUP, order += GROUP, c += GROUP, half++) {
@@ -181,22 +229,21 @@ private:
     }
 
     template <int ROWS>
-    __attribute__((noinline)) void wide(int i, const T* panel, Size from, const T* half, Size count, V* sums) const {
+    __attribute__((noinline)) void wide(const T* a, const T* panel, Size from, const T* half, int count, V* sums) const {
         for (int t = 0; t < ROWS; t++) sums[t] = V{};
-        for (Size p = 0; p < count; p += GROUP, half++) {
+        for (int p = 0; p < count; p += GROUP, half++) {
             V part[ROWS];
             for (int t = 0; t < ROWS; t++) part[t] = fill(-*half);
-            for (Size k = p; k < count && k < p + GROUP; k += 2) add_two_wide<ROWS>(i, panel, from + k, part);
+            for (int k = p; k < count && k < p + GROUP; k += 2) add_two_wide<ROWS>(a, panel, from + k, part);
             for (int t = 0; t < ROWS; t++) sums[t] += part[t];
         }
     }
 
-    template <int ROWS> ANYSCORE_INLINE void add_two_wide(int i, const T* panel, Size k, V* part) const {
+    template <int ROWS> ANYSCORE_INLINE void add_two_wide(const T* a, const T* panel, Size k, V* part) const {
         Size one = order[k], two = order[k + 1];
-        const T* exponents = panel + padded * L;
+        const T *exponents = panel + padded * L, *e = a + TILE * padded;
         V b0 = load(panel + one * L), e0 = load(exponents + one * L), c0 = fill(c_at[k]);
         V b1 = load(panel + two * L), e1 = load(exponents + two * L), c1 = fill(c_at[k + 1]);
-        const T *a = query + i * padded, *e = exponent + i * padded;
         for (int t = 0; t < ROWS; t++) {
             V x = times_power_clamped<T>(a[t * padded + one] * b0, e[t * padded + one] + e0) + c0;
             V y = times_power_clamped<T>(a[t * padded + two] * b1, e[t * padded + two] + e1) + c1;
@@ -204,12 +251,13 @@ private:
         }
     }
 
+    static constexpr int SMALL_ONES = 4;  // the number of their segment
     Size width;
-    T *query, *exponent, *c, *c_at;
+    T *query, *c, *c_at;  // query: times C, and exponents; or over ±C, and e^(2a) − 1 too
     int* order;
     T* halves;
     T most = 0;
-    Size first[5] = {}, first_half[4] = {};
+    Size first[SMALL_ONES + 2] = {}, first_half[SMALL_ONES + 1] = {};
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -11,10 +11,11 @@ template <> struct TanhLimits<float> {
     static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
     static constexpr float HUGE_INPUT = 0x1p20f;  // |a|, |b| beyond which exponents lose digits
     static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
+    static constexpr float MAX_SMALL = 0x1p28f;  // on e^(2a) and e^(2b) where b is small: tanh is ±1 from there
 };
 template <> struct TanhLimits<double> {
     static constexpr double C_MAX = 0x1p55, NARROW = 320.0, HUGE_INPUT = 0x1p40;
-    static constexpr double MAX_EXPONENT = 440.0, MIN_EXPONENT = -900.0;
+    static constexpr double MAX_EXPONENT = 440.0, MIN_EXPONENT = -900.0, MAX_SMALL = 0x1p60;
 };
 
 // e^(2x) = mantissa · 2^exponent, for |x| up to HUGE_INPUT.
@@ -60,9 +61,11 @@ template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, 
 template <class T> struct TanhRange {
     const T* centre = nullptr;  // an integer: a + centre and b − centre are worked with
     const T* wide = nullptr;    // 1 where |b − centre| exceeds NARROW, else 0
-    const T* small = nullptr;   // 1 where all |b − centre| ≤ ½, else 0
+    const T* small = nullptr;   // 1 where all |b − centre| ≤ SMALL, of the GROUP features around it too; else 0
     bool any_wide = false;
 
+    static constexpr T SMALL = 1;
+    static constexpr Size GROUP = 16;  // no vector has more lanes: the same features are small in all of them
     static Size size(Size padded) { return 3 * padded; }
 
     TanhRange() = default;
@@ -78,8 +81,9 @@ template <class T> struct TanhRange {
         for (Size d = 0; d < padded; d++) {
             narrow &= most[d] <= TanhLimits<T>::NARROW;
             numbers[d] = numbers[padded + d] = 0;
-            numbers[2 * padded + d] = most[d] <= T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = most[d] <= SMALL ? T(1) : T(0);
         }
+        share(numbers + 2 * padded, padded);
         return narrow;
     }
 
@@ -92,19 +96,33 @@ template <class T> struct TanhRange {
             bool wide = reach > TanhLimits<T>::NARROW;
             numbers[d] = wide ? T(0) : centre;
             numbers[padded + d] = wide ? T(1) : T(0);
-            numbers[2 * padded + d] = reach <= T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = reach <= SMALL ? T(1) : T(0);
         }
+        share(numbers + 2 * padded, padded);
     }
 
-    // As one row of `width` numbers: the centre, and ½ more where the feature is wide.
+    // As one row of `width` numbers: the centre, and ½ more where the feature is wide, ¼ where it is small.
     static void pack(const T* numbers, Size width, Size padded, T* row) {
-        for (Size d = 0; d < width; d++) row[d] = numbers[d] + numbers[padded + d] / 2;
+        for (Size d = 0; d < width; d++) row[d] = numbers[d] + numbers[padded + d] / 2 + numbers[2 * padded + d] / 4;
     }
     static void unpack(const T* row, Size width, Size padded, T* numbers) {
-        for (Size d = 0; d < padded; d++) {
-            T x = d < width ? row[d] : T(0);
-            T whole = (x - T(0.25) + Bits<T>::ROUND) - Bits<T>::ROUND;
-            numbers[d] = whole, numbers[padded + d] = x > whole ? T(1) : T(0), numbers[2 * padded + d] = 0;
+        for (Size d = 0; d < width; d++) {
+            T x = row[d], whole = (x - T(0.25) + Bits<T>::ROUND) - Bits<T>::ROUND;
+            numbers[d] = whole, numbers[padded + d] = x - whole == T(0.5) ? T(1) : T(0);
+            numbers[2 * padded + d] = x - whole == T(0.25) ? T(1) : T(0);
+        }
+        for (Size d = width; d < padded; d++)  // as small as the group that it fills
+            numbers[d] = numbers[padded + d] = 0, numbers[2 * padded + d] = numbers[2 * padded + d - 1];
+    }
+
+private:
+    // What is small in one feature of a group and not in another is not.
+    static void share(T* small, Size padded) {
+        for (Size from = 0; from < padded; from += GROUP) {
+            T all = 1;
+            Size to = from + left_of(padded, from, GROUP);
+            for (Size d = from; d < to; d++) all = min(all, small[d]);
+            for (Size d = from; d < to; d++) small[d] = all;
         }
     }
 };

@@ -13,26 +13,32 @@ template <class T, class Reciprocal> class TanhRows {
 public:
     // How e^(2a) and e^(2b) are kept for a vector of features, in two planes of rows.
     //   NORMAL  as they are
-    //   SMALL   and less 1: all |b| ≤ ½, |a| ≤ 8, centred, and the gradient of w keeps its digits near 0
+    //   SMALL   and less 1: all |b| ≤ 1, centred, and tanh keeps its digits near 0
     //   WIDE    mantissas and exponents
     enum Form { NORMAL, SMALL, WIDE };
 
     TanhRows(Arena& arena, Size width)
         : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)), query_forms(arena.take<Form>(padded / L + 1)),
           query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
-          few_query(arena.take<T>(2 * padded)), middle(arena.take<T>(L)) {}
+          few_query(arena.take<T>(4 * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
 
-    void begin(const T* weight, const TanhRange<T>& range, bool gradients) {
+    // is_new: whether the weight is another than it was. Gives whether that or a form is.
+    bool begin(const T* weight, bool is_new, const TanhRange<T>& range) {
         this->weight = weight, this->range = range;
-        for (int l = 0; l < L; l++) middle[l] = 0;
         for (Size d = 0; d < padded; d += L) {
-            bool wide = false, small = true;
-            for (int l = 0; l < L; l++) {
-                wide |= range.wide[d + l] > 0, small &= range.small[d + l] > 0;
-                middle[l] += weight[d + l] / 2;
-            }
-            forms[d / L] = wide ? WIDE : small && gradients ? SMALL : NORMAL;
+            bool wide = false;
+            for (int l = 0; l < L && range.any_wide; l++) wide |= range.wide[d + l] > 0;
+            Form form = wide ? WIDE : range.small[d] > 0 ? SMALL : NORMAL;
+            is_new |= form != forms[d / L];
+            forms[d / L] = form;
         }
+        for (Size from = 0; is_new && from < padded; from += GROUP * L) {
+            V sum{};
+            for (Size d = from; d < padded && d < from + GROUP * L; d += L)
+                if (forms[d / L] != SMALL) sum += load(weight + d) / 2;
+            store(middle + from / GROUP, sum);
+        }
+        return is_new;
     }
 
     void queries(const T* rows, int count) {
@@ -70,40 +76,55 @@ public:
 
     void few_queries(const T* rows, int count) {
         for (int i = 0; i < count; i++)
-            for (Size d = 0; d < padded; d++) {
-                T x = rows[i * padded + d] + range.centre[d];
-                few_query[i * padded + d] = range.wide[d] > 0 ? x : exp_saturated(2 * x);
+            for (Size d = 0; d < padded; d += L) {
+                T *to = few_query + i * padded + d, *less = to + 2 * padded, x[L];
+                for (int l = 0; l < L; l++) x[l] = rows[i * padded + d + l] + range.centre[d + l];
+                if (forms[d / L] == SMALL)
+                    for (int l = 0; l < L; l++) {
+                        to[l] = min(exp_saturated(2 * x[l]), MAX_SMALL);
+                        less[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
+                    }
+                else
+                    for (int l = 0; l < L; l++) to[l] = range.wide[d + l] > 0 ? x[l] : exp_saturated(2 * x[l]);
             }
     }
 
-    // Rows of keys as few_scores takes them: e^(2b), or b where it is wide.
+    // Rows of keys as few_scores takes them: e^(2b), less 1 where it is small, or b where it is wide.
     const T* few_keys(const T* rows, int count, T* to) const {
         for (int j = 0; j < count; j++)
-            for (Size d = 0; d < padded; d++) {
-                T x = rows[j * padded + d] - range.centre[d];
-                to[j * padded + d] = range.wide[d] > 0 ? x : exp_clamped(2 * x);
+            for (Size d = 0; d < padded; d += L) {
+                T *key = to + j * padded + d, x[L];
+                for (int l = 0; l < L; l++) x[l] = rows[j * padded + d + l] - range.centre[d + l];
+                if (forms[d / L] == SMALL)
+                    for (int l = 0; l < L; l++) key[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
+                else
+                    for (int l = 0; l < L; l++) key[l] = range.wide[d + l] > 0 ? x[l] : exp_clamped(2 * x[l]);
             }
         return to;
     }
 
     void few_scores(int rows, const T* keys, Size stride, int count, T* s) const {
-        for (int i = 0; i < rows; i++) few_row(few_query + i * padded, keys, stride, count, s + i * TILE);
+        for (int i = 0; i < rows; i++) few_row(few_query + i * padded, 2 * padded, keys, 0, stride, count, s + i * TILE);
     }
 
 protected:
+    static constexpr int GROUP = 16;  // features whose sum starts at its middle, for accuracy
+    static constexpr T MAX_SMALL = TanhLimits<T>::MAX_SMALL;
     Size padded;
     Form *forms, *query_forms;
     T *query, *key;  // two planes of TILE rows each
     const T* weight = nullptr;
     TanhRange<T> range{};
 
-    // Scores of one row with `count` others, both as few_queries and few_keys make them.
-    void few_row(const T* one, const T* others, Size stride, int count, T* s) const {
+    // Scores of one row with `count` others, both as few_queries and few_keys make them: what is small
+    // has its e^(2a) − 1 in a plane of its own, `plane` after the row, and its e^(2b) − 1 `small` after
+    // the others.
+    void few_row(const T* one, Size plane, const T* others, Size small, Size stride, int count, T* s) const {
         for (int j0 = 0; j0 < count; j0 += L) {
             V sums[L];
             int n = left_of(count, j0, L), j = 0;
-            for (; j + 4 <= n; j += 4) few_tile<4>(one, others + (j0 + j) * stride, stride, sums + j);
-            for (; j < n; j++) few_tile<1>(one, others + (j0 + j) * stride, stride, sums + j);
+            for (; j + 4 <= n; j += 4) few_tile<4>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
+            for (; j < n; j++) few_tile<1>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < L; j++) sums[j] = V{};
             transpose<T>(sums);
             store(s + j0, T(-2) * sum<L>(sums));
@@ -117,17 +138,15 @@ private:
                 const T *x = rows + i * padded + d, *centre = range.centre + d;
                 T *one = to + i * padded + d, *two = one + TILE * padded, y[L];
                 for (int l = 0; l < L; l++) y[l] = IS_QUERY ? x[l] + centre[l] : x[l] - centre[l];
-                switch ((IS_QUERY ? query_forms : forms)[d / L]) {
-                    case NORMAL:  // a key that is attended is in range
-                        for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
-                        break;
-                    case SMALL:
-                        for (int l = 0; l < L; l++) one[l] = exp_clamped(2 * y[l]);
-                        for (int l = 0; l < L; l++) two[l] = expm1_clamped(2 * y[l]);
-                        break;
-                    case WIDE:
-                        for (int l = 0; l < L; l++) split(y[l], one[l], two[l]);
+                if (forms[d / L] == WIDE) {
+                    for (int l = 0; l < L; l++) split(y[l], one[l], two[l]);
+                    continue;
                 }
+                // a key that is attended is in range
+                for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
+                if (forms[d / L] == SMALL)
+                    for (int l = 0; l < L; l++)
+                        two[l] = min(expm1_clamped(2 * y[l]), MAX_SMALL);
             }
     }
 
@@ -190,28 +209,43 @@ private:
     }
 
     // Σ w (r − ½) over the vectors of features, for KEYS keys at a time.
-    template <int KEYS> ANYSCORE_INLINE void few_tile(const T* a, const T* keys, Size stride, V* sums) const {
-        V sum[KEYS], cap = fill(Divide::CAP<T>);
-        for (int j = 0; j < KEYS; j++) sum[j] = -load(middle);
-        Size d = 0;
-        for (; d + 2 * L <= padded; d += 2 * L) {
-            if (forms[d / L] == WIDE || forms[d / L + 1] == WIDE) {
-                few_single<KEYS>(a, keys, stride, d, sum);
-                few_single<KEYS>(a, keys, stride, d + L, sum);
-                continue;
+    template <int KEYS>
+    ANYSCORE_INLINE void few_tile(const T* a, Size plane, const T* keys, Size small, Size stride, V* sums) const {
+        V sum[KEYS] = {}, cap = fill(Divide::CAP<T>);
+        for (Size from = 0; from < padded; from += GROUP * L) {
+            V part[KEYS];
+            for (int j = 0; j < KEYS; j++) part[j] = -load(middle + from / GROUP);
+            Size d = from, end = from + left_of(padded, from, GROUP * L);
+            for (; d + 2 * L <= end; d += 2 * L) {
+                Form form = forms[d / L];
+                if (form != forms[d / L + 1] || form == WIDE) {
+                    few_single<KEYS>(a, plane, keys, small, stride, d, part);
+                    few_single<KEYS>(a, plane, keys, small, stride, d + L, part);
+                    continue;
+                }
+                if (form == SMALL) {
+                    few_small<KEYS, 2>(a, plane, keys + small, stride, d, part);
+                    continue;
+                }
+                V a0 = load(a + d), a1 = load(a + d + L), w0 = load(weight + d), w1 = load(weight + d + L);
+                for (int j = 0; j < KEYS; j++) {
+                    const T* b = keys + j * stride + d;
+                    V x = min(a0 * load(b) + T(1), cap), y = min(a1 * load(b + L) + T(1), cap);
+                    part[j] += Reciprocal::ratio(w0 * y + w1 * x, x * y);
+                }
             }
-            V a0 = load(a + d), a1 = load(a + d + L), w0 = load(weight + d), w1 = load(weight + d + L);
-            for (int j = 0; j < KEYS; j++) {
-                const T* b = keys + j * stride + d;
-                V x = min(a0 * load(b) + T(1), cap), y = min(a1 * load(b + L) + T(1), cap);
-                sum[j] += Reciprocal::ratio(w0 * y + w1 * x, x * y);
-            }
+            if (d < end) few_single<KEYS>(a, plane, keys, small, stride, d, part);
+            for (int j = 0; j < KEYS; j++) sum[j] += part[j];
         }
-        if (d < padded) few_single<KEYS>(a, keys, stride, d, sum);
         for (int j = 0; j < KEYS; j++) sums[j] = sum[j];
     }
 
-    template <int KEYS> ANYSCORE_INLINE void few_single(const T* a, const T* keys, Size stride, Size d, V* sum) const {
+    template <int KEYS>
+    ANYSCORE_INLINE void few_single(const T* a, Size plane, const T* keys, Size small, Size stride, Size d, V* sum) const {
+        if (forms[d / L] == SMALL) {
+            few_small<KEYS, 1>(a, plane, keys + small, stride, d, sum);
+            return;
+        }
         V w = load(weight + d);
         for (int j = 0; j < KEYS; j++) {
             const T* b = keys + j * stride + d;
@@ -221,6 +255,25 @@ private:
                 for (int l = 0; l < L; l++)
                     power[l] = range.wide[d + l] > 0 ? exp_clamped(2 * (a[d + l] + b[l])) : power[l];
             sum[j] += Reciprocal::ratio(w, load(power) + T(1));
+        }
+    }
+
+    // The same for N small vectors: r − ½ = −½ u/(u + 2) with u = e^(2a + 2b) − 1.
+    template <int KEYS, int N>
+    ANYSCORE_INLINE void few_small(const T* a, Size plane, const T* keys, Size stride, Size d, V* sum) const {
+        V power[N], less[N], half[N];
+        for (int n = 0; n < N; n++) {
+            power[n] = load(a + d + n * L), less[n] = load(a + plane + d + n * L);
+            half[n] = load(weight + d + n * L) / 2;
+        }
+        for (int j = 0; j < KEYS; j++) {
+            Fraction<V> terms[N];
+            for (int n = 0; n < N; n++) {
+                V u = power[n] * load(keys + j * stride + d + n * L) + less[n];
+                terms[n] = {half[n] * u, u + T(2)};
+            }
+            auto all = sum_of_fractions<N>(terms);
+            sum[j] -= Reciprocal::ratio(all.above, all.below);
         }
     }
 
