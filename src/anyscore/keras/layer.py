@@ -11,9 +11,10 @@ import numpy as np
 
 from anyscore.keras.arguments import OURS, Shape, by_our_names, shapes, three, whole
 from anyscore.keras.config import decode, encode, to_numpy
-from anyscore.keras.masks import keras_mask
+from anyscore.keras.masks import Held, keras_mask
 from anyscore.keras.options import Options
 from anyscore.layers import SCORES
+from anyscore.masks import Mask
 from anyscore.ops import load
 from anyscore.score import Init
 
@@ -55,6 +56,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             tensors.pop()
         if given.get(lengths) is not None:  # Keras takes no lists of numbers by position
             given[lengths] = whole(given[lengths])
+        if isinstance(given.get("mask"), Mask):
+            given["mask"] = Held(given["mask"])
         return super().__call__(*tensors, **given)
 
     def build(

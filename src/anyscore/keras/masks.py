@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -10,6 +11,13 @@ import numpy as np
 
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A mask of ours on its way through Keras, which would look inside: masks may be pytrees."""
+
+    mask: Mask
 
 
 def keras_mask(x: Any) -> Any:
@@ -37,7 +45,7 @@ def masks(
             leading dimensions.
         many: the layer splits the tensors into heads, and gives masks without heads their axis.
     """
-    given = shapes(*tensors)
+    given, mask = shapes(*tensors), mask.mask if isinstance(mask, Held) else mask
     of_queries, of_keys, of_values = padding
     if mask is not None and mask is keras_mask(first):  # sent along with the only tensor
         of_queries, mask = mask, None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras_arrays import KEEP, PAIRS, QUERIES, T_Q, B, D, arrays, near, numpy
 
-from anyscore import Causal, attention
-from anyscore.keras import DotProductAttention, MultiHeadAttention, SelfAttention
+from anyscore import Causal, Keys, Lengths, attention
+from anyscore.keras import Attention, DotProductAttention, MultiHeadAttention, SelfAttention
 from samples import normal
 
 
@@ -77,6 +77,20 @@ def test_attention_mask() -> None:
     shapes = [x.shape for x in alone(symbol, return_attention_scores=True)]
     assert shapes == [(None, T_Q, D), (None, T_Q, T_Q)]
     assert output.shape == (B, T_Q, D)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_masks_of_ours_pass_keras_unseen(many: bool) -> None:
+    """In models too, and with lengths that half precision would round."""
+    x = np.ones((1, 3001, 2), "float32")
+    options = {"score": "dot", "dtype": "mixed_float16"}
+    layer = MultiHeadAttention(2, 1, **options) if many else Attention(**options)
+    mask = Lengths(np.array([2999.0])) & Keys(np.ones((1, 3001), bool))
+    output, weights = layer(x[:, :1], x, mask=mask, return_attention_scores=True)
+    assert (numpy(weights)[0, ..., 0, :] > 0).sum() == 2999
+    inputs = keras.Input((None, 2)), keras.Input((None, 2))
+    model = keras.Model(inputs, layer(*inputs, mask=mask))
+    assert np.array_equal(numpy(model([x[:, :1], x])), numpy(output))
 
 
 def test_masks_of_heads() -> None:
