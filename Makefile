@@ -10,7 +10,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
 FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton chapter
 
-.PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare sanitize clean
+.PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare fuzz sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare
@@ -62,6 +62,11 @@ compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny
 	$(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
 	test -s .venv/tiny/report.html
+
+fuzz: .venv/dev  ## random calls against an oracle, for an hour; those that fail are kept in .hypothesis
+	$(BIN)/pytest tests/fuzz --fuzz-minutes=40
+	$(BIN)/pytest tests/fuzz --fuzz-minutes=10 --fuzz-framework=jax
+	$(BIN)/pytest tests/fuzz --fuzz-minutes=10 --fuzz-framework=tensorflow
 
 sanitize: .venv/dev  ## the core under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer
 	.ci/sanitize $(BIN)
