@@ -76,3 +76,23 @@ def unflatten(cls: type, structure: Structure, children: Any) -> Any:
     vars(made).update(zip(names, children, strict=True))
     vars(made).update(others)
     return made
+
+
+def name_of(cls: type) -> str:
+    """The name of a class of `TREES` in what is exported."""
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+def dump(structure: Structure) -> Any:
+    """Make a structure JSON; a class, that of the score of prepared keys, is written by name."""
+    names, others = structure
+    plain = {name: [name_of(x)] if isinstance(x, type) else x for name, x in others}
+    return names, plain
+
+
+def load(dumped: Any) -> Structure:
+    """Make the structure again of what `dump` gave."""
+    names, others = dumped
+    classes = {name_of(cls): cls for cls in TREES}
+    loaded = ((name, classes[x[0]] if isinstance(x, list) else x) for name, x in others.items())
+    return tuple(names), tuple(loaded)

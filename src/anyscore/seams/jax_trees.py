@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from jax import export
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
-from anyscore.trees import Structure, flatten, unflatten
+from anyscore.trees import Structure, dump, flatten, load, name_of, unflatten
 
 
 def register(classes: Iterable[type]) -> None:
-    """Make classes pytrees."""
+    """Make classes pytrees, which exported programs may take."""
     for cls in classes:
         register_pytree_with_keys(cls, _flatten, partial(unflatten, cls))
+        export.register_pytree_node_serialization(
+            cls,
+            serialized_name=name_of(cls),
+            serialize_auxdata=lambda structure: json.dumps(dump(structure)).encode(),
+            deserialize_auxdata=lambda text: load(json.loads(text)),
+        )
 
 
 def _flatten(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from anyscore.trees import Structure, flatten, unflatten
-
-_CLASSES: dict[str, type] = {}
+from anyscore.trees import Structure, dump, flatten, load, name_of, unflatten
 
 
 def _flatten(x: Any) -> tuple[list[Any], Structure]:
@@ -30,30 +28,16 @@ def _flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
     return list(zip(keys, children, strict=True)), structure
 
 
-def _dump(structure: Structure) -> Any:
-    """Make the structure JSON; a class, that of the score of prepared keys, is written by name."""
-    names, others = structure
-    return names, {name: [x.__name__] if isinstance(x, type) else x for name, x in others}
-
-
-def _load(dumped: Any) -> Structure:
-    names, others = dumped
-    loaded = ((name, _CLASSES[x[0]] if isinstance(x, list) else x) for name, x in others.items())
-    return tuple(names), tuple(loaded)
-
-
 def register(classes: Iterable[type]) -> None:
     """Make classes trees, which exported programs and their example arguments may hold."""
     for cls in classes:
-        name = cls.__name__ if cls.__module__.startswith("anyscore.") else cls.__qualname__
-        _CLASSES[name] = cls
         pytree.register_pytree_node(
             cls,
             _flatten,
             partial(_unflatten, cls),
-            serialized_type_name=f"{cls.__module__.partition('.')[0]}.{name}",
-            to_dumpable_context=_dump,
-            from_dumpable_context=_load,
+            serialized_type_name=name_of(cls),
+            to_dumpable_context=dump,
+            from_dumpable_context=load,
             flatten_with_keys_fn=_flatten_with_keys,
         )
     torch.serialization.add_safe_globals([*classes])

@@ -1,4 +1,4 @@
-"""docs/chapter.md, run in each framework; and whether that would notice a mistake in it.
+"""docs/chapter.md and docs/with_other_libraries.md, run; and whether that would notice a mistake.
 
 pytest tests/frameworks/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
@@ -15,6 +15,7 @@ import page
 import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
+OTHERS = CHAPTER.parent / "with_other_libraries.md"
 QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 
@@ -36,6 +37,12 @@ def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
     shown = re.findall(r"!\[.*?\]\((.*?)\)", CHAPTER.read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(x.name for x in tmp_path.iterdir())
     assert all((CHAPTER.parent / name).exists() for name in shown)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
+def test_other_libraries_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
+    done = run(OTHERS, framework, tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_chapter_has_every_example_in_every_framework() -> None:

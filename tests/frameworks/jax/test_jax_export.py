@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from anyscore import Additive, ScaledDot, Score, attention, prepare_keys
+from anyscore import Additive, Causal, Lengths, ScaledDot, Score, attention, prepare_keys
 from samples import normal
 
 QUERY, KEY, VALUE = (jnp.asarray(normal(3, *x)) for x in ((4, 5), (6, 5), (6, 7)))
@@ -28,7 +29,7 @@ def test_value_and_gradients(score: Score, platforms: tuple[str, ...] | None) ->
     assert "anyscore_forward" in jax.jit(call).lower(*args).as_text()
     written = export.export(jax.jit(call), platforms=platforms)(*args).serialize(vjp_order=1)
     read = export.deserialize(written)
-    assert "anyscore" not in str(read.mlir_module())
+    assert "custom_call" not in str(read.mlir_module())
     np.testing.assert_allclose(read.call(*args), call(*args), rtol=1e-12, atol=1e-13)
 
     def gradients(function: object) -> object:
@@ -59,3 +60,20 @@ def test_keys_prepared_by_what_was_exported(shift: float) -> None:
     found = attention(QUERY[:, :1], prepared, VALUE, impl="fused", **call)
     exact = attention(QUERY[:, :1], key, VALUE, impl="reference", **call)
     np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-12)
+
+
+def test_masks_keys_and_scores_are_arguments_of_what_was_exported() -> None:
+    """Their structure is written too, and read again."""
+    x, n = jnp.asarray(normal(2, 5, 4)), jnp.array([5, 3])
+    score = Additive(*(jnp.asarray(normal(*shape)) for shape in ((3, 4), (3, 4), (3,))))
+    given = x, prepare_keys(x, score), score, Causal("end") & Lengths(n)
+
+    @jax.jit
+    def call(x: Any, keys: Any, score: Any, mask: Any) -> Any:
+        return attention(x, keys, x, score=score, mask=mask)
+
+    written = jax.export.export(call)(*given).serialize()
+    found = jax.export.deserialize(written).call(*given)
+    np.testing.assert_allclose(found, call(*given), rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match="structure"):
+        jax.export.deserialize(written).call(*given[:3], Causal("start") & Lengths(n))
