@@ -48,24 +48,25 @@ def tell() -> None:
             import_module(f"anyscore.seams.{name}_trees").register(classes)
 
 
-def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
+def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
     """Take an object of `TREES` apart: its children, and its structure.
 
-    What is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a number.
+    What is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a number,
+    unless `numbers` are children.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
     for name, value in vars(x).items():
-        (children if _is_child(type(x), name, value) else structure)[name] = value
+        (children if _is_child(type(x), name, value, numbers) else structure)[name] = value
     return tuple(children.values()), (tuple(children), tuple(structure.items()))
 
 
-def _is_child(cls: Any, name: str, value: Any) -> bool:
+def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
     shapes = getattr(cls, "shapes", None)
     if value is None or shapes is None:
         return value is not None and name not in cls.static
     if name in shapes:  # a number there may also stand for a child
-        return not (isinstance(value, Real) and shapes[name] == ())
+        return numbers or not (isinstance(value, Real) and shapes[name] == ())
     return framework(value) is not None
 
 

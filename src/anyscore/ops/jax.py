@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.ops import Array, Ops, kept
-from anyscore.ops.jax_primitives import linear
+from anyscore.ops.jax_primitives import Named, linear
 
 _self = cast(Ops, sys.modules[__name__])
 
@@ -167,10 +167,10 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     """A product of `kept`, with its derivatives."""
     product = jax.custom_jvp(partial(value, _self))
 
-    def ahead(told: Any, moved: Any) -> list[Array]:
+    def ahead(told: Any, along: Named) -> list[Array]:
         x, y, keep = told
-        parts = [product(moved["x"], y, keep)] if "x" in moved else []
-        parts += [product(x, moved["y"], keep)] if "y" in moved else []
+        parts = [product(along["x"], y, keep)] if "x" in along else []
+        parts += [product(x, along["y"], keep)] if "y" in along else []
         return [functools.reduce(operator.add, parts)]
 
     def back(told: Any, upstream: list[Array]) -> dict[str, Array]:
@@ -180,8 +180,8 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
 
     def forward(told: Any, tangents: Any) -> tuple[Array, Array]:
         found = product(*told)
-        moved = dict(zip("xy", tangents, strict=False))
-        return found, linear(ahead, back, told, moved, [found])[0]
+        tangents_by_name = dict(zip("xy", tangents, strict=False))
+        return found, linear(ahead, back, told, tangents_by_name, [found])[0]
 
     product.defjvp(forward, symbolic_zeros=True)
     return product

@@ -96,15 +96,15 @@ def _attend_ahead(s: Told, given: Any, tangents: Any) -> tuple[list[Array], list
     factors, others = given
     others = {name: x for name, x in others.items() if name != "packed"}
 
-    def ahead(told: Any, moved: Named) -> list[Array]:
+    def ahead(told: Any, along: Named) -> list[Array]:
         operands = told[0] | told[1]
 
         def run(moving: Named) -> list[Array]:
             found: list[Array] = _defined(s, "forward", operands | moving)
             return found
 
-        moving = {name: operands[name] for name in moved}
-        tangents: list[Array] = jax.jvp(run, (moving,), (moved,))[1]
+        moving = {name: operands[name] for name in along}
+        tangents: list[Array] = jax.jvp(run, (moving,), (along,))[1]
         return tangents
 
     def back(told: Any, upstream: list[Array]) -> Named:

@@ -27,7 +27,7 @@ def register(classes: Iterable[type]) -> None:
 
 
 def _flatten(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
-    """Lists of numbers become arrays: one leaf each."""
-    children, structure = flatten(x)
+    """Numbers are leaves, as everywhere in JAX; lists of them become arrays, one leaf each."""
+    children, structure = flatten(x, numbers=True)
     arrays = [np.asarray(child) if isinstance(child, list) else child for child in children]
     return [*zip(map(GetAttrKey, structure[0]), arrays, strict=True)], structure

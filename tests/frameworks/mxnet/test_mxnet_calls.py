@@ -23,6 +23,7 @@ from anyscore import (
     plan,
     prepare_keys,
 )
+from anyscore.ops import load
 from cases import case
 
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
@@ -249,3 +250,14 @@ def test_importing_anyscore_imports_no_mxnet() -> None:
         [sys.executable, "-W", "ignore", "-c", "import mxnet; " + code], capture_output=True
     )
     assert broken.returncode
+
+
+def test_devices_and_layouts() -> None:
+    xp, x = load("mxnet"), mx.nd.ones((2, 3))
+    for one in (x, mx.np.ones(2), x.as_in_context(mx.cpu(1))):
+        assert xp.device(one) == "cpu"
+    assert xp.device(np.ones(2)) is None
+    assert xp.layout_problem(x) is xp.layout_problem(mx.np.ones(2)) is None
+    for kind in ("csr", "row_sparse"):
+        expected = f'sparse ({kind}): pass x.tostype("default")'
+        assert xp.layout_problem(x.tostype(kind)) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import mxnet as mx
@@ -22,6 +24,7 @@ from anyscore.mxnet import (
     SelfAttention,
     masked_softmax,
 )
+from anyscore.ops import load
 
 
 def options(name: str) -> dict[str, Any]:
@@ -178,3 +181,38 @@ def test_a_number_is_not_learned(kind: str) -> None:
     q, k, v, _ = inputs(kind)
     expected = attention(*(numbers(x) for x in (q, k, v)), score=Gaussian(2.0))
     np.testing.assert_allclose(numbers(layer(q, k, v)), expected, atol=2e-6)
+
+
+def test_copies_leave_the_last_call_behind() -> None:
+    layer = Attention("additive", hidden=6, d_q=D, d_k=D)
+    layer.initialize()
+    size = len(pickle.dumps(layer))
+    layer(mx.nd.ones((50, T_Q, D)), mx.nd.ones((50, T_K, D)))
+    assert len(pickle.dumps(layer)) == size
+    for made in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert made.attention_weights is None
+        pairs = zip(
+            made.numpy_parameters().values(), layer.numpy_parameters().values(), strict=True
+        )
+        assert all(np.array_equal(*pair) for pair in pairs)
+    assert layer.attention_weights is not None
+
+
+@pytest.mark.parametrize("kind", [Attention, MultiHeadAttention, SelfAttention])
+def test_impl(kind: Any) -> None:
+    """A layer that may not choose runs what it was told, or says why it cannot."""
+    x = mx.np.ones((2, T_Q, 8))
+    sizes = {MultiHeadAttention: (8, 2), SelfAttention: (8, 8)}.get(kind, ())
+    given = (x, x) if kind is Attention else (x,)
+
+    def made(impl: str) -> Any:
+        layer = kind(*sizes, score=lambda q, k: xp.matmul(q, xp.transpose(k)), impl=impl)
+        layer.initialize()
+        return layer
+
+    xp = load("mxnet")
+    assert made("reference")(*given).shape == x.shape
+    with pytest.raises(NotImplementedError, match="the score is a callable"):
+        made("fused")(*given)
+    with pytest.raises(ValueError, match="impl must be one of"):
+        made("fast")

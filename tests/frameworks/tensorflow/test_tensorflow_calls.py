@@ -14,7 +14,7 @@ import torch
 from anyscore import Additive, Causal, Keys, Lengths, Score, attention, prepare_keys
 from anyscore.dropout import philox
 from anyscore.functional import plan
-from anyscore.ops import load
+from anyscore.ops import framework, load
 from samples import NAMES, make_score, normal
 
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
@@ -266,3 +266,17 @@ anyscore.attention(x, x, x)
 assert {"torch", "jax", "keras", "mxnet"} & set(sys.modules) == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_layouts() -> None:
+    xp, dense = load("tensorflow"), tf.eye(2)
+    assert xp.device(dense) is None  # TensorFlow moves what an operation needs
+    assert xp.layout_problem(dense) is None
+    assert xp.layout_problem(tf.Variable(dense)) is None
+    for x, advice in (
+        (tf.ragged.constant([[1.0], [2.0, 3.0]]), "x.to_tensor() and valid_lens=x.row_lengths()"),
+        (tf.sparse.eye(2), "tf.sparse.to_dense(x)"),
+        (tf.IndexedSlices(dense, tf.constant([0, 1])), "tf.convert_to_tensor(x)"),
+    ):
+        assert framework(x) == "tensorflow"
+        assert xp.layout_problem(x).endswith(f"pass {advice}")
