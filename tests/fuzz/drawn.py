@@ -71,8 +71,8 @@ class Call:
             given.append(Spec("Lengths", {"n": self.valid_lens}))
         return allowed(given, self.lead, self.query[-2], self.key[-2])
 
-    def problem(self, filled: bool = True) -> Problem:
-        """The call in numbers. filled: whether `fill` stands where nobody attends."""
+    def problem(self) -> Problem:
+        """The call in numbers."""
         rng = np.random.default_rng(self.numbers)
         keep = self.keep
         arrays = {
@@ -97,7 +97,7 @@ class Call:
             flat = arrays[which].reshape(-1)
             if flat.size:
                 flat[rng.integers(flat.size)] = what
-        if filled and self.fill is not None:
+        if self.fill is not None:
             for name, used in used_rows(self, keep).items():
                 arrays[name][~used] = self.fill
         exact = np.longdouble if self.dtype == "float64" else np.float64
