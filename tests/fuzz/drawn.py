@@ -22,6 +22,7 @@ SCALES = {
     "Cosine": "tau", "Gaussian": "sigma", "Laplace": "sigma",
 }  # fmt: skip
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
+DENSE = ("dense", "wider", "read-only")
 WORK = 120_000
 """Elements of a call: pairs of a query and a key, times their widths."""
 
@@ -71,8 +72,8 @@ class Call:
             given.append(Spec("Lengths", {"n": self.valid_lens}))
         return allowed(given, self.lead, self.query[-2], self.key[-2])
 
-    def problem(self, filled: bool = True) -> Problem:
-        """The call in numbers. filled: whether `fill` stands where nobody attends."""
+    def problem(self) -> Problem:
+        """The call in numbers."""
         rng = np.random.default_rng(self.numbers)
         keep = self.keep
         arrays = {
@@ -97,7 +98,7 @@ class Call:
             flat = arrays[which].reshape(-1)
             if flat.size:
                 flat[rng.integers(flat.size)] = what
-        if filled and self.fill is not None:
+        if self.fill is not None:
             for name, used in used_rows(self, keep).items():
                 arrays[name][~used] = self.fill
         exact = np.longdouble if self.dtype == "float64" else np.float64
@@ -248,6 +249,8 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if draw(some) == 0:
         what = draw(st.sampled_from((math.nan, math.inf, -math.inf)))
         poison = draw(st.sampled_from(("query", "key", "value"))), what
+    # NumPy itself adds what is not dense one after another.
+    layouts = st.sampled_from(LAYOUTS if max(d_q, d_k, hidden) < 128 else DENSE)
     fill = draw(st.sampled_from((None, math.nan, math.inf, -math.inf, 1e4)))
     prepared = draw(some) == 0
     if prepared:  # before there is a mask
@@ -261,7 +264,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         data, draw(st.sampled_from(magnitudes)),
         natural if kind in ("Gaussian", "Laplace") else draw(st.sampled_from((1.0, 0.5))),
         fill, poison,
-        tuple(draw(st.sampled_from(LAYOUTS)) for _ in range(3)),  # type: ignore[arg-type]
+        (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
         rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
         draw(st.booleans()), draw(st.booleans()), gradients and draw(st.booleans()),
         draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
