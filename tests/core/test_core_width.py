@@ -104,7 +104,7 @@ def test_masked_keys_beside_small_ones(queries: int) -> None:
 
 
 def test_prepared_keys_say_the_same_whatever_the_instructions() -> None:
-    """Which features are small, and where their centres are; what made them may not be what reads."""
+    """Which features are small, and where their centres are; a reader may not be the maker."""
     call = made("tanh", 100, small=True)
     call.b.flags.writeable = True
     call.b[..., 20] += 3
