@@ -81,15 +81,8 @@ public:
                 for (int j = 0; j < L; j++) {
                     sums[j] = Vector<T>{};
                     if (j0 + j >= count) continue;
-                    const T* b = keys + (j0 + j) * stride;
-                    for (Size from = 0; from < padded; from += PIECE * L) {
-                        Vector<T> part{};
-                        for (Size d = from; d < padded && d < from + PIECE * L; d += L) {
-                            Vector<T> x = load(a + i * padded + d), y = load(b + d);
-                            part += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
-                        }
-                        sums[j] += part;
-                    }
+                    const T *x = a + i * padded, *y = keys + (j0 + j) * stride;
+                    sums[j] = padded > PIECE * L ? by_halves(x, y, 0, padded) : few_sum(x, y, 0, padded);
                 }
                 transpose<T>(sums);
                 store(s + i * TILE + j0, sum<L>(sums));
@@ -123,6 +116,22 @@ public:
     static constexpr T FACTOR = T(1);
 
 private:
+    // Σ of the terms of the features [from, to), in each lane.
+    Vector<T> by_halves(const T* a, const T* b, Size from, Size to) const {
+        if (to - from <= PIECE * L) return few_sum(a, b, from, to);
+        Size middle = from + round_up((to - from) / 2, L);
+        return by_halves(a, b, from, middle) + by_halves(a, b, middle, to);
+    }
+
+    ANYSCORE_INLINE Vector<T> few_sum(const T* a, const T* b, Size from, Size to) const {
+        Vector<T> sum{};
+        for (Size d = from; d < to; d += L) {
+            Vector<T> x = load(a + d), y = load(b + d);
+            sum += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+        }
+        return sum;
+    }
+
     template <int COUNT> void score_rows(int rows, const T* panels, Size stride, T* s) const {
         int i = 0;
         for (; i + M <= rows; i += M) score_tile<M, COUNT>(a + i * padded, panels, stride, s + i * TILE);

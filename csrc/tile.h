@@ -120,9 +120,9 @@ public:
     T score(const Call& call, Size n, Size i, Size j, const T* weight) {
         read_row(call.a, n, i, call.width, a);
         read_row(call.b, n, j, call.width, b);
-        T sum = 0;
-        for (Size d = 0; d < call.width; d++) sum += weight[d] * Literal::value(a[d], b[d]);
-        return sum;
+        double sum = 0;
+        for (Size d = 0; d < call.width; d++) sum += double(weight[d] * Literal::value(a[d], b[d]));
+        return T(sum);
     }
 
     // Adds to da, db and dw as Plain::gradients does.

@@ -30,7 +30,8 @@ class SquaredProduct:
 class ScoreCase:
     """kind: the class. shapes: name → shape of a parameter, those of `spread` positive.
 
-    fixed: the fields that are no tensors. each: whether each head has parameters of its own.
+    fixed: the fields that are no tensors. each: whether each head has parameters of its own. size:
+    that of queries and keys.
     """
 
     kind: str
@@ -39,6 +40,8 @@ class ScoreCase:
     d_q: int = WIDTH
     d_k: int = WIDTH
     each: bool = False
+    d_v: int = WIDTH_VALUE
+    size: float = 1.0
 
     def make(self, rng: np.random.Generator, of_query: Lead, of_key: Lead) -> dict[str, Any]:
         """Parameters of the size that keeps scores near 1."""
@@ -115,6 +118,20 @@ OPTIONS = {
 }
 """Scores with arguments that are seldom given: fewer rows."""
 
+_WIDE: dict[str, Any] = {"d_q": 4096, "d_k": 4096}
+_SMALL: dict[str, Any] = {**_WIDE, "size": 1 / 64}
+
+WIDE = {
+    "scaled_dot_wide": ScoreCase("ScaledDot", {}, {}, **_WIDE),
+    "gaussian_wide": ScoreCase("Gaussian", {}, {"sigma": 64.0}, **_WIDE),
+    "laplace_wide": ScoreCase("Laplace", {}, {"sigma": 64.0}, **_WIDE),
+    "additive_wide": ScoreCase("Additive", {"w_v": (4096,)}, _NONE, **_SMALL),
+    "gatv2_wide": ScoreCase("GATv2", {"w_v": (4096,)}, _NONE, **_SMALL),
+    "scaled_dot_wide_values": ScoreCase("ScaledDot", {}, {}, d_v=4096),
+    "additive_wide_values": ScoreCase("Additive", {"w_v": (WIDTH,)}, _NONE, d_v=4096),
+}
+"""Scores whose sums have 4,096 terms, and stay near 1; too slow for the whole table."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -137,16 +154,16 @@ class Case:
 @cache
 def case(score: str, shape: str, mask: str) -> Case:
     rng = np.random.default_rng([len(score), len(shape), len(mask)])
-    f, s, m = (SCORES | OPTIONS)[score], SHAPES[shape], MASKS[mask]
+    f, s, m = (SCORES | OPTIONS | WIDE)[score], SHAPES[shape], MASKS[mask]
 
-    def normal(lead: Lead, tokens: int, width: int) -> np.ndarray:
-        return rng.standard_normal((*lead, tokens, width)).astype(np.float32)
+    def normal(lead: Lead, tokens: int, width: int, size: float = 1.0) -> np.ndarray:
+        return (size * rng.standard_normal((*lead, tokens, width))).astype(np.float32)
 
     return Case(
         f, s, m,
-        normal(s.query, s.queries, f.d_q),
-        normal(s.key, s.keys, f.d_k),
-        normal(s.value, s.keys, WIDTH_VALUE),
+        normal(s.query, s.queries, f.d_q, f.size),
+        normal(s.key, s.keys, f.d_k, f.size),
+        normal(s.value, s.keys, f.d_v),
         f.make(rng, s.query, s.key),
     )  # fmt: skip
 

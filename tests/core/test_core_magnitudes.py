@@ -27,6 +27,13 @@ def _few_wide(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np
     return a * factor - shift, b * factor + shift
 
 
+def _some_small(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np.ndarray]:
+    """Small features, normal ones, and small ones far from 0; the queries saturate some of each."""
+    factor, shift = np.full(HIDDEN, 1e-2), np.zeros(HIDDEN)
+    factor[16:32], shift[32:] = 1, 1e3
+    return a * np.where(np.arange(HIDDEN) % 5, factor, 20) - shift, b * factor + shift
+
+
 def _few_tokens(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np.ndarray]:
     """One query and one key far from all others."""
     a[:, 4], b[:, 20] = a[:, 4] * 1e4, b[:, 20] * 1e4
@@ -44,6 +51,7 @@ CHANGES: dict[str, Change] = {
     "wide queries": lambda a, b, rng: (a * 1e4, b * 1e-2),
     "wide keys": lambda a, b, rng: (a * 1e-2, b * 1e4),
     "few wide features": _few_wide,
+    "some small features": _some_small,
     "few far tokens": _few_tokens,
     "opposite": lambda a, b, rng: (a * 0.1 + 50, b * 0.1 - 50),
     "constant": lambda a, b, rng: (a * 0 + 50, b * 0 - 50),

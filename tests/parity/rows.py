@@ -1,8 +1,8 @@
 """The rows of the parity table, and the numbers of each, rounded to a dtype and held in float64.
 
 All scores × all masks for heads; all shapes, and all masks where heads are grouped or broadcast,
-for a product and for a sum. What nobody may attend, by a mask, holds NaN: keys, values, and the
-queries that attend nothing.
+for a product and for a sum; sums of 4,096 terms, for many queries and for one. What nobody may
+attend, by a mask, holds NaN: keys, values, and the queries that attend nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 import oracle
-from cases import MASKS, SCORES, SHAPES, Lead, applicable, case
+from cases import MASKS, SCORES, SHAPES, WIDE, Lead, applicable, case
 from table_rows import keep
 
 Row = tuple[str, str, str]
@@ -25,6 +25,7 @@ ROWS: list[Row] = [
     *((score, "heads", mask) for score in SCORES for mask in MASKS),
     *((s, shape, m) for s in BOTH for shape in ("grouped_6_2", "broadcast") for m in MASKS),
     *((s, shape, m) for s in BOTH for shape in SHAPES for m in ("none", "lengths_full", "four")),
+    *((score, shape, "four") for score in WIDE for shape in ("square", "one_query")),
 ]
 ROWS = [row for row in dict.fromkeys(ROWS) if applicable(*row[1:])]
 HALVES = ("float16", "bfloat16")

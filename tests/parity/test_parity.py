@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import MASKS, SCORES
+from cases import MASKS, SCORES, WIDE
 from parity import expected
 from parity.cells import IMPLEMENTATIONS, Cell, measure
 from parity.frameworks import Framework, Torch
@@ -22,6 +22,7 @@ SOME: list[Row] = [
     ("cosine_tensor", "heads", "four"),
     ("gaussian", "heads", "boolean_full"),
     ("scaled_dot", "grouped_6_2", "causal_and_lengths"),
+    *((score, "square", "four") for score in WIDE),
 ]
 ROW = SOME[0]
 

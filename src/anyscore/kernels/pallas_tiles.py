@@ -22,6 +22,9 @@ from anyscore.ops import Array, load
 
 _xp = load("jax")
 
+PIECE = 64
+"""Features that are added up before they meet the sum of the others, which so keeps its digits."""
+
 
 class Tiles:
     """The tiles of a problem. refs: its operands and results by name, (G or 1, own dimensions)."""
@@ -67,7 +70,12 @@ class Tiles:
         if s.pair == PRODUCT:
             total = loop(s.feature_chunks, chunk, zero)
         else:
-            total = loop(s.h, feature, zero)
+
+            def piece(p: Any, total: Array) -> Array:
+                first = p * PIECE
+                return total + loop(lax.min(first + PIECE, np.int32(s.h)), feature, zero, first)
+
+            total = loop(-(-s.h // PIECE), piece, zero)
         total = total * s.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]

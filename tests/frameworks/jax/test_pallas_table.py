@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from pallas_calls import DTYPES, MASKS, PAIRS, Call, check, draw, literal, run, stored
 
+from budget import BAND, EPS, assert_near, error, size
+
 INTERVALS = "none", "lengths", "causal", "window", "interval", "all masked"
 """Masks that are intervals: all of them are one compiled function."""
 SIZES = {"lead": (1, 2), "groups": 2, "queries": 67, "keys": 131, "hidden": 11, "width": 19}
@@ -175,3 +177,28 @@ def test_tanh_near_zero() -> None:
     call.b[:] *= 1e-6
     found, exact = run(call)["d_weight"], literal.run(call, np.float64)["d_weight"]
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("pair", ["leaky_relu", "absolute", "squared"])
+def test_width(pair: str) -> None:
+    """Sums of 2,048 features, with no band for their terms: unit inputs, as layers begin."""
+    rng, width = rng_of(pair, "width"), 2048
+    scale = {"leaky_relu": 1 / math.sqrt(width), "absolute": -1 / math.sqrt(width)}
+    given = {
+        "key_bias": None,
+        "d_lse": None,
+        "dropout": 0.0,
+        "lead": (1,),
+        "queries": 8,
+        "keys": 50,
+    }
+    if pair != "leaky_relu":
+        given["weight"] = None
+    call = draw(
+        rng, pair, "none", "float32", hidden=width, width=8,
+        scale=scale.get(pair, -0.5 / width), **given,
+    )  # fmt: skip
+    exact, plain = literal.run(call, np.float64), literal.run(call, np.float32)
+    for name, x in run(call).items():
+        allowance = 2 * error(plain[name], exact[name]) + BAND * EPS["float32"] * size(exact[name])
+        assert_near(x, exact[name], allowance, name)
