@@ -25,7 +25,7 @@ ROWS: list[Row] = [
     *((score, "heads", mask) for score in SCORES for mask in MASKS),
     *((s, shape, m) for s in BOTH for shape in ("grouped_6_2", "broadcast") for m in MASKS),
     *((s, shape, m) for s in BOTH for shape in SHAPES for m in ("none", "lengths_full", "four")),
-    *((score, shape, "four") for score in OPTIONS for shape in ("heads", "grouped_6_2")),
+    *((score, shape, "four") for score in OPTIONS for shape in ("broadcast", "grouped_6_2")),
     *((score, shape, "four") for score in WIDE for shape in ("square", "one_query")),
 ]
 ROWS = [row for row in dict.fromkeys(ROWS) if applicable(*row[1:])]
