@@ -23,13 +23,11 @@ from anyscore.unread import zero
 class PreparedKeys:
     """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
 
-    key: the keys themselves; nothing: none of them, (0, d_k), None to take them from `key` at each
-    call. score: the class of the score. b, key_bias: their part of its `Factors`. packed: what the
-    fused implementation made of that, None if nothing.
+    key: the keys themselves. score: the class of the score. b, key_bias: their part of its
+    `Factors`. packed: what the fused implementation made of that, None if nothing.
     """
 
     key: Array
-    nothing: Array | None
     score: type[Score]
     b: Array
     key_bias: Array | None
@@ -43,8 +41,7 @@ class PreparedKeys:
                 f"the keys were prepared for the score {self.score.__name__}, got {got}: prepare "
                 "them with prepare_keys(key, score)."
             )
-        nothing = self.key[..., :0, :] if self.nothing is None else self.nothing
-        f = score.lower(xp, query, nothing)
+        f = score.lower(xp, query, self.key[..., :0, :])
         if xp.shape(f.a)[-1] != xp.shape(self.b)[-1]:
             raise ValueError(
                 f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
@@ -55,9 +52,7 @@ class PreparedKeys:
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """These keys with a function applied to what the framework differentiates."""
         bias = None if self.key_bias is None else function(self.key_bias)
-        nothing = None if self.nothing is None else function(self.nothing)
-        key, b = function(self.key), function(self.b)
-        return replace(self, key=key, nothing=nothing, b=b, key_bias=bias)
+        return replace(self, key=function(self.key), b=function(self.b), key_bias=bias)
 
 
 def prepare_keys(
@@ -123,8 +118,7 @@ def prepare_keys(
             _, used = attendable.used(xp, sizes.keys)
             key, _ = zero(xp, key, used, sizes.groups)
         f = score.lower(xp, query, key)
-        nothing = _none_of(xp, key, xp.shape(key)[-1])
-        return PreparedKeys(key, nothing, type(score), f.b, f.key_bias, seam.pack_keys(f))
+        return PreparedKeys(key, type(score), f.b, f.key_bias, seam.pack_keys(f))
 
 
 vars(prepare_keys)["autograph_info__"] = None  # as of `attention`

@@ -31,12 +31,11 @@ def flatten(x: Any) -> tuple[tuple[Any, ...], Structure]:
     """Take an object of `TREES` apart: its children, and its structure.
 
     What is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a number.
-    Of prepared keys `nothing` is left out: it has none of their leading dimensions.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
     for field in fields(x):
-        value = None if field.name == "nothing" else getattr(x, field.name)
+        value = getattr(x, field.name)
         is_number = isinstance(value, Real) and getattr(type(x), "shapes", {}).get(field.name) == ()
         if value is None or is_number or field.name in _STRUCTURE:
             structure[field.name] = value
