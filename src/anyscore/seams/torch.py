@@ -61,10 +61,6 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "its second derivatives raise"
-    if (reason := obstacle()) is not None:
-        return reason
-    if not is_compiling() and is_transforming():
-        return "function transforms do not reach into it"
     if f.a.dtype != task.value.dtype:
         return "the factors are not of the value's dtype"
     if f.a.shape[-1] != task.value.shape[-1]:
@@ -73,7 +69,9 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
         return "there is nothing to compute"
     if f.a.is_cpu and f.a.dtype in (torch.float32, torch.float64) and cpu.problem() is None:
         return "the core is faster"
-    return None
+    if not is_compiling() and is_transforming():
+        return "function transforms do not reach into it"
+    return obstacle()
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:

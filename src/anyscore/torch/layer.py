@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +19,7 @@ class Layer(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn."""
-        for x in chain(args, kwargs.values()):
+        for x in (*args, *kwargs.values()):
             if isinstance(x, Proxy):
                 path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
                 return x.tracer.create_proxy("call_module", path, args, kwargs)
