@@ -28,15 +28,18 @@ class PreparedKeys:
     """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
 
     key: the keys themselves. score: the class of the score. b, key_bias: their part of its
-    `Factors`. packed: what the fused implementation made of that, None if nothing.
+    `Factors`. packed: what the fused implementation made of that, None if nothing. nothing: none of
+    the keys, (0, d_k), made once where it can be.
     """
 
     static: ClassVar[tuple[str, ...]] = ("score",)
+    derived: ClassVar[tuple[str, ...]] = ("nothing",)
     key: Array
     score: type[Score]
     b: Array
     key_bias: Array | None
     packed: Array | None
+    nothing: Array | None = None
 
     def meet(self, xp: Ops, score: Any, query: Array) -> Factors:
         """The factors of these keys and of the query, which is all that is lowered anew."""
@@ -46,7 +49,8 @@ class PreparedKeys:
                 f"the keys were prepared for the score {self.score.__name__}, got {got}: prepare "
                 "them with prepare_keys(key, score)."
             )
-        f = score.lower(xp, query, self.key[..., :0, :])
+        nothing = self.key[..., :0, :] if self.nothing is None else self.nothing
+        f = score.lower(xp, query, nothing)
         if xp.shape(f.a)[-1] != xp.shape(self.b)[-1]:
             raise ValueError(
                 f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
@@ -57,7 +61,9 @@ class PreparedKeys:
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """These keys with a function applied to what the framework differentiates."""
         bias = None if self.key_bias is None else function(self.key_bias)
-        return replace(self, key=function(self.key), b=function(self.b), key_bias=bias)
+        nothing = None if self.nothing is None else function(self.nothing)
+        key, b = function(self.key), function(self.b)
+        return replace(self, key=key, b=b, key_bias=bias, nothing=nothing)
 
 
 def prepare_keys(
@@ -128,7 +134,8 @@ def prepare_keys(
             _, used = attendable.used(xp, sizes.keys)
             key, _ = zero(xp, key, used, sizes.groups)
         f = score.lower(xp, query, key)
-        return PreparedKeys(key, type(score), f.b, f.key_bias, seam.pack_keys(f))
+        nothing = _none_of(xp, key, xp.shape(key)[-1])
+        return PreparedKeys(key, type(score), f.b, f.key_bias, seam.pack_keys(f), nothing)
 
 
 vars(prepare_keys)["autograph_info__"] = None  # as of `attention`

@@ -30,8 +30,8 @@ _untold: dict[str, list[type]] = {"torch": [], "jax": []}
 def tree(cls: T) -> T:
     """Make a class one of `TREES`.
 
-    Its attribute `static` names fields that are never children; of a score, which has `shapes`
-    instead, the children are its tensors.
+    Its attribute `static` names fields that are never children, `derived` those that are left out;
+    of a score, which has `shapes` instead, the children are its tensors.
     """
     TREES.append(cls)
     for waiting in _untold.values():
@@ -57,6 +57,8 @@ def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
     for name, value in vars(x).items():
+        if name in getattr(type(x), "derived", ()):
+            value = None  # made again of the children
         (children if _is_child(type(x), name, value, numbers) else structure)[name] = value
     return tuple(children.values()), (tuple(children), tuple(structure.items()))
 
