@@ -1,7 +1,7 @@
 """Masks, scores and prepared keys as pytrees of JAX: arguments of its transformations.
 
 Nothing here imports JAX. It is told of our classes once it has been imported: when one of their
-objects is made, or when a call first meets its arrays.
+objects is made, or when our files for JAX are loaded.
 """
 
 from __future__ import annotations

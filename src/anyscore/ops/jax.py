@@ -16,8 +16,10 @@ import numpy as np
 
 from anyscore.ops import Array, Ops, kept
 from anyscore.ops.jax_primitives import Named, linear
+from anyscore.pytrees import tell_jax
 
 _self = cast(Ops, sys.modules[__name__])
+tell_jax()
 
 logical_and = jnp.logical_and
 logical_not = jnp.logical_not

@@ -14,14 +14,12 @@ import numpy as np
 from anyscore.factors import TANH, Factors
 from anyscore.kernels import pallas, xla
 from anyscore.ops import DTYPES, Array, load
-from anyscore.pytrees import tell_jax
 from anyscore.routes import Route
 from anyscore.seams import jax_core, jax_pallas
 from anyscore.seams.cpu import obstacle, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("jax")
-tell_jax()
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
