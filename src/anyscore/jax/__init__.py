@@ -18,9 +18,6 @@ from anyscore.jax.attention import (
 )
 from anyscore.jax.layer import Params
 from anyscore.jax.multihead import MultiHeadAttention, SelfAttention
-from anyscore.trees import tell
-
-tell()  # masks and scores are pytrees from here on
 
 __all__ = [
     "AdditiveAttention",

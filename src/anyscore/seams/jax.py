@@ -18,10 +18,8 @@ from anyscore.routes import Route
 from anyscore.seams import jax_core, jax_pallas
 from anyscore.seams.cpu import obstacle, tensors, unpack
 from anyscore.task import Task
-from anyscore.trees import tell
 
 _xp = load("jax")
-tell()
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:

@@ -40,7 +40,8 @@ def test_value_and_gradients(score: Score, platforms: tuple[str, ...] | None) ->
 
 
 def test_batches_of_any_size() -> None:
-    shapes = [(*export.symbolic_shape("n"), *x.shape[1:]) for x in (QUERY, KEY, VALUE)]
+    batch = export.symbolic_shape("n")
+    shapes = [(*batch, *x.shape[1:]) for x in (QUERY, KEY, VALUE)]
     given = [jax.ShapeDtypeStruct(shape, "float64") for shape in shapes]
     exported = export.export(jax.jit(lambda *xs: attention(*xs, score=ADDITIVE)))(*given)
     args = QUERY[:2], KEY[:2], VALUE[:2]
