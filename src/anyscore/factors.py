@@ -63,7 +63,7 @@ def _tanh(xp: Ops, a: Array, b: Array) -> Array:
 
 
 LEAKY_SLOPE = 0.2
-"""Of LeakyReLU in every kernel."""
+"""The slope of LeakyReLU for negative arguments, in every kernel."""
 
 
 def _leaky_relu(xp: Ops, a: Array, b: Array) -> Array:

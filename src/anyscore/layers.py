@@ -44,7 +44,7 @@ PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
 _ARGUMENTS = "hidden", "d_q", "d_k", "dropout", "bias", "heads", "kv_heads", "projected", "impl"
-"""What every layer of a named score takes beside its numbers."""
+"""The arguments of every layer of a named score beside its numbers."""
 
 
 @dataclass(frozen=True)

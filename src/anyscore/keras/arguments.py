@@ -1,4 +1,4 @@
-"""What a layer is called with: by our names or by those of Keras, one by one or in one list."""
+"""The arguments of a call: by our names or by those of Keras, one by one or in one list."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def encode(score: Any) -> Any:
 
 
 def decode(score: Any) -> Any:
-    """What `encode` was given, its tensors as NumPy arrays, or variables if they were trained."""
+    """Make again what `encode` was given, with NumPy arrays for tensors, variables if trained."""
     if not isinstance(score, dict):
         return score
     if "fields" not in score:

@@ -1,4 +1,4 @@
-"""What all layers for Keras share: call, config and parameters, as Keras and as we have them."""
+"""The base of all layers for Keras: call, config and parameters, in Keras's terms and in ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ xp = load(BACKEND)
 
 @dataclass
 class Record:
-    """What Keras does not look inside: a layer's arguments, its shapes, what its last call left."""
+    """A layer's arguments, its shapes, and what its last call left; Keras does not look inside."""
 
     given: dict[str, Any]
     options: Options

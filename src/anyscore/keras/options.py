@@ -1,4 +1,4 @@
-"""What every layer takes besides its sizes: how it computes, and how its parameters start."""
+"""The options of every layer besides its sizes: how it computes, how its parameters start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Options:
         return given
 
     def initializer(self, init: Init, bias: bool) -> Any:
-        """What starts one parameter."""
+        """The initializer of one parameter."""
         if bias and self.bias_initializer is not None:
             return _fresh(self.bias_initializer)
         if init.bound and not bias and self.kernel_initializer is not None:

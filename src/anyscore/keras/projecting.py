@@ -1,4 +1,4 @@
-"""What the layers that project queries, keys and values themselves share."""
+"""The base of the layers that project queries, keys and values themselves."""
 
 from __future__ import annotations
 

@@ -9,10 +9,11 @@ from typing import Any
 import onnxruntime
 import pytest
 import torch
+from exported_layers import MASKS, D, Scores, inputs
 from torch import Tensor, nn
 from torch.export import Dim
 
-from anyscore import Causal, Gaussian, Interval, Keys, Lengths, Window, attention
+from anyscore import Causal, Gaussian, attention
 from anyscore.layers import SCORES
 from anyscore.torch import (
     AdditiveAttention,
@@ -24,7 +25,7 @@ from anyscore.torch import (
 )
 
 B, T_Q, T_K = Dim("B"), Dim("T_q"), Dim("T_k")
-D = 4
+FEW = "trilinear", "laplace", "additive"
 
 
 def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[..., list[Tensor]]:
@@ -45,40 +46,10 @@ def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[
     return run
 
 
-MASKS: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "none": lambda n, keep: None,
-    "lengths": lambda n, keep: Lengths(n),
-    "causal": lambda n, keep: Causal("end") & Lengths(n),
-    "window": lambda n, keep: Window(2, 1, "start") & Interval(n - 3, n),
-    "keys": lambda n, keep: Keys(keep[:, 0]),
-    "boolean": lambda n, keep: keep & Causal(offset=n - 2),
-}
-
-
-class Scores(nn.Module):
-    """An output for each of some scores."""
-
-    def __init__(self, mask: str) -> None:
-        super().__init__()
-        names = SCORES if mask in ("lengths", "causal") else ("trilinear", "laplace", "additive")
-        made = {name: Attention(name, hidden=5, d_q=D, d_k=D) for name in names}
-        self.layers, self.mask = nn.ModuleDict(made), MASKS[mask]
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor, keep: Tensor) -> list[Tensor]:
-        return [layer(q, k, v, mask=self.mask(n, keep)) for layer in self.layers.values()]
-
-
-def inputs(n: list[int], queries: int, keys: int) -> list[Tensor]:
-    shapes = ((len(n), queries, D), (len(n), keys, D), (len(n), keys, 3))
-    keep = torch.rand(len(n), queries, keys) > 0.4
-    keep[0, 0] = False  # a query, or as `Keys` a sequence, that may attend to nothing
-    return [*(torch.randn(shape) for shape in shapes), torch.tensor(n), keep]
-
-
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_score(mask: str) -> None:
     """With empty rows, and NaN where nothing attends; for other sizes than those of the export."""
-    model = Scores(mask)
+    model = Scores(mask, SCORES if mask in ("lengths", "causal") else FEW)
     dynamic = {0: B, 1: T_Q}, {0: B, 1: T_K}, {0: B, 1: T_K}, {0: B}, {0: B, 1: T_Q, 2: T_K}
     run = exported(model, tuple(inputs([0, 4], 3, 7)), dynamic)
     for xs in inputs([4, 0], 3, 7), inputs([9, 0, 5], 5, 11):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from exported_layers import MASKS, D, Scores, inputs
 from torch import Tensor, nn
 from torch.func import functionalize, grad, vmap
 
 import anyscore
-from anyscore import Additive, Causal, Interval, Keys, Lengths, ScaledDot, Window, attention, plan
+from anyscore import Additive, Causal, Lengths, ScaledDot, attention, plan
 from anyscore.kernels import cpu
-from anyscore.layers import SCORES
 from anyscore.torch import (
     AdditiveAttention,
     Attention,
@@ -26,7 +26,6 @@ from anyscore.torch import (
     SelfAttention,
 )
 
-D = 4
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "Attention": lambda: Attention("gatv2", hidden=5, d_q=D, d_k=D),
     "MultiHeadAttention": lambda: MultiHeadAttention(D, 2, kv_heads=1, score="additive"),
@@ -34,32 +33,6 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "DotProductAttention": lambda: DotProductAttention(),
     "MLPAttention": lambda: MLPAttention(5),
 }
-MASKS: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "none": lambda n, keep: None,
-    "lengths": lambda n, keep: Lengths(n),
-    "causal": lambda n, keep: Causal("end") & Lengths(n),
-    "window": lambda n, keep: Window(2, 1, "start") & Interval(n - 3, n),
-    "keys": lambda n, keep: Keys(keep[:, 0]),
-    "boolean": lambda n, keep: keep & Causal(offset=n - 2),
-}
-
-
-class Scores(nn.Module):
-    """An output for each score."""
-
-    def __init__(self, mask: str) -> None:
-        super().__init__()
-        made = {name: Attention(name, hidden=5, d_q=D, d_k=D) for name in SCORES}
-        self.layers, self.mask = nn.ModuleDict(made), MASKS[mask]
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor, keep: Tensor) -> Any:
-        return tuple(layer(q, k, v, mask=self.mask(n, keep)) for layer in self.layers.values())
-
-
-def inputs(n: list[int], queries: int, keys: int) -> list[Tensor]:
-    shapes = ((len(n), queries, D), (len(n), keys, D), (len(n), keys, 3))
-    keep = torch.rand(len(n), queries, keys) > 0.4
-    return [*(torch.randn(shape) for shape in shapes), torch.tensor(n), keep]
 
 
 @pytest.mark.parametrize("mask", MASKS)
