@@ -148,12 +148,13 @@ private:
             count += (weight[d] != 0) & (forms[d / L] == Rows::SMALL);
         }
         first[SMALL_ONES + 1] = count;
+        for (segments = SMALL_ONES + 1; segments > 0 && first[segments - 1] == count;) segments--;
     }
 
     template <int ROWS> ANYSCORE_INLINE void score_tile(int i, const T* panel, T* s) const {
         V sums[ROWS] = {};
         const T* a = query + i * padded;
-        for (int segment = 0; segment <= SMALL_ONES; segment++) {
+        for (int segment = 0; segment < segments; segment++) {
             const T factor = segment == SMALL_ONES ? most : segment % 2 ? 2 * most : -2 * most;
             const T* half = halves + first_half[segment];
             for (Size k = first[segment]; k < first[segment + 1]; k += SPAN, half += SPAN / GROUP) {
@@ -257,6 +258,7 @@ private:
     int* order;
     T* halves;
     T most = 0;
+    int segments = 0;  // up to the last that has any
     Size first[SMALL_ONES + 2] = {}, first_half[SMALL_ONES + 1] = {};
 };
 

@@ -29,7 +29,7 @@ public:
             bool wide = false;
             for (int l = 0; l < L && range.any_wide; l++) wide |= range.wide[d + l] > 0;
             Form form = wide ? WIDE : range.small[d] > 0 ? SMALL : NORMAL;
-            is_new |= form != forms[d / L];
+            is_new = is_new || form != forms[d / L];
             forms[d / L] = form;
         }
         for (Size from = 0; is_new && from < padded; from += GROUP * L) {
