@@ -22,6 +22,7 @@ from anyscore import (
     Window,
     attention,
     plan,
+    score_checks,
 )
 from wrong_calls import NAMING, TABLE, call, right, z
 
@@ -128,3 +129,17 @@ def test_errors_come_before_any_work() -> None:
             call("torch", {"score": called.append, "dropout": 0.5, **change})
     assert not called
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_checks_that_another_thread_forgets_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passed is looked up once: between two looks it may be gone."""
+
+    class Forgetting(dict):
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self.clear()
+            return found
+
+    monkeypatch.setattr(score_checks, "_passed", Forgetting())
+    for _ in range(3):
+        assert call("torch", {}).shape == (2, 3, 11)

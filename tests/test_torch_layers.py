@@ -22,7 +22,13 @@ from anyscore import (
     attention,
 )
 from anyscore.layers import SCORES
-from anyscore.torch import AdditiveAttention, Attention, DotProductAttention
+from anyscore.torch import (
+    AdditiveAttention,
+    Attention,
+    DotProductAttention,
+    MultiHeadAttention,
+    SelfAttention,
+)
 
 D, HIDDEN, T_Q, T_K, D_V = 5, 3, 2, 7, 11
 BY_NAME = pytest.mark.parametrize("name", SCORES)
@@ -295,3 +301,25 @@ def test_a_score_class_is_as_good_as_its_name() -> None:
     q, k, v = inputs()
     torch.testing.assert_close(Attention(ScaledDot)(q, k, v), attention(q, k, v))
     assert Attention(Additive, hidden=HIDDEN)(q, k, v).shape == (2, T_Q, D_V)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: Attention(lambda q, k: q @ k.mT, **options),
+        lambda **options: MultiHeadAttention(D, 1, score=lambda q, k: q @ k.mT, **options),
+        lambda **options: SelfAttention(D, D, score=lambda q, k: q @ k.mT, **options),
+    ],
+)
+def test_a_layer_takes_an_implementation(make: Any) -> None:
+    """A callable has no fused one: asked for by name, it is refused; the others are the same."""
+    x = torch.randn(2, T_K, D)
+    layer = make(impl="fused")
+    inputs = (x,) * (1 if isinstance(layer, SelfAttention) else 3)
+    with pytest.raises(NotImplementedError, match=r"impl=.fused. cannot run: .*callable"):
+        layer(*inputs)
+    reference = make(impl="reference")
+    reference.load_state_dict(layer.state_dict())
+    auto = make()
+    auto.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(reference(*inputs), auto(*inputs))

@@ -14,7 +14,7 @@ from torch import nn
 
 from anyscore import Additive, Gaussian, ScaledDot, Score, attention
 from anyscore.layers import SCORES
-from anyscore.torch import AdditiveAttention, Attention, SelfAttention
+from anyscore.torch import AdditiveAttention, Attention, MultiHeadAttention, SelfAttention
 from test_torch_layers import BY_NAME, D_V, HIDDEN, T_K, T_Q, D, inputs, make, score_of, shapes
 
 
@@ -234,6 +234,17 @@ def test_recorded_in_inference_mode() -> None:
         layer(q, k, v)
     assert layer.attention_weights.shape == (2, T_Q, T_K)
     copy.deepcopy(layer).train()(q, k, v).sum().backward()
+
+
+@COPIES
+def test_copies_leave_the_last_batch_behind(copied: Copy) -> None:
+    x = torch.randn(8, 200, 4)
+    for layer in (AdditiveAttention(8, query_size=4, key_size=4), MultiHeadAttention(4, 2)):
+        before = len(pickle.dumps(layer))
+        layer(x, x, x)
+        assert layer.attention_weights is not None
+        assert len(pickle.dumps(layer)) == before
+        assert copied(layer).attention_weights is None
 
 
 # As any module
