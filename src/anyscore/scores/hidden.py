@@ -116,11 +116,10 @@ class GATv2(Score):
         if isinstance(slope, Real) and slope == LEAKY_SLOPE:
             return f
         # LeakyReLU of this slope, at x, is m · LeakyReLU(x) + n · LeakyReLU(−x) of the kernels'.
-        slope = number(xp, slope, query)
+        if not isinstance(slope, Real):
+            slope = xp.reshape(number(xp, slope, query), (*xp.shape(slope), 1))
         n = (LEAKY_SLOPE - slope) / (1 - LEAKY_SLOPE**2)
         m = 1 + LEAKY_SLOPE * n
-        if not isinstance(slope, Real):
-            m, n = m[..., None], n[..., None]
         w = number(xp, self.w_v, query)
         return replace(f, a=_twice(xp, a, -a), b=_twice(xp, b, -b), weight=_twice(xp, m * w, n * w))
 
