@@ -83,7 +83,6 @@ def test_small_arguments_in_float64() -> None:
     check_strictly(made("tanh", 4096, small=True, dtype="float64"))
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize("queries", [1, 8])
 @pytest.mark.parametrize("value_width", [1024, 4096])
 @pytest.mark.parametrize("pair", PAIRS)
