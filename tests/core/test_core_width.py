@@ -71,6 +71,7 @@ def test_dtypes(pair: str, dtype: str) -> None:
         check_strictly(made(pair, 4096, queries=queries, dtype=dtype))
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("queries", [1, 8])
 @pytest.mark.parametrize("width", [128, 509, 4096])
@@ -91,6 +92,7 @@ def test_value_widths(pair: str, value_width: int, queries: int) -> None:
     check_strictly(made(pair, 8, value_width, queries=queries, d_output=d_output))
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("queries", [1, 8])
 def test_masked_keys_beside_small_ones(queries: int) -> None:
     """What is masked has no part in the gradient of the weight, however large it is."""
