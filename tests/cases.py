@@ -112,9 +112,7 @@ OPTIONS = {
     "concat_scale": ScoreCase("Concat", {**_CONCAT, "scale": ()}, {}, d_k=WIDTH_KEY),
     "gatv2_relu": ScoreCase("GATv2", _additive(), {"negative_slope": 0}, d_k=WIDTH_KEY),
     "gatv2_slope": ScoreCase("GATv2", {"w_v": (WIDTH,)}, {**_NONE, "negative_slope": 0.75}),
-    "gatv2_slope_each": ScoreCase(
-        "GATv2", _additive(negative_slope=()), {}, d_k=WIDTH_KEY, each=True
-    ),
+    "gatv2_slope_tensor": ScoreCase("GATv2", _additive(negative_slope=()), {}, d_k=WIDTH_KEY),
 }
 """Scores with arguments that are seldom given: fewer rows."""
 

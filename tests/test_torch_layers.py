@@ -14,6 +14,7 @@ from anyscore import (
     Causal,
     Cosine,
     Dot,
+    GATv2,
     Gaussian,
     Laplace,
     Lengths,
@@ -323,3 +324,33 @@ def test_a_layer_takes_an_implementation(make: Any) -> None:
     auto = make()
     auto.load_state_dict(layer.state_dict())
     torch.testing.assert_close(reference(*inputs), auto(*inputs))
+
+
+def test_slopes_of_each_head() -> None:
+    """As many key heads as slopes, or one; fewer would need a bias of keys for each query head."""
+    q, k = torch.randn(2, 4, 3, D), torch.randn(2, 4, 7, D)
+    w, slope = torch.randn(4, D), torch.tensor([0.0, 0.2, 0.5, 1.5])
+    for keys in (k, k[:, :1]):
+        x = q[..., :, None, :] + keys[..., None, :, :]
+        x = torch.where(x > 0, x, slope[:, None, None, None] * x)
+        s = torch.einsum("bhijd,hd->bhij", x, w)
+        out = attention(q, keys, keys, score=GATv2(None, None, w, slope))
+        torch.testing.assert_close(out, torch.softmax(s, -1) @ keys)
+    with pytest.raises(ValueError, match="of 4 heads, expected as many key heads or 1, got 2"):
+        attention(q, k[:, :2], k[:, :2], score=GATv2(None, None, w, 0.5))
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.75])
+def test_the_slope_at_0_is_that_of_negative_arguments(slope: float) -> None:
+    """As of PyTorch's LeakyReLU: tokens of zeros are no accident."""
+    q, k, v = torch.zeros(1, D), torch.zeros(3, D), torch.randn(3, 2)
+    w, found = torch.randn(D), []
+    for score in (
+        GATv2(None, None, w, slope),
+        lambda q, k: nn.functional.leaky_relu(q[:, None] + k, slope) @ w,
+    ):
+        inputs = [x.clone().requires_grad_() for x in (q, k)]
+        attention(*inputs, v, score=score)[..., 0].sum().backward()
+        found.append([x.grad for x in inputs])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y)

@@ -87,7 +87,7 @@ class Concat(Score):
 class GATv2(Score):
     """s = w_vᵀ LeakyReLU(W_q q + W_k k), with a slope for negative arguments of 0.2 unless given.
 
-    Shapes and initialisation as `Additive`. Another slope takes two features for one.
+    Shapes and initialisation as `Additive`.
     Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
     """
 
@@ -115,19 +115,20 @@ class GATv2(Score):
         slope = self.negative_slope
         if isinstance(slope, Real) and slope == LEAKY_SLOPE:
             return f
-        # LeakyReLU of this slope, at x, is m · LeakyReLU(x) + n · LeakyReLU(−x) of the kernels'.
+        # LeakyReLU of this slope is r · LeakyReLU of the kernels' slope + (1 − r) · identity.
         if not isinstance(slope, Real):
             slope = xp.reshape(number(xp, slope, query), (*xp.shape(slope), 1))
-        n = (LEAKY_SLOPE - slope) / (1 - LEAKY_SLOPE**2)
-        m = 1 + LEAKY_SLOPE * n
         w = number(xp, self.w_v, query)
-        return replace(f, a=_twice(xp, a, -a), b=_twice(xp, b, -b), weight=_twice(xp, m * w, n * w))
-
-
-def _twice(xp: Ops, x: Array, y: Array) -> Array:
-    """The features of x and of y, (..., h) each, in turns: (..., 2h)."""
-    *lead, width = xp.shape(x)
-    return xp.reshape(xp.stack([x, y], axis=-1), (*lead, 2 * width))
+        weight = (1 - slope) / (1 - LEAKY_SLOPE) * w
+        rest = (w - weight)[..., None]
+        of_keys, own = xp.shape(b)[-3:-2], xp.shape(rest)[-3:-2]
+        if 1 not in (*of_keys, *own) and of_keys and own and of_keys != own:
+            raise ValueError(
+                f"GATv2 with a slope other than {LEAKY_SLOPE} has w_v or slopes of {own[0]} heads, "
+                f"expected as many key heads or 1, got {of_keys[0]}: share w_v and the slope."
+            )
+        query_bias, key_bias = (xp.matmul(number(xp, x, query), rest)[..., 0] for x in (a, b))
+        return replace(f, weight=weight, query_bias=query_bias, key_bias=key_bias)
 
 
 def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:

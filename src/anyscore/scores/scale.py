@@ -21,6 +21,6 @@ def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
         return replace(f, scale=float(scale))
     weight = xp.reshape(scale, (*xp.shape(scale), 1))
     if f.weight is not None:
-        return replace(f, weight=weight * f.weight)
+        return replace(f, weight=weight * number(xp, f.weight, f.a))
     shape = (*xp.shape(scale), xp.shape(f.a)[-1])
     return replace(f, weight=xp.broadcast_to(weight, shape))
