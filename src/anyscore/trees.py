@@ -42,7 +42,7 @@ def tree(cls: T) -> T:
 def tell() -> None:
     """Tell the frameworks that have been imported what they have not been told."""
     for name, waiting in _untold.items():
-        if waiting and name in sys.modules:
+        if waiting and sys.modules.get(name) is not None:
             classes = waiting[:]
             waiting.clear()
             import_module(f"anyscore.seams.{name}_trees").register(classes)

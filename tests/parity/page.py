@@ -18,6 +18,7 @@ DETAILED = ("float32", "bfloat16")
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 NAMES |= {"mxnet": "MXNet"}
 
+TITLE = "# The parity table"
 INTRODUCTION = """\
 # The parity table
 
@@ -66,8 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="what parity.run wrote")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--title", default=TITLE, help="of a page of some rows, see parity.run")
     given = parser.parse_args()
     page = render([json.loads(path.read_text(encoding="utf-8")) for path in given.files])
+    page = page.replace(TITLE, given.title, 1)
     beside = given.out.with_suffix(".part")
     beside.write_text(page, encoding="utf-8")
     os.replace(beside, given.out)
