@@ -21,7 +21,7 @@ import oracle
 from anyscore import Cosine, Dot, Gaussian, Laplace, ScaledDot, Score, attention
 from anyscore.functional import plan
 from budget import EPS, assert_near, dtype_of, size
-from cases import SCORES, case
+from cases import OPTIONS, SCORES, case
 from oracle_gradients import gradients
 
 HALVES = ["torch.float16", "torch.bfloat16", "numpy.float16"]
@@ -58,7 +58,7 @@ def allowance(score: str, what: str, half: str, exact: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", [*SCORES, *OPTIONS])
 def test_values(score: str, half: str) -> None:
     to = maker(half)
     for shape, mask in ROWS:

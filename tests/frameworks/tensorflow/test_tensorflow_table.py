@@ -17,7 +17,7 @@ import plain
 from anyscore import Score, attention
 from anyscore.functional import plan
 from budget import assert_gradients_within_budget, assert_within_budget
-from cases import SCORES, case
+from cases import OPTIONS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms
 from table_rows import PER_SHAPE, exact, keep, masks_of
 
@@ -29,7 +29,7 @@ def build(score: str, parameters: dict[str, Any], to: Any) -> Any:
     """The score of the package, or the callable of the table in TensorFlow's words."""
     if score == "callable":
         return lambda query, key: tf.matmul(query, key, transpose_b=True) ** 2 / 20
-    return SCORES[score].build(parameters, to)
+    return (SCORES | OPTIONS)[score].build(parameters, to)
 
 
 def check(row: Row, dtype: str, impl: str) -> None:
