@@ -132,3 +132,14 @@ def test_a_hidden_width_that_is_that_of_the_heads() -> None:
     layer = Attention("additive", projected=True, hidden=8)
     with pytest.raises(ValueError, match="hidden=8, but Additive meets queries and keys"):
         layer(x, x)
+
+
+@pytest.mark.parametrize("layer", [Attention(), MultiHeadAttention(4, 2)])
+def test_arrays_of_another_framework(layer: Any) -> None:
+    x, y = torch.randn(2, 3, 4), torch.randn(2, 3, 4).numpy()
+    with pytest.raises(TypeError, match="queries is a ndarray, expected a PyTorch tensor"):
+        layer(y, y, y)
+    with pytest.raises(TypeError, match="queries is a PyTorch tensor but keys is a NumPy tensor"):
+        layer(x, y, y)
+    with pytest.raises(TypeError, match="queries is a list, expected a tensor of one of"):
+        layer([1.0], x, x)

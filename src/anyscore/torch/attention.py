@@ -18,7 +18,7 @@ from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.seams.torch_modes import is_transformed
 from anyscore.task import Task, combine, lower
-from anyscore.torch.layer import Layer
+from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
@@ -127,7 +127,7 @@ class Attention(Layer):
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        find_framework(queries=queries, keys=tensor, values=values)
+        check_inputs(queries, tensor, values)
         if self._met is None:
             self._first(queries, tensor, values, mask, valid_lens)
         score = self._score(queries)

@@ -11,7 +11,17 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
 
+from anyscore.checks import find_framework
 from anyscore.seams import torch as _operators_of_exported_programs  # noqa: F401
+
+
+def check_inputs(queries: Any, keys: Any, values: Any) -> None:
+    """Queries, keys and values must be tensors of PyTorch.
+
+    Raises TypeError: if not.
+    """
+    if find_framework(queries=queries, keys=keys, values=values) != "torch":
+        raise TypeError(f"queries is a {type(queries).__name__}, expected a PyTorch tensor.")
 
 
 class Layer(nn.Module):

@@ -13,7 +13,7 @@ from anyscore.layers import AnyScore, is_named
 from anyscore.old_names import rename_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
-from anyscore.torch.layer import Layer
+from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.native import NOT_FUSED, native_mask
 
 _xp = load("torch")
@@ -176,6 +176,7 @@ class MultiHeadAttention(_Projecting):
             raise ValueError("prepared keys are projected already: pass values beside them.")
         values = cast(Tensor, keys) if values is None else values
         tensors = [queries, keys, values]
+        check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
         unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
         q, k, v = (self._batched(x, unbatched) for x in tensors)
         native = native_mask(self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal)
