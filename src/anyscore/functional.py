@@ -141,8 +141,8 @@ def attend(
         _, route, task = _choose(xp, seam, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
             dropout_seed = seam.draw_seed(task.value)
-        elif isinstance(dropout_seed, Integral):  # of NumPy perhaps, beyond what int64 holds
-            dropout_seed = int(dropout_seed)
+        elif dropout_seed is not None and isinstance(dropout_seed, Integral):
+            dropout_seed = int(dropout_seed)  # of NumPy perhaps, beyond what int64 holds
         if route is None:
             left = None
             output, attended, lse = definition.run(xp, task, dropout, dropout_seed)

@@ -50,7 +50,7 @@ def _look(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
         elif isinstance(x, Projection):
             look.append((Projection, shape, x.dtype))
         else:
-            look.append((type(x), shape, x.dtype, xp.device(x), xp.layout_problem(x)))
+            look.append((type(x), shape, x.dtype, xp.place(x)))
     return tuple(look)
 
 

@@ -43,6 +43,9 @@ class Ops(Protocol):
     def device(self, x: Array) -> Any:
         """Where x lies, as the framework names it; None where x fits any place."""
 
+    def place(self, x: Array) -> Any:
+        """All that `device` and `layout_problem` depend on beside the type of x; can be hashed."""
+
     def layout_problem(self, x: Array) -> str | None:
         """What x is instead of a plain dense array, and what to pass; None if x is one."""
 

@@ -81,6 +81,10 @@ def device(x: Array) -> str | None:
     return ", ".join(sorted(map(str, x.devices())))
 
 
+def place(x: Array) -> Any:
+    return device(x), layout_problem(x)
+
+
 def layout_problem(x: Array) -> str | None:
     if isinstance(x, jax.Array | np.ndarray):
         return None

@@ -72,6 +72,10 @@ def device(x: Array) -> str | None:
     return "cpu" if kind.startswith("cpu") else str(x.ctx)  # one memory, by whatever name
 
 
+def place(x: Array) -> Any:
+    return device(x), layout_problem(x)
+
+
 def layout_problem(x: Array) -> str | None:
     kind = getattr(x, "stype", "default")
     return None if kind == "default" else f'sparse ({kind}): pass x.tostype("default")'

@@ -59,6 +59,10 @@ def device(x: Array) -> Any:
     return None
 
 
+def place(x: Array) -> Any:
+    return None
+
+
 def layout_problem(x: Array) -> str | None:
     if isinstance(x, np.ma.MaskedArray):
         return "a masked array, whose mask is True where Keys(keep) is False: pass x.data"

@@ -83,6 +83,10 @@ def device(x: Array) -> str | None:
     return None  # TensorFlow moves tensors to where an operation runs
 
 
+def place(x: Array) -> Any:
+    return device(x), layout_problem(x)
+
+
 def layout_problem(x: Array) -> str | None:
     if isinstance(x, tf.RaggedTensor):
         return "ragged: pass x.to_tensor() and valid_lens=x.row_lengths()"

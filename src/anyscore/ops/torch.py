@@ -57,6 +57,10 @@ def device(x: Tensor) -> Any:
     return x.device
 
 
+def place(x: Tensor) -> Any:
+    return x.device, x.layout, x.is_nested
+
+
 def layout_problem(x: Tensor) -> str | None:
     if x.is_nested:
         return (
