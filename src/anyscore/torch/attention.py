@@ -203,10 +203,10 @@ class Attention(Layer):
         """The score with the current parameters, for tokens like these."""
         if not isinstance(self.score, type | Score):
             return self.score  # not the recipe's: a module may have been exchanged
-        values, linears = {}, self._recipe.linears
+        values, linears, still = {}, self._recipe.linears, like.detach()
         for name in self._recipe.names:
             module: Any = self._modules[name]
-            values[name] = projection(module, like) if name in linears else module(like.detach())
+            values[name] = projection(module, like) if name in linears else module(still)
         return cast(Met, self._met).build(_xp, values)
 
     def __getstate__(self) -> dict[str, Any]:

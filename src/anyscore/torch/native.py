@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.masks import Causal, Keep, Keys, Mask
+from anyscore.masks import All, Causal, Keep, Keys, Mask
 from anyscore.seams.torch_modes import is_compiling
 
 
@@ -52,10 +52,7 @@ def native_mask(
                 f"({batch * n_heads}, T_q, T_k), batch · n_heads first."
             )
         found.append(Keep(keep))
-    whole: Mask | None = None
-    for mask in found:
-        whole = mask if whole is None else whole & mask
-    return whole
+    return All(tuple(found)) if found else None
 
 
 def _allowed(mask: Tensor, name: str) -> Tensor:
