@@ -9,6 +9,9 @@
 #include <thread>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -23,15 +26,53 @@ namespace {
 // takes to wake it.
 constexpr std::chrono::microseconds kPatience{30};
 
+// How a thread rounds, and whether it takes subnormal numbers for 0: XLA's threads and those of
+// torch.set_flush_denormal do, threads of ours do not by themselves.
+class Arithmetic {
+public:
+    Arithmetic() : word(read()) {}
+    bool operator!=(const Arithmetic& other) const { return word != other.word; }
+
+    void adopt() const {
+#if defined(__x86_64__)
+        _mm_setcsr(word);
+#elif defined(__aarch64__)
+        asm volatile("msr fpcr, %0" : : "r"(word));
+#endif
+    }
+
+private:
+#if defined(__x86_64__)
+    static constexpr unsigned kRaised = 0x3f;  // what has happened so far: not how a thread computes
+    static unsigned read() { return _mm_getcsr() & ~kRaised; }
+    unsigned word;
+#elif defined(__aarch64__)
+    static std::uint64_t read() {
+        std::uint64_t word;
+        asm volatile("mrs %0, fpcr" : "=r"(word));
+        return word;
+    }
+    std::uint64_t word;
+#else
+    static int read() { return 0; }
+    int word;
+#endif
+};
+
 struct Job {
     void (*task)(void*, std::int64_t, int);
     void* context;
     std::int64_t count;
     std::atomic<std::int64_t> next{0};
+    const Arithmetic callers{};  // every thread's during the job, so that bits do not depend on threads
 
     void run(int slot) {
+        const Arithmetic own;
+        const bool differs = own != callers;
+        if (differs) callers.adopt();
         for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;)
             task(context, index, slot);
+        if (differs) own.adopt();
     }
 };
 

@@ -23,10 +23,11 @@ template <class T> ANYSCORE_INLINE T largest_finite() { return from_bits<T>(Bits
 ANYSCORE_INLINE float from_bf16(std::uint16_t x) { return from_bits<float>(std::uint32_t(x) << 16); }
 
 ANYSCORE_INLINE float from_f16(std::uint16_t x) {
-    // As bits of a float whose exponent is 112 too small; the product makes up for it, subnormals too.
-    std::uint32_t magnitude = std::uint32_t(x & 0x7fff) << 13, sign = std::uint32_t(x & 0x8000) << 16;
-    std::uint32_t u = bits(from_bits<float>(magnitude) * 0x1p112f);
-    u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : u;
+    std::uint32_t magnitude = x & 0x7fff, sign = std::uint32_t(x & 0x8000) << 16;
+    // Subnormals are multiples of 2⁻²⁴, the unit of a number near ½; no float on the way is subnormal.
+    std::uint32_t u = magnitude < 0x400 ? bits(from_bits<float>(bits(0.5f) + magnitude) - 0.5f)
+                                        : (magnitude << 13) + 0x38000000u;
+    u = magnitude >= 0x7c00 ? magnitude << 13 | 0x7f800000u : u;
     return from_bits<float>(u | sign);
 }
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 FRAMEWORKS = {"torch", "jax", "flax", "tensorflow", "keras", "mxnet"}
-HEAVY = FRAMEWORKS | {"matplotlib", "plotly", "rich", "typer"}
+HEAVY = FRAMEWORKS | {"matplotlib", "rich", "typer"}
 
 ONES = {
     "numpy": "import numpy as np; ones = lambda *shape: np.ones(shape)",

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyscore import dropout, reference
 from anyscore.checks import Sizes
-from anyscore.factors import Factors
+from anyscore.factors import PRODUCT, Factors
 from anyscore.ops import Array, Ops
 from anyscore.task import Task, split_heads
 from anyscore.unread import zero
@@ -67,21 +67,41 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     score, keep = task.score, split(keep, True, -3)
     if not isinstance(score, Factors):
         return split(score, True, -3), keep
+    a, b = split(score.a, True, -3), split(score.b, False, -3)
+    if score.pair != PRODUCT:
+        a, b = _met(xp, a, b, _lead(task.sizes))
     return replace(
         score,
-        a=split(score.a, True, -3),
-        b=split(score.b, False, -3),
+        a=a,
+        b=b,
         weight=split(score.weight, True, -2),
         query_bias=split(score.query_bias, True, -2),
         key_bias=split(score.key_bias, False, -2),
     ), keep
 
 
+def _met(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
+    """Both with the same leading dimensions, where there are many and they differ.
+
+    TensorFlow broadcasts at most five runs of dimensions, T_q, T_k and h among them.
+    """
+    leads = xp.shape(a)[:-2], xp.shape(b)[:-2]
+    if leads[0] == leads[1] or max(map(len, leads)) < 3:
+        return a, b
+    a, b = (xp.broadcast_to(x, (*lead, *xp.shape(x)[-2:])) for x in (a, b))
+    return a, b
+
+
+def _lead(sizes: Sizes) -> tuple[int, ...]:
+    """The leading dimensions, grouped heads as an axis of their own."""
+    if sizes.groups == 1:
+        return sizes.lead
+    return *sizes.lead[:-1], sizes.lead[-1] // sizes.groups, sizes.groups
+
+
 def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
     """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
-    lead = sizes.lead
-    if sizes.groups > 1:
-        lead = (*lead[:-1], lead[-1] // sizes.groups, sizes.groups)
+    lead = _lead(sizes)
     if xp.shape(x) != (*lead, *tail):
         x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
     return xp.reshape(x, (*sizes.lead, *tail))

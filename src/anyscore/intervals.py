@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from anyscore.messages import shown
 from anyscore.ops import PLAIN, Array, Ops, framework, load
 
@@ -175,6 +177,28 @@ class Call:
         x = xp.astype(x, index)
         return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
 
+    @property
+    def far(self) -> int:
+        """Farther than any key, and added to a position without overflow."""
+        return 2**29 if self.xp.index_dtype() == "int32" else 2**61
+
+    def plus(self, x: Array, width: int) -> Array:
+        """x + width for any integers, in the index dtype; what no key can be at is clamped.
+
+        Exact for all 64 bits of x and for any width: nothing overflows on the way.
+        """
+        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
+        bits = int(index[3:])
+        low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.far
+        x = x if dtype == index else xp.astype(x, index)
+        if dtype == f"u{index}":  # its upper half has become negative: move both by a half
+            upper = xp.clip(x, low, -1) + high + 1
+            x, width = xp.where(x < 0, upper, xp.clip(x, 0, high) - high - 1), width - low
+        least, most = max(-far - width, low), min(far - width, high)
+        if most < low or least > high:
+            return xp.clip(x, 0, 0) + (far if most < low else -far)
+        return (xp.clip(x, least, most) - least) + (least + width)
+
     def bound(self, x: Any, name: str, nan: int) -> Array:
         """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
         xp, x = self.xp, self.per_query(x, name)
@@ -188,12 +212,29 @@ class Call:
 
 
 def _within(x: Any) -> Any:
-    """Single integers, in lists too, clamped to what 64 bits hold."""
+    """Single integers, in lists too, clamped to what 64 bits hold, without a sign if need be."""
+    least, most = _ends(x)
+    if most < 2**63:
+        return x if least >= -(2**63) else _clamped(x, -(2**63), 2**63 - 1)
+    if least < 0:
+        return _clamped(x, -(2**63), 2**63 - 1)
+    return np.array(_clamped(x, 0, 2**64 - 1), np.uint64)
+
+
+def _ends(x: Any) -> tuple[int, int]:
+    """The least of 0 and all single integers, and the largest."""
     if isinstance(x, list | tuple):
-        return [_within(y) for y in x]
+        ends = [_ends(y) for y in x]
+        return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
     if isinstance(x, Integral) and not isinstance(x, bool):
-        return min(max(int(x), -(2**62)), 2**62)
-    return x
+        return min(int(x), 0), max(int(x), 0)
+    return 0, 0
+
+
+def _clamped(x: Any, least: int, most: int) -> Any:
+    if isinstance(x, list | tuple):
+        return [_clamped(y, least, most) for y in x]
+    return min(max(int(x), least), most) if isinstance(x, Integral) else x
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from anyscore.intervals import Attendable, Call, broadcasts
 from anyscore.messages import shown
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array
 from anyscore.trees import tell, tree
 
 
@@ -212,15 +212,6 @@ def as_mask(x: Any) -> Mask:
     return x if isinstance(x, Mask) else Keep(x)
 
 
-def _clamp(xp: Ops, x: Array, keys: int) -> Array:
-    return xp.maximum(xp.minimum(x, keys), 0)
-
-
-def _far(xp: Ops) -> int:
-    """Farther than any key: positions, offsets and widths up to it add up without overflow."""
-    return 2**29 if xp.index_dtype() == "int32" else 2**61
-
-
 def _lower_window(
     mask: Mask, left: int | None, right: int | None, align: str | None, offset: Any, call: Call
 ) -> Attendable:
@@ -236,10 +227,14 @@ def _lower_window(
     )
     if align == "end":
         position = position + (call.keys - call.queries)
-    far = _far(xp)
     if offset is not None:
-        offset = call.integers(call.per_query(offset, "offset", floats=False))
-        position = position + xp.clip(offset, -far, far)
-    start = None if left is None else _clamp(xp, position - min(left, far), call.keys)
-    stop = None if right is None else _clamp(xp, position + min(right + 1, far), call.keys)
+        offset = call.per_query(offset, "offset", floats=False)
+
+    def end(width: int) -> Array:
+        far = min(max(width, -call.far), call.far)
+        moved = position + (far if offset is None else call.plus(offset, width))
+        return xp.maximum(xp.minimum(moved, call.keys), 0)
+
+    start = None if left is None else end(-left)
+    stop = None if right is None else end(right + 1)
     return Attendable(start, stop)

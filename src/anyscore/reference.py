@@ -49,7 +49,11 @@ def attend(
 def scores(xp: Ops, f: Factors, keep: Array | None) -> Array:
     """s (..., T_q, T_k) without the query bias; meaningless where not kept."""
     if f.pair == PRODUCT:
-        a = f.a if f.weight is None else f.a * f.weight[..., None, :]
+        a = f.a
+        if f.weight is not None:
+            if keep is not None:  # heads may share a query that some of them read and some do not
+                a = xp.where(xp.any(keep, axis=-1)[..., None], a, 0.0)
+            a = a * f.weight[..., None, :]
         s = _product(xp, a, f.b, keep, xp.masked_scores)
     else:
         a, b = f.a[..., :, None, :], f.b[..., None, :, :]

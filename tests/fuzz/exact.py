@@ -5,7 +5,7 @@ One head of one batch at a time, from the definition; nothing here is of the pac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import formulas
@@ -57,7 +57,8 @@ class Problem:
     """A call in float64 or better: parameters by name, those that are no tensors too.
 
     lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
-    dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any.
+    dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any. tanh: as
+    in `Form`.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class Problem:
     d_output: np.ndarray | None = None
     d_weights: np.ndarray | None = None
     d_lse: np.ndarray | None = None
+    tanh: float = 1.0
 
 
 @dataclass
@@ -126,7 +128,8 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if isinstance(y, np.ndarray):
             at[name] = place(y.shape[: y.ndim - RANKS[name]], n, call.lead)
             p[name] = q.like(y[at[name]])
-    form = formulas.form(call.kind, p, q, k)
+    form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
+    form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
     sums = formulas.sums(form, formulas.pairs(form))
     weights, lse = softmax(formulas.scores(form, sums), keep)
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
@@ -163,6 +166,13 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if spoilt.any():
             rows = unknown.get(name)
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
+
+
+def _apart(call: Problem, p: dict[str, Any], q: Number, key: np.ndarray) -> bool:
+    """Whether b are more than 1 from the middle, those of masked tokens too."""
+    given = q.like(np.where(np.isfinite(key), key, 0.0))
+    b = formulas.form(call.kind, p, q, given).b.x
+    return bool(b.size) and bool((np.ptp(b, axis=0) > 2).any())
 
 
 def philox_kept(seed: int, rate: float, lead: Shape, queries: int, keys: int) -> np.ndarray:

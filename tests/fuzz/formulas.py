@@ -27,6 +27,12 @@ PAIR = {
 
 @dataclass(frozen=True)
 class Form:
+    """tanh: roundings, of tanh itself, that the tanh in use may be off.
+
+    apart: whether b lie so far apart that tanh(a + b) may be made of e^(2a) and e^(2b), with the
+    error that docs/kernel.md derives: ½ (1 − tanh²) 3ε.
+    """
+
     a: Number
     b: Number
     pair: str
@@ -34,6 +40,8 @@ class Form:
     scale: Operand = 1.0
     query_bias: Number | None = None
     key_bias: Number | None = None
+    tanh: float = 1.0
+    apart: bool = True
 
 
 def pairs(f: Form) -> Number:
@@ -50,7 +58,8 @@ def pairs(f: Form) -> Number:
         slope = np.where(x.x > 0, 1.0, 0.2)
         return x.rounded(slope * x.x, slope * x.e)
     t, one = np.tanh(x.x), _slope_of_tanh(x.x)
-    return x.like(t, one * x.e + x.eps * (np.abs(t) + one * _sizes(a, b)))
+    own = f.tanh * np.abs(t) + one * (_sizes(a, b) + 1.5 * f.apart)
+    return x.like(t, one * x.e + x.eps * own)
 
 
 def pair_slopes(f: Form) -> tuple[Number, Number]:
@@ -69,7 +78,7 @@ def pair_slopes(f: Form) -> tuple[Number, Number]:
     else:
         one = _slope_of_tanh(x.x)
         off = 2 * np.abs(np.tanh(x.x)) * one * (x.e + x.eps * _sizes(a, b))
-        slope = x.like(one, off + 4 * x.eps * one + np.minimum(4 * x.eps, one))
+        slope = x.like(one, off + 4 * x.eps * one + np.minimum(4 * f.tanh * x.eps, one))
     return slope, slope
 
 

@@ -2,7 +2,8 @@
 
 A `Number` is an exact array x and a bound e, of the same shape, on how far x may be from what an
 implementation has in its place. Each operation adds what it may round, eps · |result|, to what its
-arguments bring along. Sums are of two kinds:
+arguments bring along; and `least`, as what is below the smallest normal number may be 0. Sums are
+of two kinds:
 
 - over features there are many terms, whose errors are independent: they add up as the root of
   their squares, `SPREAD` times; the sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²), as
@@ -52,6 +53,12 @@ class Number:
     def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
         return NotImplemented
 
+    @property
+    def least(self) -> float:
+        """The smallest normal number of the type that is computed in."""
+        narrow = self.eps > np.finfo(np.float64).eps
+        return float(np.finfo(np.float32 if narrow else np.float64).tiny)
+
     def like(self, x: Any, e: Any = 0.0) -> Number:
         """x, off by e, of this precision."""
         x = np.asarray(x, self.x.dtype)
@@ -62,7 +69,7 @@ class Number:
 
     def rounded(self, x: np.ndarray, e: np.ndarray) -> Number:
         """A result x of arguments that make it off by e, rounded once more."""
-        return self.like(x, e + self.eps / 2 * np.abs(x))
+        return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
         """As it is written to a tensor."""
@@ -145,7 +152,7 @@ def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
     log_p, factor = kept - at, off + more
     p = np.exp(log_p)
     error = np.maximum(np.exp(np.minimum(log_p + factor, 0.0)) - p, p * -np.expm1(-factor))
-    error = np.where(keep, error + 4 * s.eps * p, 0.0)
+    error = np.where(keep, error + 4 * s.eps * p + s.least, 0.0)
     return s.like(p, error), s.like(lse[..., 0], more[..., 0])
 
 

@@ -126,6 +126,17 @@ class NumPy:
             return {"output": found}
         return {n: x for n, x in zip(NAMES, found, strict=True) if x is not None}
 
+    def tanh(self, x: Any) -> Any:
+        return np.tanh(x)
+
+    def tanh_error(self, dtype: str) -> float:
+        """Roundings, of tanh itself, that the framework's own is off; 1 if it is off by less."""
+        dtype, exact = ("float64", np.longdouble) if dtype == "float64" else ("float32", np.float64)
+        x = np.linspace(0, 20, 40_001).astype(dtype)[1:]
+        right = np.tanh(x.astype(exact))
+        off = np.abs(self.numbers(self.tanh(self.tensor(x, dtype))) - right) / right
+        return max(1.0, float(off.max() / np.finfo(dtype).eps))
+
     def seed(self, seed: int) -> Any:
         return seed
 
@@ -169,6 +180,9 @@ class Torch(NumPy):
     def mask(self, x: np.ndarray) -> Any:
         return self.torch.tensor(x)
 
+    def tanh(self, x: Any) -> Any:
+        return self.torch.tanh(x)
+
     def numbers(self, x: Any) -> np.ndarray:
         return x.detach().double().numpy()
 
@@ -207,6 +221,9 @@ class Jax(NumPy):
     def mask(self, x: np.ndarray) -> Any:
         return self.jax.numpy.asarray(x)
 
+    def tanh(self, x: Any) -> Any:
+        return self.jax.numpy.tanh(x)
+
     def differentiated(
         self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -225,10 +242,18 @@ class TensorFlow(NumPy):
         self.tf = import_module("tensorflow")
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
-        return self.tf.cast(self.tf.constant(x.astype(np.float64)), dtype)
+        wide = np.complex128 if np.iscomplexobj(x) else np.float64
+        return self.tf.cast(self.tf.constant(x.astype(wide)), dtype)
+
+    def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
+        """Its tensors have no strides."""
+        return super().laid_out(x, dtype, "dense")
 
     def mask(self, x: np.ndarray) -> Any:
         return self.tf.constant(x)
+
+    def tanh(self, x: Any) -> Any:
+        return self.tf.tanh(x)
 
     def copied(self, x: Any) -> np.ndarray:
         return super().copied(x.numpy())

@@ -93,8 +93,6 @@ def layout_problem(x: Array) -> str | None:
 
 
 def astype(x: Array, dtype: str) -> Array:
-    if x.dtype.kind == "u" and dtype == index_dtype():  # JAX would wrap around
-        x = jnp.minimum(x, np.iinfo(dtype).max)
     return x.astype(dtype)
 
 

@@ -24,7 +24,6 @@ abs = np.abs
 ceil = np.ceil
 minimum = np.minimum
 maximum = np.maximum
-matmul = np.matmul
 broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
@@ -97,6 +96,11 @@ def swapaxes(x: Array, one: int, other: int) -> Array:
 
 def clip(x: Array, low: int, high: int) -> Array:
     return np.clip(x, low, high)
+
+
+def matmul(x: Array, y: Array) -> Array:
+    # NumPy adds up one term after another, slowly, where it cannot hand arrays to BLAS.
+    return np.matmul(*(z if all(z.strides[-2:]) else np.ascontiguousarray(z) for z in (x, y)))
 
 
 def sum(x: Array, axis: int, keepdims: bool = False) -> Array:

@@ -280,3 +280,15 @@ def test_layouts() -> None:
     ):
         assert framework(x) == "tensorflow"
         assert xp.layout_problem(x).endswith(f"pass {advice}")
+
+
+@IMPLS
+@pytest.mark.parametrize("name", NAMES)
+def test_many_leading_dimensions(name: str, impl: str) -> None:
+    """Shared by queries here, by keys there: more runs of dimensions than TensorFlow broadcasts."""
+    query, key, value = normal(1, 2, 1, 4, 3, D), normal(2, 1, 2, 2, 4, D), normal(1, 1, 1, 1, 4, 2)
+    score = make_score(name)
+    expected = attention(query, key, value, score=score)
+    given = (tf.constant(x) for x in (query, key, value))
+    found = attention(*given, score=score.map(tf.constant), impl=impl)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
