@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from anyscore.lab import cli
 
-SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu")
+SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu", "--seeds", "2")
 
 
 def call(*arguments: object, width: int = 80) -> Result:

@@ -15,14 +15,14 @@ from command_line import call, check_help_does_not_wait_for_pytorch, plain
 from test_cli import check_refused
 from torch import Tensor
 
-from anyscore.lab import bench_work
-from anyscore.lab.bench import bench
-from anyscore.lab.bench_memory import peak_growth
-from anyscore.lab.bench_parts import Settings
-from anyscore.lab.bench_race import Entrant, Pace, enter, race
-from anyscore.lab.bench_rival import Rival, Unavailable, Way
-from anyscore.lab.bench_rivals import OURS, RIVALS
-from anyscore.lab.bench_work import FORMULAS, FORWARD, TRAINING, Shape, Work, truth
+from anyscore.lab.bench import work as bench_work
+from anyscore.lab.bench.memory import peak_growth
+from anyscore.lab.bench.parts import Settings
+from anyscore.lab.bench.race import Entrant, Pace, enter, race
+from anyscore.lab.bench.rival import Rival, Unavailable, Way
+from anyscore.lab.bench.rivals import OURS, RIVALS
+from anyscore.lab.bench.run import bench
+from anyscore.lab.bench.work import FORMULAS, FORWARD, TRAINING, Shape, Work, truth
 
 SHAPE = Shape(2, 5, 7, 11, 3)
 QUICK = Pace(rounds=3, seconds=0.01)
@@ -31,7 +31,7 @@ IN_TORCH = [OURS, *(RIVALS[name] for name in ("eager", "blocks", "cdist", "dot")
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyscore.lab.bench_race._SHORTEST", 1e-3)
+    monkeypatch.setattr("anyscore.lab.bench.race._SHORTEST", 1e-3)
 
 
 def fake(change: Callable[[list[Tensor]], Any], name: str = "fake", how: str = "by magic") -> Rival:
@@ -67,7 +67,7 @@ def entered(rival: Rival, work: Work) -> Entrant:
 def test_every_rival_is_right(
     rival: Rival, score: str, passes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench_torch._BLOCK", 2 * 2 * 7 * 11)
+    monkeypatch.setattr("anyscore.lab.bench.torch._BLOCK", 2 * 2 * 7 * 11)
     entrant = entered(rival, Work(SHAPE, score, passes))
     assert entrant.problem is None
     assert entrant.error is not None
@@ -158,7 +158,7 @@ def test_ratios_are_of_the_same_round_and_the_order_rotates(
         if text.startswith("round"):
             rounds.append([])
 
-    monkeypatch.setattr("anyscore.lab.bench_race.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("anyscore.lab.bench.race.time.perf_counter", lambda: clock[0])
     work = Work(SHAPE)
     entrants = [takes("ours", 0.03), takes("slow", 0.15), takes("slowest", 25.0)]
     _, slow, slowest = race(entrants, Pace(rounds=8, seconds=0.61), busy)
@@ -211,7 +211,7 @@ def test_the_command_ends_with_a_table_and_three_files(tmp_path: Path) -> None:
 
 def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "anyscore.lab.bench_parts.peak_growth", lambda *_: {"mib": 2.5, "problem": None}
+        "anyscore.lab.bench.parts.peak_growth", lambda *_: {"mib": 2.5, "problem": None}
     )
     parts, lengths = ("growth", "memory"), (8, 16)
     record = bench(
@@ -230,8 +230,8 @@ def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_who_gets_too_slow_drops_out_of_the_growth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench_parts.peak_growth", lambda *_: {"mib": None})
-    monkeypatch.setattr("anyscore.lab.bench_parts._GROWTH_LIMIT", 1e-9)
+    monkeypatch.setattr("anyscore.lab.bench.parts.peak_growth", lambda *_: {"mib": None})
+    monkeypatch.setattr("anyscore.lab.bench.parts._GROWTH_LIMIT", 1e-9)
     settings = Settings((SHAPE,), rivals=("dot",), parts=("growth",), lengths=(8, 16), pace=QUICK)
     record = bench(settings, tmp_path)
     first, second = (r["entrants"][1] for r in record["results"][:2])
@@ -254,7 +254,7 @@ def test_a_wrong_rival_is_called_wrong_in_every_table(
 def test_when_anyscore_is_wrong_there_are_no_ratios_and_the_status_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench_parts.OURS", fake(WRONG[0][0], "anyscore"))
+    monkeypatch.setattr("anyscore.lab.bench.parts.OURS", fake(WRONG[0][0], "anyscore"))
     result = run(tmp_path / "run", "--rivals", "dot", "--parts", "speed")
     assert result.exit_code == 1
     assert "anyscore: wrong" in plain(result.output)

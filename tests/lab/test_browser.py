@@ -1,4 +1,4 @@
-"""The report in a real browser: it renders, answers the mouse, has two themes, fits a phone."""
+"""The report in a real browser: drawn, read aloud, by keyboard, in two themes, on a phone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from hostile_comparison import HOSTILE, hostile_comparison
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from sample_metrics import sample_metrics
+from sample_comparison import sample_comparison
 
-from anyscore.lab.report import write_report
+from anyscore.lab.report.page import write_report
 
 DESKTOP = {"width": 1280, "height": 900}
-PHONE = {"width": 375, "height": 740}
+PHONE = {"width": 390, "height": 844}
 Open = Callable[..., Page]
 
 
@@ -39,32 +41,26 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("reports")
-    paths = {kind: folder / f"{kind}.html" for kind in ("dates", "sentences")}
-    for kind, path in paths.items():
-        write_report(sample_metrics(kind), path)
-    return paths
-
-
 @pytest.fixture
-def open_report(browser: Browser, reports: dict[str, Path]) -> Iterator[Open]:
-    """Opens a report; at the end of the test nothing may have gone wrong in it."""
+def open_report(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens the report of a comparison; at the end nothing may have gone wrong in it."""
     pages: list[Page] = []
     wrong: list[str] = []
 
-    def open_page(kind: str = "dates", path: Path | None = None, **options: Any) -> Page:
+    def open_page(comparison: dict[str, Any] | None = None, **options: Any) -> Page:
+        path = tmp_path / f"report{len(pages)}.html"
+        write_report(comparison or sample_comparison(), path)
         page = browser.new_page(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
         pages.append(page)
         page.on("console", lambda message: wrong.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
         page.on("request", lambda request: note_request(request.url))
-        page.goto((path or reports[kind]).as_uri())
+        page.goto(path.as_uri())
         return page
 
     def note_request(url: str) -> None:
-        if not url.startswith(("file://", "data:", "blob:")):
+        if not url.startswith(("file://", "data:")):
             wrong.append(f"request: {url}")
 
     open_page.wrong = wrong  # type: ignore[attr-defined]
@@ -79,120 +75,220 @@ def colour(page: Page, selector: str, name: str = "color") -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", value)[:3])
 
 
-def hover(page: Page, panel: int, key: int, query: int, shape: tuple[int, int]) -> str:
-    """Move the mouse onto a cell of an alignment, and read what the report says there."""
-    keys, queries = shape
-    area = page.locator(".heat").nth(panel).locator(".nsewdrag")
-    area.scroll_into_view_if_needed()
-    box = area.bounding_box()
-    assert box is not None
-    x = box["x"] + box["width"] * (query + 0.5) / queries
-    y = box["y"] + box["height"] * (key + 0.5) / keys
-    page.mouse.move(x - 3, y - 3)
-    page.mouse.move(x, y)
-    label = page.locator(".heat").nth(panel).locator(".hoverlayer .hovertext")
-    label.wait_for()
-    page.wait_for_timeout(120)  # Plotly updates a label that already shows after a moment
-    return re.sub("[\u2068\u2069]", "", label.text_content() or "")
+def width(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
-def test_everything_is_drawn(open_report: Open) -> None:
+def complaints(page: Page) -> list[str]:
+    """What axe-core finds wrong."""
+    found = Axe().run(page).response
+    assert len(found["passes"]) > 20  # it ran
+    return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("kind", ["dates", "sentences"])
+def test_axe_finds_nothing(open_report: Open, kind: str, seeds: int) -> None:
+    for options in ({}, {"color_scheme": "dark"}, {"viewport": PHONE}):
+        page = open_report(sample_comparison(kind, seeds), **options)
+        page.locator("summary").click()
+        assert complaints(page) == []
+
+
+def test_axe_would_find_something(open_report: Open) -> None:
     page = open_report()
-    assert page.locator("#match .scatterlayer .trace").count() == 5
-    assert page.locator("#loss .scatterlayer .trace").count() == 10
-    assert page.locator("#trade .scatterlayer .point").count() == 5
-    assert page.locator("#panels .panel").count() == 5
-    assert page.locator("#panels .heatmaplayer image").count() == 5
-    top = page.locator("#panels .panel").evaluate_all("all => all.map(p => p.offsetTop)")
-    assert len(set(top)) == 1  # side by side
-    assert page.locator("h1").text_content() == "Dates in 60 languages → ISO 8601"
+    page.evaluate(
+        "document.querySelectorAll('.scroll').forEach(e => e.setAttribute('aria-label', 'same'))"
+    )
+    assert [text.split(":")[0] for text in complaints(page)] == ["landmark-unique"]
 
 
-def test_hover_tells_tokens_and_weight(open_report: Open) -> None:
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_does_nothing(open_report: Open, text: str) -> None:
+    page = open_report(hostile_comparison(text))
+    page.locator("summary").click()
+    assert width(page) <= DESKTOP["width"]
+    page.set_viewport_size(PHONE)
+    assert width(page) <= PHONE["width"]
+    assert page.locator("h2").count() == (7 if text else 6)  # empty code is not shown
+    assert page.locator("footer").is_visible()
+
+
+def test_marks_stand_where_the_numbers_say(open_report: Open) -> None:
+    for options in ({}, {"viewport": PHONE}):
+        page = open_report(**options)
+        ticks = page.locator(".forest thead .ticks text").evaluate_all(
+            "all => all.map(t => { const b = t.getBoundingClientRect();"
+            " return [Number(t.textContent), b.x + b.width / 2]; })"
+        )
+        (low, left), (high, right) = ticks[0], ticks[-1]
+        pairs = sorted(
+            sample_comparison()["verdict"]["differences"], key=lambda d: -d["difference"]
+        )
+        marks = page.locator(".forest .at > *")
+        assert marks.count() == len(pairs) == 10
+        for i, pair in enumerate(pairs):
+            box = marks.nth(i).bounding_box()
+            assert box is not None
+            wanted = left + (pair["difference"] - low) * (right - left) / (high - low)
+            assert box["x"] + box["width"] / 2 == pytest.approx(wanted, abs=1.5)
+
+
+def test_pictures_keep_their_letters(open_report: Open) -> None:
+    """A narrow page narrows the pictures, not what is written in them."""
+    sizes = []
+    for options in ({}, {"viewport": PHONE}):
+        page = open_report(**options)
+        box = page.locator(".curves .y").first.bounding_box()
+        assert box is not None
+        sizes.append(box["height"])
+        panel = page.locator(".curves").first.bounding_box()
+        line = page.locator(".curves .own").first.bounding_box()
+        assert panel is not None
+        assert line is not None
+        assert line["width"] == pytest.approx(panel["width"], abs=3)
+    assert sizes[0] == pytest.approx(sizes[1])
+
+
+def test_it_reads_aloud(open_report: Open) -> None:
     page = open_report()
-    for panel, name in ((0, "additive"), (4, "scaled_dot")):
-        score = next(s for s in sample_metrics()["scores"] if s["name"] == name)
-        example = score["examples"][0]
-        for key, query in ((0, 8), (2, 10), (8, 0), (11, 3)):
-            text = hover(page, panel, key, query, (12, 11))
-            source = {" ": "space"}.get(example["source"][key], example["source"][key])
-            output = [*example["output"], "end of output"][query]
-            weight = f"{example['weights'][query][key]:.3f}"
-            assert text == f"output {output}source {source}weight {weight}"
+    forest = page.get_by_role("table", name="Differences between the scores").aria_snapshot()
+    assert '- rowheader "additive over scaled_dot"' in forest
+    assert re.search(r'- cell "8.7 7.7 to 9.7"', forest)
+    weights = page.get_by_role("region", name="Weights of additive, test item 1", exact=True)
+    snapshot = weights.get_by_role("table").aria_snapshot()
+    assert '- columnheader "end of output"' in snapshot
+    assert '- rowheader "space"' in snapshot
+    example = sample_comparison()["examples"][0]
+    row = weights.get_by_role("row").nth(1)
+    cells = [cell.aria_snapshot() for cell in row.get_by_role("cell").all()]
+    wanted = [round(100 * w[0]) for w in example["answers"]["additive"]["weights"]]
+    assert cells == [f'- cell "{percent}"' for percent in wanted]
+    assert page.get_by_role("img", name=re.compile(r"additive: 9\d\.\d % right")).count() == 1
+
+
+def test_the_table_of_pairs_is_one_on_a_phone_too(open_report: Open) -> None:
+    page = open_report(viewport=PHONE)
+    table = page.get_by_role("table", name="Differences between the scores")
+    assert table.get_by_role("row").count() == 11
+    assert table.get_by_role("columnheader").count() == 5
+    assert table.get_by_role("row").nth(1).get_by_role("cell").count() == 4
+
+
+def test_by_keyboard(open_report: Open) -> None:
+    page = open_report()
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "(({id, tagName, ariaLabel}) => id || ariaLabel || tagName)(document.activeElement)"
+            )
+        )
+    for wanted in ("theme", "Table of scores", "SUMMARY", "previous", "example", "next", "Code"):
+        assert wanted in reached
+    assert "Weights of additive, test item 1" in reached
+    page.locator("#next").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#example").evaluate("e => e.selectedIndex") == 1
+    expect(page.locator(".item:visible dd").last).to_have_text("2019-08-14")
 
 
 def test_choosing_another_item(open_report: Open) -> None:
     page = open_report()
-    page.select_option("#item", "5")  # with right-to-left marks, which cannot be seen
-    example = sample_metrics()["scores"][2]["examples"][5]
-    assert example["source"][2] == "\u200f"
-    text = hover(page, 0, 2, 4, (len(example["source"]), 11))
-    assert text == f"output -source right-to-left markweight {example['weights'][4][2]:.3f}"
+    assert page.locator(".example:visible").count() == 1
+    page.locator("#example").select_option(index=3)
+    verdicts = page.locator(".example:visible h3 span").all_text_contents()
+    assert verdicts == ["✓ right"] * 4 + ["✗ wrong"]
+    page.locator("#example").select_option(index=6)
     page.click("#next")
-    assert page.locator(".verdict").all_text_contents() == ["✓ right"] * 3 + ["✗ wrong"] * 2
-    assert page.locator(".item:visible dd").last.text_content() == "2000-06-06"
-    for _ in range(2):
-        page.click("#next")
-    assert page.input_value("#item") == "0"
+    assert page.locator("#example").evaluate("e => e.selectedIndex") == 0
     page.click("#previous")
-    assert page.input_value("#item") == "7"
+    expect(page.locator(".item:visible dd").last).to_have_text("2000-06-06")
 
 
-def test_markup_in_tokens_is_text(open_report: Open) -> None:
-    page = open_report("sentences")
-    page.select_option("#item", "3")
-    assert hover(page, 0, 0, 0, (10, 11)).startswith("output <source <weight 0.")
-    assert "<b>stop</b> & réfléchis" in (page.locator(".output").first.text_content() or "")
+def test_it_is_whole_without_script(open_report: Open) -> None:
+    page = open_report(java_script_enabled=False)
+    assert page.locator(".example").count() == 7
+    assert all(page.locator(".example").nth(i).is_visible() for i in range(7))
+    assert page.locator(".chooser").is_hidden()
+    assert page.locator("#theme").is_hidden()
 
 
-def test_button_turns_everything_dark(open_report: Open) -> None:
+def test_themes(open_report: Open) -> None:
     page = open_report()
-    plot_text, tick = "#trade .scatterlayer text", "#panels .heat .xtick text, #panels .heat text"
-    assert min(colour(page, "body", "background-color")) > 230
-    assert max(colour(page, plot_text, "fill")) < 80
-    assert max(colour(page, tick, "fill")) < 80
+    drawn = ".curves .y", ".forest .ticks text"
+    assert min(colour(page, "html", "background-color")) > 230
+    assert max(colour(page, drawn[0], "fill")) < 130
     page.click("#theme")
-    assert max(colour(page, "body", "background-color")) < 50
-    assert min(colour(page, plot_text, "fill")) > 180
-    assert min(colour(page, tick, "fill")) > 180
-    assert page.text_content("#theme") == "Light theme"
-    page.click("#theme")
-    assert min(colour(page, "body", "background-color")) > 230
-    assert max(colour(page, plot_text, "fill")) < 80
+    assert max(colour(page, "html", "background-color")) < 50
+    assert all(min(colour(page, selector, "fill")) > 130 for selector in drawn)
+    expect(page.locator("#theme")).to_have_text("Light theme")
+    page.emulate_media(media="print")
+    assert min(colour(page, "html", "background-color")) > 230
+    assert max(colour(page, drawn[0], "fill")) < 130
 
 
-def test_follows_the_system(open_report: Open) -> None:
+def test_the_system_decides_the_theme(open_report: Open) -> None:
     page = open_report(color_scheme="dark")
-    assert max(colour(page, "body", "background-color")) < 50
-    assert min(colour(page, "#trade .scatterlayer text", "fill")) > 180
+    assert max(colour(page, "html", "background-color")) < 50
     page.emulate_media(color_scheme="light")
     expect(page.locator("#theme")).to_have_text("Dark theme")
-    assert max(colour(page, "#trade .scatterlayer text", "fill")) < 80
+    assert min(colour(page, "html", "background-color")) > 230
 
 
 @pytest.mark.parametrize("kind", ["dates", "sentences"])
 def test_fits_a_phone(open_report: Open, kind: str) -> None:
-    page = open_report(kind, viewport=PHONE, has_touch=True)
-    for item in range(page.locator("#item option").count()):
-        page.select_option("#item", str(item))
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page = open_report(sample_comparison(kind), viewport=PHONE, has_touch=True)
+    for item in range(page.locator("#example option").count()):
+        page.locator("#example").select_option(index=item)
+        assert width(page) <= PHONE["width"]
 
 
-def test_interrupted_before_the_first_epoch(open_report: Open, tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    metrics["interrupted"] = True
-    for score in metrics["scores"]:
-        score |= {"test": None, "finished": False, "epochs": [], "examples": [], "step_ms": None}
-    write_report(metrics, tmp_path / "report.html")
-    page = open_report(path=tmp_path / "report.html")
-    assert page.locator("text=Interrupted.").is_visible()
-    assert page.text_content("#theme") == "Dark theme"  # the script ran to its end
+def test_desktop_shows_the_whole_table(open_report: Open) -> None:
+    page = open_report()
+    table = page.get_by_role("region", name="Table of scores")
+    assert table.evaluate("e => e.scrollWidth - e.clientWidth") == 0
 
 
-def test_the_network_is_closed(open_report: Open, reports: dict[str, Path]) -> None:
+def test_row_lines_cross_the_whole_table(open_report: Open) -> None:
+    page = open_report(viewport=PHONE)
+    page.get_by_role("region", name="Table of scores").evaluate("e => { e.scrollLeft = 300; }")
+    row = page.locator(".scores tbody tr").first
+    for cell in ("th", "td"):
+        style = row.locator(cell).first.evaluate("e => getComputedStyle(e).borderBottom")
+        assert style.startswith("1px solid")
+    assert page.locator(".scores").evaluate("e => getComputedStyle(e).borderCollapse") == "separate"
+
+
+def test_paper_has_no_heading_without_its_picture(open_report: Open) -> None:
+    page = open_report()
+    page.emulate_media(media="print")
+    for selector in ("h2", ".lead", "figcaption", ".key"):
+        style = page.locator(selector).first.evaluate("e => getComputedStyle(e).breakAfter")
+        assert style == "avoid"
+    for selector in (".forest tr", ".panel", ".heat"):
+        style = page.locator(selector).first.evaluate("e => getComputedStyle(e).breakInside")
+        assert style == "avoid"
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_the_network_is_closed(open_report: Open) -> None:
     """That the other tests can fail: a request is noticed, and the page's policy forbids it."""
     page = open_report()
     page.evaluate("fetch('http://example.invalid/').catch(() => 0)")
+    noticed = open_report.wrong  # type: ignore[attr-defined]
+    assert any("Content Security Policy" in text for text in noticed)
+    noticed.clear()
+
+
+def test_a_script_that_is_not_the_reports_does_not_run(open_report: Open) -> None:
+    page = open_report()
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'),"
+        " {textContent: 'document.title = \"run\"'}))"
+    )
+    assert page.title() != "run"
     noticed = open_report.wrong  # type: ignore[attr-defined]
     assert any("Content Security Policy" in text for text in noticed)
     noticed.clear()

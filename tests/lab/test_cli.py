@@ -18,45 +18,91 @@ from anyscore.lab.places import plans
 from anyscore.layers import SCORES
 
 
+def record(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    return found
+
+
 def test_compare_ends_with_a_table_words_and_the_report(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = call("compare", pairs, "--scores", "additive,scaled_dot", "--out", out, *SMALL)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
-    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    assert [record["name"] for record in metrics["scores"]] == ["additive", "scaled_dot"]
-    assert metrics["settings"]["epochs"] == 1
-    assert "additive    epoch 1/1" in result.output
-    assert "scaled_dot  tested: exact" in result.output
-    assert "parameters" in result.output
-    assert "Recommendation" in result.output
-    assert f"Report: {out / 'report.html'}" in plain(result.output)
+    found = record(out)
+    assert found["scores"] == ["additive", "scaled_dot"]
+    assert found["seeds"] == [0, 1]
+    assert found["settings"]["epochs"] == 1
+    assert len(found["trials"]) == 4
+    said = plain(result.output)
+    assert "additive, seed 1: done" in said
+    assert "scaled_dot" in said
+    assert found["verdict"]["sentences"][0] in said
+    assert f"Report: {out / 'report.html'}" in said
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_columns_unit_seed_and_limit_reach_the_run(pairs: Path, tmp_path: Path) -> None:
+def test_the_same_command_goes_on_and_more_add_to_it(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    options = ("--source", "2", "--target", "1", "--unit", "character", "--seed", "5")
+    first = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL)
+    assert first.exit_code == 0, first.output
+    before = {x: x.read_bytes() for x in (out / "trials").rglob("*") if x.is_file()}
+    more = ("--scores", "dot,additive", "--out", out, *SMALL, "--seeds", "3")
+    second = call("compare", pairs, *more)
+    assert second.exit_code == 0, second.output
+    assert "2 of 6 trials are there already" in plain(second.output)
+    assert {x: x.read_bytes() for x in before} == before
+    assert len(record(out)["trials"]) == 6
+    again = call("compare", pairs, *more)
+    assert "6 of 6 trials are there already" in plain(again.output)
+    other = call("compare", pairs, *more, "--hidden", "8", width=300)
+    check_refused(other, "begun with other settings (settings.hidden was 16, is 8)")
+
+
+def test_options_reach_the_run(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = ("--source", "2", "--target", "1", "--unit", "character", "--split-seed", "5")
+    options += ("--seed", "7", "--learning-rate", "0.001", "--dropout", "0", "--rates")
     result = call(
-        "compare", pairs, "--scores", "dot", "--limit", "20", *options, "--out", out, *SMALL
+        "compare", pairs, "--scores", "dot", "--limit", "20", "--out", out, *SMALL, *options
     )
     assert result.exit_code == 0, result.output
-    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    task = metrics["task"]
-    assert task["unit"] == "character"
+    found = record(out)
+    task = found["task"]
+    assert (task["unit"], task["source_unit"]) == ("character", "character")
     assert task["train"] + task["valid"] + task["test"] == 20
-    assert metrics["settings"]["seed"] == 5
-    assert "".join(metrics["scores"][0]["examples"][0]["source"]).isupper()
+    assert found["seeds"] == [7, 8]
+    assert found["settings"]["split_seed"] == 5
+    assert (found["settings"]["learning_rate"], found["settings"]["dropout"]) == (0.001, 0)
+    assert [x["learning_rate"] for x in found["trials"]].count(None) == 2
+    assert {x["learning_rate"] for x in found["trials"]} == {None, 0.0005, 0.002}
+    assert "".join(found["examples"][0]["source"]).isupper()
 
 
 def test_dates_need_no_file_and_the_folder_is_named_after_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = call("compare", "--scores", "dot", "--limit", "40", *SMALL)
-    assert result.exit_code == 0, result.output
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"dates-\d{8}-\d{6}", folder.name)
+    for _ in range(2):  # the same command, the same folder
+        result = call("compare", "--scores", "dot", "--limit", "40", *SMALL)
+        assert result.exit_code == 0, result.output
+        (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"dates-[0-9a-f]{8}", folder.name)
     assert (folder / "report.html").exists()
+
+
+def test_json_quiet_and_report(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL, "--json")
+    assert json.loads(result.stdout) == record(out)
+    (out / "report.html").unlink()
+    rebuilt = call("report", out, "--export", tmp_path / "tables")
+    assert rebuilt.exit_code == 0, rebuilt.output
+    assert (out / "report.html").exists()
+    assert {x.suffix for x in (tmp_path / "tables").iterdir()} >= {".csv", ".tex", ".json"}
+    quiet = call("report", out, "--quiet")
+    assert "┃" not in quiet.stdout
+    assert record(out)["verdict"]["sentences"][0] in plain(quiet.stdout)
+    check_refused(call("report", tmp_path / "none"), "expected the folder of a comparison")
 
 
 BAD_INPUT: list[tuple[list[str], str]] = [
@@ -70,8 +116,18 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["--hidden", "0"], "--hidden: expected 1 or more, got 0"),
     (["--epochs", "many"], "Invalid value for '--epochs'"),
     (["--seed", "-1"], "--seed: expected 0 to 2147483647, got -1"),
-    (["--unit", "letter"], "--unit: expected auto, character or word, got 'letter'"),
+    (["--unit", "letter"], "the unit: expected auto, character, word, token, bpe, label, got"),
+    (["--scores", "bahdanau"], "there is no score 'bahdanau'; did you mean additive?"),
+    (["--threads", "3000000000"], "--threads: 3000000000 is more than can be meant"),
+    (["--hidden", str(10**30)], "is more than can be meant"),
+    (["--seeds", "-1"], "--seeds: expected 1 to 10,000, got -1"),
+    (["--minutes", "0"], "--minutes: expected more than 0, got 0"),
+    (["--model", "resnet"], "resnet"),
+    (["--source", "-1"], "columns are counted from 1, got -1"),
+    (["--source", "1" * 5000], "got one of 5,000 digits"),
+    (["--label", "3", "--target", "2"], "--label stands in the place of --target"),
     (["--limit", "3"], "a limit of 3 leaves too few pairs to split"),
+    (["--learning-rate", "nan"], "--learning-rate: expected more than 0, got nan"),
     (["--device", "gpu"], "--device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
     (["--device", "cpu:2"], "--device: there is one cpu device, got 'cpu:2'; use cpu"),
     (["--device", "cuda:x"], "--device: expected auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),
@@ -127,9 +183,13 @@ def test_a_bad_file_is_one_clear_line(content: bytes | None, message: str, tmp_p
 def test_an_output_folder_that_will_not_do_is_refused_before_training(
     pairs: Path, tmp_path: Path
 ) -> None:
-    check_refused(call("compare", pairs, "--out", tmp_path), "exists and is not empty")
-    check_refused(call("compare", pairs, "--out", pairs), "expected a folder for the run, found a")
-    check_refused(call("compare", pairs, "--out", "/proc/x"), "/proc/x: cannot be written to")
+    check_refused(call("compare", pairs, "--out", tmp_path), "expected a new or empty folder")
+    check_refused(call("compare", pairs, "--out", ""), "--out: expected the name of a folder")
+    for out in (pairs, "/proc/x"):
+        result = call("compare", pairs, "--out", out, *SMALL)
+        assert result.exit_code == 1
+        assert f"anyscore: {out}: cannot be written" in plain(result.stderr)
+        assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_cuda_that_is_not_there_is_one_clear_line(
@@ -155,15 +215,15 @@ def test_a_full_disk_is_one_clear_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_score_that_fails_makes_the_exit_status_1(
-    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("anyscore.lab.training.batch_loss", lambda model, batch: next(
-        model.parameters()).sum() * float("nan"))  # fmt: skip
+WILD = ("--learning-rate", "1e38", "--epochs", "9")
+
+
+def test_a_score_that_fails_makes_the_exit_status_1(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    result = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL)
+    result = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL, *WILD, width=300)
     assert result.exit_code == 1
-    assert "FAILED: the loss became nan in step 1" in result.output
+    assert "dot, seed 0: FAILED: the loss became nan" in plain(result.output)
+    assert "dot with seed 0 failed: the loss became nan" in plain(result.output)
     assert (out / "report.html").exists()
 
 
@@ -174,12 +234,12 @@ def test_help_teaches() -> None:
     assert "info" in result.output
     result = call("compare", "--help", width=80)
     assert result.exit_code == 0
-    for example in ("anyscore compare\n", "anyscore compare pairs.tsv --scores all --epochs 20"):
+    for example in ("anyscore compare\n", "anyscore compare pairs.tsv --scores all --minutes 20"):
         assert any(
             line.rstrip().endswith(example.strip()) for line in result.output.splitlines()
         ), example
     for option in ("--scores", "--seed", "--epochs", "--batch-size", "--hidden", "--device",
-                   "--out", "--source", "--target", "--unit", "--limit"):  # fmt: skip
+                   "--out", "--source", "--target", "--unit", "--limit", "--minutes"):  # fmt: skip
         assert option in result.output
     assert max(map(len, result.output.splitlines())) <= 80
 

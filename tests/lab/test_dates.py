@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from anyscore.lab import dates
-from anyscore.lab.data import load_task
+from anyscore.lab.data import dates
+from anyscore.lab.data.options import DataOptions
+from anyscore.lab.data.task import load_task
+from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
-from anyscore.lab.tokens import normalise
 
 SAMPLE = dates.make_dates(3, languages=40, pairs=1000)
 
@@ -50,7 +51,7 @@ def test_same_dates_whatever_babel_was_asked_before() -> None:
         from babel import Locale, localedata
         from babel.dates import format_date
         from datetime import date
-        from anyscore.lab.dates import make_dates
+        from anyscore.lab.data.dates import make_dates
         import hashlib, sys
         if sys.argv[1] == "after":
             for name in sorted(localedata.locale_identifiers()):
@@ -199,12 +200,14 @@ def test_native_digits_of_every_language() -> None:
 
 
 def test_default_task() -> None:
-    task = load_task(None, seed=1, limit=100)
+    task = load_task(DataOptions(split_seed=1, limit=100))
     assert (task.name, task.unit) == ("dates", "character")
     assert task.description == f"Dates in {dates.LANGUAGES} languages → ISO 8601"
     assert [len(task.train), len(task.valid), len(task.test)] == [80, 10, 10]
-    assert load_task(None, seed=1, limit=100) == task
-    assert len(load_task(None).train) + 2 * len(load_task(None).test) == dates.PAIRS
+    assert load_task(DataOptions(split_seed=1, limit=100)) == task
+    assert (
+        len(load_task(DataOptions()).train) + 2 * len(load_task(DataOptions()).test) == dates.PAIRS
+    )
 
 
 @pytest.mark.parametrize(

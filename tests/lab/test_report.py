@@ -1,221 +1,244 @@
-"""The report as a file: complete, safe, and never half written. The browser test looks at it."""
+"""What the report says: the verdict, the pairs, the scores, and how it was done."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_metrics import sample_metrics
-
-from anyscore.lab import report
-from anyscore.lab.files import RunFailure
-from anyscore.lab.report import write_report
-from anyscore.lab.tokens import GLUE
+from parsed_report import parsed, rows, section, words
+from sample_comparison import sample_comparison
+from sample_verdict import sample_verdict
 
 
-def written(metrics: dict[str, Any], folder: Path) -> str:
-    path = folder / "report.html"
-    write_report(metrics, path)
-    return path.read_text(encoding="utf-8")
+@pytest.fixture
+def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
+    """Writes the report of a comparison and parses it."""
+    return lambda comparison: parsed(comparison, tmp_path)
 
 
-def data(html: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+def without(comparison: dict[str, Any], **failed: str) -> dict[str, Any]:
+    """The comparison in which every trial of the named scores failed."""
+    for trial in comparison["trials"]:
+        if trial["score"] in failed:
+            for name in ("test", "epochs", "best_epoch"):
+                trial.pop(name, None)
+            trial["failure"] = failed[trial["score"]]
+    for example in comparison["examples"]:
+        for name in failed:
+            del example["answers"][name]
+    comparison["verdict"] = sample_verdict(comparison)
+    return comparison
 
 
-def body(html: str) -> str:
-    """The page without its scripts and style."""
-    return re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
-
-
-def rows(html: str) -> list[list[str]]:
-    """The table's cells as plain text."""
-    table = re.search(r"<tbody>(.*?)</tbody>", html, re.DOTALL)
-    assert table is not None
-    return [
-        [
-            re.sub(r"<[^>]*>", "", cell).strip()
-            for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)
-        ]
-        for row in table[1].split("<tr>")[1:]
+def test_it_begins_with_the_verdict_and_the_forest_plot(page: Any) -> None:
+    found = page(sample_comparison())
+    headings = [words(h2) for h2 in found.xpath("//h2")]
+    assert headings == [
+        "Which score should I use?",
+        "How far apart are they?",
+        "How good is each score, and what does it cost?",
+        "How did they learn?",
+        "Where does each score look?",
+        "How was this done?",
+        "How do I use it in my model?",
     ]
+    first = found.xpath('//main//svg[not(contains(@class, "mark"))]')[0]
+    assert first.xpath('ancestor::table[@class="forest"]')
+    verdict = sample_comparison()["verdict"]
+    said = [words(li).replace("\u00a0", " ") for li in found.xpath('//ul[@class="summary"]/li')]
+    assert said == verdict["sentences"]
+    assert words(found.xpath('//p[@class="note"]')[0]) == f"Mind: {verdict['warnings'][0]}"
+    assert "Recommendation: Take additive" in words(found.xpath('//p[@class="advice"]')[0])
 
 
-def test_table_is_sorted_by_quality(tmp_path: Path) -> None:
-    html = body(written(sample_metrics(), tmp_path))
-    names = re.findall(r'<span class="name">(\w+)', html)
-    assert names == ["additive", "gatv2", "bilinear", "gaussian", "scaled_dot"]
-    assert rows(html)[0] == ["96.2", "98.3", "94.6", "7.4", "39.8", "118.4", "364,303", "32,896"]
-    assert "<strong>96.2</strong>" in html
-    assert "<strong>95.2</strong>" not in html
-    assert "W<sub>k</sub> k" in html
-    assert "leaky_relu" in html
+def test_nothing_is_said_twice(page: Any) -> None:
+    comparison = sample_comparison()
+    verdict = comparison["verdict"]
+    verdict["sentences"] += [*verdict["warnings"], verdict["recommendation"]["sentence"]]
+    text = words(section(page(comparison), "Which"))
+    for sentence in (*verdict["warnings"], verdict["recommendation"]["sentence"]):
+        assert text.count(sentence) == 1
 
 
-def test_what_was_not_measured_is_a_dash(tmp_path: Path) -> None:
-    assert {row[-3] for row in rows(body(written(sample_metrics("sentences"), tmp_path)))} == {"—"}
+def test_forest_plot_is_a_table_of_all_pairs(page: Any) -> None:
+    comparison = sample_comparison()
+    (table,) = page(comparison).xpath('//table[@class="forest"]')
+    found = sorted(comparison["verdict"]["differences"], key=lambda d: -d["difference"])
+    assert len(found) == 10
+    for row, pair in zip(table.xpath(".//tbody/tr"), found, strict=True):
+        cells = [words(cell) for cell in row.xpath("th|td")]
+        low, high = (f"{pair[name]:.1f}".replace("-", "−") for name in ("low", "high"))
+        assert cells[0] == f"{pair['better']} over {pair['worse']}"
+        assert cells[2] == f"{pair['difference']:.1f} {low} to {high}"
+        mark = {"differs": "circle", "equal": "path"}[pair["verdict"]]
+        assert row.xpath(f'.//svg[@class="at"]/{mark}[@class="{pair["verdict"]}"]')
+        assert cells[4].startswith(
+            {"differs": "differ", "equal": "no difference larger"}[row.get("class")]
+        )
 
 
-def test_training_needed_is_a_column(tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    html = body(written(metrics, tmp_path))
-    assert "Training<small>s to 90 %</small>" in html
-    assert "<strong>5.9</strong>" in html
-    assert [row[3] for row in rows(html)] == ["7.4", "7.6", "5.9", "never", "never"]
-    for score in metrics["scores"]:
-        score["step_ms"] = None
-    html = body(written(metrics, tmp_path))
-    assert "Training<small>epochs to 90 %</small>" in html
-    assert "Training<small>" not in body(written(sample_metrics("sentences"), tmp_path))
+def test_forest_plot_is_drawn_to_scale(page: Any) -> None:
+    comparison = sample_comparison()
+    (table,) = page(comparison).xpath('//table[@class="forest"]')
+    row = table.xpath(".//tbody/tr")[0]
+    pair = max(comparison["verdict"]["differences"], key=lambda d: d["difference"])
+    ticks = {words(t): float(t.get("x")[:-1]) for t in table.xpath(".//thead//text")}
+    scale = (ticks["10"] - ticks["0"]) / 10
 
+    def at(element: Any, name: str) -> float:
+        return (float(element.get(name)[:-1]) - ticks["0"]) / scale
 
-def test_a_failed_score_says_why(tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    metrics["scores"][0] |= {"test": None, "failure": "the loss became nan"}
-    html = body(written(metrics, tmp_path))
-    assert "scaled_dot <em>failed</em>" in html
-    assert "Training failed with <b>scaled_dot</b>: the loss became nan." in html
-
-
-def test_summary_stands_in_the_page(tmp_path: Path) -> None:
-    html = body(written(sample_metrics(), tmp_path))
-    assert "<b>additive</b> did best on the 500 test items with 96.2\u00a0% exact match" in html
-    assert '<li class="advice">Recommendation: take <b>gatv2</b>' in html
-
-
-def test_interrupted_run(tmp_path: Path) -> None:
-    assert "Interrupted." not in body(written(sample_metrics(), tmp_path))
-    metrics = sample_metrics()
-    metrics["interrupted"] = True
-    metrics["scores"][2] |= {"test": None, "finished": False, "examples": []}
-    metrics["scores"][2] |= {"step_ms": None, "epochs": metrics["scores"][2]["epochs"][:2]}
-    metrics["scores"][1] |= metrics["scores"][2] | {"name": "bilinear", "parameters": 0}
-    html = body(written(metrics, tmp_path))
-    assert "Interrupted." in html
-    assert ["—"] * 4 in [row[3:5] + row[6:] for row in rows(html)]  # never begun
-    assert "<strong>331,407</strong>" in html
-    assert "additive <em>not finished</em>" in html
-    assert rows(html)[-1][:4] == ["—"] * 4
-    assert "3 of 3 right" in html
-
-
-def test_nothing_finished(tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    metrics["interrupted"] = True
-    metrics["scores"] = []
-    html = body(written(metrics, tmp_path))
-    assert "nothing can be recommended" in html
-    assert 'id="match"' not in html
-    assert 'id="item"' not in html
-
-
-def test_tokens_are_text_not_markup(tmp_path: Path) -> None:
-    metrics = sample_metrics("sentences")
-    hostile = "</script><script>alert(1)</script><!--"
-    metrics["task"]["description"] = hostile
-    for score in metrics["scores"]:
-        score["examples"][3]["source"][0] = hostile
-        score["examples"][3]["references"] = [hostile]
-        score["formula"] = hostile
-    html = written(metrics, tmp_path)
-    assert "alert(1)</script>" not in html
-    assert data(html)["sources"][3][0] == [hostile, hostile]
-    assert "&lt;/script&gt;" in body(html)
-
-
-def test_the_page_may_not_use_the_network(tmp_path: Path) -> None:
-    html = written(sample_metrics(), tmp_path)
-    assert "default-src 'none'; script-src 'unsafe-inline'" in html
-    assert not re.search(r"""(?:src|href)=["']?(?!["#'])(?!data:,)""", body(html))
-    assert html.count("plotly.js v") == 1
-
-
-def test_data_of_the_plots(tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    metrics["scores"][0]["epochs"][1]["valid_loss"] = float("nan")
-    metrics["scores"][0]["examples"][0]["weights"][0][0] = float("inf")
-    shown = data(written(metrics, tmp_path))
-    assert shown["order"][0] == "additive"
-    first = shown["scores"][0]
-    assert first["epochs"][1]["valid_loss"] is None
-    assert first["examples"][0]["weights"][0][0] is None
-    assert first["examples"][0]["weights"][1][2] == pytest.approx(
-        metrics["scores"][0]["examples"][0]["weights"][1][2], abs=1e-6
+    (interval,) = row.xpath('.//line[@class="interval"]')
+    assert at(interval, "x1") == pytest.approx(pair["low"], abs=0.02)
+    assert at(interval, "x2") == pytest.approx(pair["high"], abs=0.02)
+    assert at(row.xpath('.//svg[@class="at"]')[0], "x") == pytest.approx(
+        pair["difference"], abs=0.02
     )
-    assert [token for token, _ in first["examples"][0]["output"]] == [*"2024-03-30", "⏎"]
-    assert [score["examples"][3]["right"] for score in shown["scores"]] == [False] + [True] * 4
-    assert shown["scores"][0]["quality"] == 0.878
+    assert at(row.xpath('.//line[@class="zero"]')[0], "x1") == pytest.approx(0, abs=0.02)
+    seeds = {s["score"]: s["seeds"] for s in comparison["verdict"]["standings"]}
+    rings = [at(ring, "cx") for ring in row.xpath('.//circle[@class="seed"]')]
+    assert rings == pytest.approx(
+        [seeds[pair["better"]][s] - seeds[pair["worse"]][s] for s in "01234"], abs=0.02
+    )
 
 
-@pytest.mark.parametrize(
-    ("token", "unit", "label"),
-    [
-        ("a", "character", ["a", "a"]),
-        (" ", "character", ["␣", "space"]),
-        ("\u202f", "character", ["␣", "narrow no-break space"]),
-        ("\u200f", "character", ["RLM", "right-to-left mark"]),
-        ("\x07", "character", ["U+0007", "u+0007"]),
-        ("\u093c", "character", ["◌\u093c", "◌\u093c"]),
-        ("</s>", "word", ["⏎", "end of output"]),
-        (GLUE + "hiver", "word", ["hiver", "hiver"]),
-    ],
-)
-def test_labels_can_be_seen(token: str, unit: str, label: list[str]) -> None:
-    assert report._label(token, unit) == label
+def test_undecided_says_what_would_decide(page: Any) -> None:
+    comparison = sample_comparison()
+    pair = comparison["verdict"]["differences"][0]
+    pair |= {"verdict": "undecided", "bound": None, "more_seeds": 1, "more_items": 2000}
+    row = page(comparison).xpath('//table[@class="forest"]//tr[@class="undecided"]')[0]
+    text = "undecided about 1 more seed or 2,000 more test items would decide"
+    assert words(row.xpath("td")[-1]) == text
+    assert row.xpath('.//path[@class="undecided"]')
 
 
-def test_right_and_wrong() -> None:
-    def right(output: list[str], *references: str) -> bool:
-        return report._right({"output": output, "references": references}, "word")
-
-    assert right(["n'", GLUE + "est", "</s>"], "n'est")
-    assert right(["oui"], "non", " oui ")
-    assert not right(["oui"], "ou")
-
-
-def test_command(tmp_path: Path) -> None:
-    metrics = sample_metrics()
-    rest = "--scores scaled_dot,bilinear,additive,gaussian,gatv2 --seed 0 --epochs 6"
-    html = body(written(metrics, tmp_path))
-    assert f"<code>anyscore compare {rest} --batch-size 64 --hidden 128</code>" in html
-    metrics["task"]["name"] = "my pairs.tsv"
-    assert "anyscore compare &#39;my pairs.tsv&#39; --scores" in body(written(metrics, tmp_path))
+def test_one_seed_has_no_p(page: Any) -> None:
+    found = page(sample_comparison(seeds=1))
+    table = found.xpath('//table[@class="forest"]')[0]
+    assert {row[3] for row in rows(table)} == {"p = —"}
+    assert not table.xpath('.//circle[@class="seed"]')
+    assert "With one seed the luck of training" in words(section(found, "How far"))
+    assert "With one seed" not in words(section(page(sample_comparison()), "How far"))
 
 
-def test_command_as_typed(tmp_path: Path) -> None:
-    metrics = sample_metrics() | {"command": "anyscore compare --device cpu"}
-    html = body(written(metrics, tmp_path))
-    assert "<code>anyscore compare --device cpu</code>" in html
+def test_table_of_scores(page: Any) -> None:
+    comparison = sample_comparison()
+    table = page(comparison).xpath('//table[@class="scores"]')[0]
+    best = comparison["verdict"]["standings"][0]
+    each = " ".join(f"{value:.1f}" for value in best["seeds"].values())
+    interval = f"{best['mean']:.1f}{best['low']:.1f} to {best['high']:.1f}"
+    first = rows(table)[0]
+    assert first[0].startswith("additivew·tanh(Wq q + Wk k)")
+    assert first[1:4] == [interval, "", each]
+    assert first[6:] == ["39.838.6 to 41.8", "116.0", "364,30332,896"]
+    bold = table.xpath(".//tbody//td[position() > 3]/b")
+    assert {"21.4", "61.2", "331,407"} <= {words(b) for b in bold}
 
 
-def test_an_old_report_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("old")
-    assert "<!DOCTYPE html>" in written(sample_metrics(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+def test_what_was_not_measured_is_a_dash(page: Any) -> None:
+    comparison = sample_comparison()
+    comparison["step_ms"] = {}
+    for trial in comparison["trials"]:
+        trial["peak_memory_mib"] = None
+    table = page(comparison).xpath('//table[@class="scores"]')[0]
+    assert {tuple(row[6:8]) for row in rows(table)} == {("—", "—")}
 
 
-def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(RunFailure, match="the disk is full; free some space"):
-        write_report(sample_metrics(), path)
-    assert path.read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+def test_a_measure_that_is_zero_everywhere_is_left_out(page: Any) -> None:
+    comparison = sample_comparison()
+    assert "BLEU" in words(page(comparison).xpath('//table[@class="scores"]/thead')[0])
+    for trial in comparison["trials"]:
+        trial["test"]["bleu"] = 0.0
+    assert "BLEU" not in words(page(comparison))
 
 
-def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(RunFailure, match="No such file or directory") as caught:
-        write_report(sample_metrics(), tmp_path / "none" / "report.html")
-    assert "\n" not in str(caught.value)
+def test_learning_rates_are_shown_where_there_are_several(page: Any) -> None:
+    comparison = sample_comparison(seeds=2)
+    assert "At each learning rate" not in words(page(comparison))
+    extra = dict(comparison["trials"][0]) | {"learning_rate": 0.012}
+    extra["test"] = {"exact_match": 50.0, "chrf": 50.0, "bleu": 40.0}
+    comparison["trials"].append(extra)
+    found = page(comparison)
+    (table,) = found.xpath('//h3[starts-with(., "At each")]/following::table[1]')
+    assert ["scaled_dot", "0.012", "1", "50.0"] in rows(table)
+    chrf = {row[0][:10]: row[4] for row in rows(found.xpath('//table[@class="scores"]')[0])}
+    assert chrf["scaled_dot"] == "93.3"  # of the usual rate alone
+
+
+def test_a_measure_of_the_users_own(page: Any) -> None:
+    comparison = sample_comparison(seeds=2)
+    for trial in comparison["trials"]:
+        trial["test"] = {"tour_length": 0.25, "exact_match": 0.5}
+    comparison["verdict"] |= {"measure": "exact_match", "title": "exact match"}
+    table = page(comparison).xpath('//table[@class="scores"]')[0]
+    assert "tour length" in words(table.xpath("./thead")[0])
+    assert rows(table)[0][4] == "0.250"
+    comparison["verdict"] |= {"measure": "tour_length", "title": "tour length"}
+    head = words(page(comparison).xpath('//table[@class="scores"]/thead')[0])
+    assert "Tour length0–100" in head
+    assert "Exact match%" in head
+
+
+def test_failed_trials_say_why(page: Any) -> None:
+    comparison = without(sample_comparison(seeds=2), gaussian="the loss became nan")
+    del comparison["step_ms"]["gaussian"]
+    found = page(comparison)
+    note = words(section(found, "Which"))
+    assert "2 trials failed and are left out: gaussian, seed 0: the loss became nan" in note
+    last = rows(found.xpath('//table[@class="scores"]')[0])[-1]
+    assert last[0].startswith("gaussian 2 trials failed")
+    assert set(last[1:]) == {"—", ""}
+    assert len(rows(found.xpath('//table[@class="forest"]')[0])) == 6
+
+
+def test_one_score_alone(page: Any) -> None:
+    names = ("scaled_dot", "bilinear", "gaussian", "gatv2")
+    comparison = sample_comparison()
+    comparison["scores"] = ["additive"]
+    comparison["trials"] = [t for t in comparison["trials"] if t["score"] not in names]
+    comparison["verdict"] = sample_verdict(comparison)
+    found = page(comparison)
+    assert "compares 1 attention score on" in words(found)
+    assert not found.xpath('//table[@class="forest"]')
+    assert len(rows(found.xpath('//table[@class="scores"]')[0])) == 1
+
+
+def test_nothing_finished(page: Any) -> None:
+    comparison = sample_comparison(seeds=1)
+    comparison |= {"trials": [], "examples": [], "step_ms": {}, "interrupted": True, "code": ""}
+    comparison["verdict"] = sample_verdict(comparison)
+    found = page(comparison)
+    assert "Interrupted." in words(found)
+    assert "No score can be recommended" in words(found.xpath('//p[@class="advice"]')[0])
+    assert [words(h2) for h2 in found.xpath("//h2")][1:] == [
+        "How good is each score, and what does it cost?",
+        "How was this done?",
+    ]
+    assert len(found.xpath('//em[. = "not finished"]')) == 5
+
+
+def test_a_training_of_the_users_own(page: Any) -> None:
+    comparison = sample_comparison()
+    for name in ("machine", "command", "formulas", "step_ms", "code", "created", "anyscore"):
+        del comparison[name]
+    comparison |= {"task": {}, "settings": {}, "examples": []}
+    found = page(comparison)
+    assert words(found.xpath("//h1")[0]) == "Attention scores compared"
+    assert "was trained with each of them, 5 times" in words(found.xpath("//header")[0])
+    assert not found.xpath("//pre")
+    assert len(rows(found.xpath('//table[@class="forest"]')[0])) == 10
+
+
+def test_how_it_was_done(page: Any) -> None:
+    comparison = sample_comparison()
+    found = section(page(comparison), "How was this done?")
+    facts = {words(dt): words(dt.getnext()) for dt in found.xpath(".//dt")}
+    for key, value in comparison["settings"].items():
+        assert facts[key.replace("_", " ")] == str(value)
+    assert facts["pairs"] == "14,012"
+    assert facts["processor"] == "Example CPU at 3.1 GHz"
+    assert words(found.xpath(".//pre")[0]) == comparison["command"]
+    code = page(comparison).xpath('//pre[@class="code"]/code')[0]
+    assert code.text_content() == comparison["code"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from command_line import SMALL, call, plain, start
 from rich.console import Console
-from sample_metrics import sample_metrics
+from sample_comparison import sample_comparison
 
 from anyscore.lab.display import TerminalWatcher, show_outcome
 from anyscore.layers import SCORES
@@ -28,7 +28,7 @@ def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
     assert result.exit_code == 0, result.output
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", result.output)
     start = result.output.index("┏")
-    table = result.output[start : result.output.index("Report:")]
+    table = result.output[start : result.output.index("└")]
     assert max(map(len, table.splitlines())) <= 80
     assert all(score in table for score in SCORES)
 
@@ -49,11 +49,13 @@ def test_output_that_cannot_be_written_is_one_clear_line(
         )
     assert result.returncode == 1
     assert re.fullmatch(r"anyscore: the output cannot be written \(.*\)\n", result.stderr)
-    assert not run.exists()
+    if command == "compare":  # nothing of what was trained is lost
+        assert (run / "report.html").stat().st_size > 1000
+        assert len(list((run / "trials").iterdir())) == 10
 
 
 def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Path) -> None:
-    process = start("compare", pairs, "--out", tmp_path / "run", "--epochs", "3000", *SMALL[2:])
+    process = start("compare", pairs, "--out", tmp_path / "run", *SMALL[2:], "--epochs", "300")
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
@@ -63,26 +65,26 @@ def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Pa
     process.stderr.close()
 
 
-@pytest.mark.parametrize("width", [80, 40])
-def test_the_table_gives_up_columns_rather_than_cut_them(width: int) -> None:
-    metrics = sample_metrics()
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_outcome_fits(width: int) -> None:
+    record = sample_comparison()
     console = Console(width=width, file=io.StringIO())
-    show_outcome(console, metrics, Path("run"))
+    show_outcome(console, record, Path("run"))
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    table = said[: said.index("•")]
     assert max(map(len, said.splitlines())) <= width
-    assert "…" not in table
-    for text in ("scaled_dot", "96.2%", "to 90 %", "7.4 s", "never"):
-        assert text in table
-    assert ("own" in table) == (width == 80)
+    assert "…" not in said
+    for one in record["verdict"]["standings"]:
+        assert one["score"] in said
+        assert f"{one['mean']:.1f}" in said
+    assert record["verdict"]["sentences"][0] in plain(said)
 
 
 @pytest.mark.parametrize(
-    ("width", "left"), [(80, "0/5 0:00:00 left -:--:--"), (40, "left -:--:--")]
+    ("width", "left"), [(80, "0% 0:00:00 left -:--:--"), (40, "0% left -:--:--")]
 )
 def test_the_bar_fits(width: int, left: str) -> None:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, _environ={})
-    watcher = TerminalWatcher(console, Path("run"))
+    watcher = TerminalWatcher(console, Path("run"), [], 100)
     watcher.progress.update(watcher.bar, total=5, description="scaled_dot")
     console.print(watcher.progress.get_renderable())
     said = plain(console.file.getvalue())  # type: ignore[attr-defined]
@@ -91,25 +93,28 @@ def test_the_bar_fits(width: int, left: str) -> None:
     assert said.endswith(left)
 
 
-def test_ctrl_c_keeps_what_is_finished_and_reports_it(pairs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_keeps_what_is_finished_and_reports_it(
+    name: str, pairs: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    options = ("--epochs", "3000", "--hidden", "16", "--device", "cpu")
+    options = ("--epochs", "40", "--hidden", "16", "--device", "cpu", "--seeds", "500")
     process = start("compare", pairs, "--scores", "dot", "--out", out, *options)
     assert process.stdout is not None
     said = ""
-    while "epoch    2/3000" not in said:
+    while "dot, seed 1: done" not in said:
         line = process.stdout.readline()
         assert line, process.communicate()
         said += line
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert errors == ""
     assert "Stopped. Writing what is finished" in rest
     assert f"Report: {out / 'report.html'}" in plain(rest)
-    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["interrupted"] is True
-    assert len(metrics["scores"][0]["epochs"]) >= 2
+    found = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    assert found["interrupted"] is True
+    assert 1 <= len(found["trials"]) < 500
     assert (out / "report.html").stat().st_size > 1000
 
 
@@ -124,7 +129,7 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "anyscore: stopped; nothing more was written\n"
+    assert errors == "anyscore: stopped; what was finished is kept\n"
 
 
 def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyscore.lab.errors import InputError
-from anyscore.lab.tokens import (
+from anyscore.lab.data.tokens import (
     BOS,
     EOS,
     GLUE,
@@ -20,13 +19,14 @@ from anyscore.lab.tokens import (
     normalise,
     tokenise,
 )
+from anyscore.lab.errors import InputError
 
 ANY = st.text()
 # Dense in what could go wrong: joiners, the escape, apostrophes, marks, no-break spaces.
 HARD = st.text(alphabet="ab 1'’.,!-_\u00a0\u202f\t\n\uffed\uffeeé\u0301\u093fक", max_size=20)
 
 
-@given(ANY | HARD, st.sampled_from(["character", "word"]))
+@given(ANY | HARD, st.sampled_from(["character", "word", "token", "label"]))
 def test_round_trip(text: str, unit: str) -> None:
     tokens = tokenise(text, unit)
     assert detokenise(tokens, unit) == normalise(text)
@@ -57,13 +57,23 @@ def test_words(text: str, words: list[str]) -> None:
     assert tokenise(text, "word") == words
 
 
+@pytest.mark.parametrize(
+    ("unit", "tokens"), [("token", ["a@@", "b", "c."]), ("label", ["a@@ b c."])]
+)
+def test_ready_tokens_and_labels(unit: str, tokens: list[str]) -> None:
+    assert tokenise(" a@@\u00a0b  c.", unit) == tokens
+    assert tokenise(" ", unit) == []
+
+
 def test_characters() -> None:
     assert tokenise(" e\u0301a  b", "character") == ["é", "a", " ", "b"]
 
 
 @pytest.mark.parametrize("call", [tokenise, detokenise])
 def test_unknown_unit(call: object) -> None:
-    with pytest.raises(ValueError, match='unit must be "character" or "word", got \'line\''):
+    with pytest.raises(
+        ValueError, match=r"unit must be character, word, token.* or label, got 'line'"
+    ):
         call("a", "line")  # type: ignore[operator]
 
 

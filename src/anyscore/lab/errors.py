@@ -1,4 +1,4 @@
-"""The one kind of error that a user of the laboratory causes and can mend."""
+"""Errors that are told in one line: what a user can mend, and what a trial can fail of."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class InputError(Exception):
     It says what was expected, what came and what to do. The command line prints it and exits
     with status 2; it never becomes a traceback.
     """
+
+
+class TrialFailure(Exception):
+    """A trial cannot go on; the text says why in one line. Others do."""

@@ -1,0 +1,1 @@
+"""Time, memory and growth of attention, beside what one would use instead."""

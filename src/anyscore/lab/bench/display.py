@@ -1,0 +1,107 @@
+"""A benchmark on the terminal: what goes on, a table for each race, a summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from anyscore.lab.bench.parts import PARTS, Watcher
+from anyscore.lab.bench.run import BENCH_FILE, PLOT_FILE, TABLE_FILE
+from anyscore.lab.bench.table import Grid, one, summary, threads
+from anyscore.lab.wording import visible
+
+
+class TerminalWatcher(Watcher):
+    """A line that says what goes on, and a table for whatever is measured.
+
+    Where the output is not a terminal there are only the tables.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            transient=True,
+            refresh_per_second=4,  # drawing takes time from what is measured
+            disable=not console.is_terminal,
+        )
+        self.line = self.progress.add_task("", total=None)
+        self.part = ""
+
+    def stop(self) -> None:
+        """Take the line away."""
+        self.progress.stop()
+
+    def begins(self, record: dict[str, Any]) -> None:
+        machine, plan = record["machine"], record["plan"]
+        self._say(
+            f"{machine['processor']}, {threads(machine)}, PyTorch {machine['torch']}; "
+            f"anyscore runs {plan['route']}: {plan['reason']}"
+        )
+        if record["not_installed"] and record["settings"]["rivals"] is None:
+            self._say(f"Not installed, so left out: {', '.join(record['not_installed'])}")
+        if machine["load"] > 0.5 * machine["cores"]:
+            self._say(
+                f"This machine is busy (load {machine['load']:.1f} on {machine['cores']} cores): "
+                "ratios will spread.",
+                style="yellow",
+            )
+        self._say("Ctrl-C stops early and writes what was measured.\n")
+        self.progress.start()
+
+    def part_begins(self, name: str) -> None:
+        self.part = name
+        self._say(f"{name}: {PARTS[name][0]}", style="bold")
+
+    def busy(self, text: str) -> None:
+        self.progress.update(self.line, description=f"{self.part}: {text}")
+
+    def note(self, text: str) -> None:
+        self._say(f"{text}\n", style="yellow")
+
+    def measured(self, result: dict[str, Any]) -> None:
+        show(self.console, one(result))
+
+    def interrupted(self) -> None:
+        self._say("Stopped. Writing what was measured; Ctrl-C again gives that up.", "yellow")
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.console.print(
+            visible(text), style=style, markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def show(console: Console, grid: Grid) -> None:
+    """A table, and below it what could not be measured, and why."""
+    console.print(grid.title, markup=False, highlight=False)
+    table = Table()
+    for number, heading in enumerate(grid.headings):
+        table.add_column(escape(heading), justify="right" if number else "left")
+    for row in grid.rows:
+        table.add_row(*map(escape, row))
+    if grid.rows:
+        console.print(table, highlight=False)
+    for note in grid.notes:
+        console.print(f"  {visible(note)}", markup=False, highlight=False, style="yellow")
+    console.print()
+
+
+def show_summary(console: Console, record: dict[str, Any], folder: Path) -> None:
+    """The table of speed, and where everything is."""
+    for grid in summary(record)[:1]:
+        show(console, grid)
+    if not record["results"]:
+        console.print("Nothing was measured.")
+        return
+    names = [name for name in (BENCH_FILE, TABLE_FILE, PLOT_FILE) if (folder / name).exists()]
+    console.print(
+        visible(f"{', '.join(names)} in {folder}"), markup=False, highlight=False, soft_wrap=True
+    )

@@ -1,0 +1,167 @@
+"""What a benchmark found, as tables: on the terminal while it runs, and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore.lab.bench.work import FORWARD, TRAINING
+
+Result = dict[str, Any]
+
+_TITLES = {
+    "speed": "Time ÷ time of anyscore, medians",
+    "memory": "Peak memory growth, MiB",
+    "growth": "Growth with T = T_q = T_k",
+    "range": "Inputs of extreme magnitude: time ÷ time of normal ones",
+    "pairs": "Other scores: time ÷ time of anyscore, forward",
+    "isa": "Instruction sets: time ÷ time of the best",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: what it shows, its headings and its cells; and what must be said below it."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+    notes: tuple[str, ...] = ()
+
+
+def one(result: Result) -> Grid:
+    """A race, or a measurement of memory, all that is known of it."""
+    dtype = "" if result["dtype"] == "float32" else f" {result['dtype']}"
+    title = f"{result['score']} ({work(result)}){dtype}, {result['passes']}"
+    entrants = result["entrants"]
+    notes = tuple(f"{e['name']}: {e['problem']}" for e in entrants if e["problem"])
+    shown = [e for e in entrants if not e["problem"]]
+    if result["part"] == "memory":
+        rows = [[e["name"], number(e["mib"])] for e in shown]
+        return Grid(f"{title}, peak memory", ["", "MiB"], rows, notes)
+    first = entrants[0]["name"] if entrants else ""
+    columns = ["", f"time ÷ {first}" if len(first) < 12 else "time ÷ first", "middle half",
+               "rounds", "ms", "error"]  # fmt: skip
+    rows = [
+        [
+            e["name"],
+            number(e["ratio"] and e["ratio"]["median"]),
+            _half(e["ratio"]) if e is not shown[0] else "",
+            str(e["ratio"]["rounds"]) if e["ratio"] else "",
+            number(e["ms"]),
+            "" if e["error"] is None else f"{e['error']:.0e}",
+        ]
+        for e in shown
+    ]
+    if any("mib" in e for e in shown):
+        columns.append("MiB")
+        for row, e in zip(rows, shown, strict=True):
+            row.append(number(e.get("mib")))
+    return Grid(title, columns, rows, notes)
+
+
+def work(result: Result) -> str:
+    """What is computed: the shape, and what is special about it."""
+    prepared = ", prepared keys" if result["prepared"] else ""
+    return f"{', '.join(map(str, result['shape']))}{prepared}"
+
+
+def threads(machine: dict[str, Any]) -> str:
+    return f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
+
+
+def summary(record: dict[str, Any]) -> list[Grid]:
+    """A table for each part: a line for each work, a column for each that took part."""
+    grids = []
+    for part, title in _TITLES.items():
+        results = [r for r in record["results"] if r["part"] == part and r["entrants"]]
+        if part == "growth":
+            for passes in (FORWARD, TRAINING):
+                some = [r for r in results if r["passes"] == passes]
+                grids += _growth(some, f"{title}, {passes}") if some else []
+        elif results:
+            # Those of a ratio of 1 to themselves need no column.
+            base = 0 if part == "memory" else 1
+            names = _names(e["name"] for r in results for e in r["entrants"][base:])
+            rows = [[_line(r), *(_cell(r, name) for name in names)] for r in results]
+            what = "score" if part == "pairs" else "B, T_q, T_k, H, D_v"
+            grids.append(Grid(title, [what, *names], rows))
+    return grids
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """Everything, as it can be pasted into a page."""
+    machine, settings = record["machine"], record["settings"]
+    lines = [
+        "# Benchmark",
+        "",
+        f"anyscore {record['anyscore']} ({record['plan']['route']}), {machine['processor']}, "
+        f"{threads(machine)}, PyTorch {machine['torch']}, Python {machine['python']}, "
+        f"{settings['score']}, {settings['dtype']}, {record['made'][:10]}.",
+    ]
+    if record["interrupted"]:
+        lines += ["", "Interrupted: this is what had been measured."]
+    for grid in summary(record):
+        lines += ["", f"## {grid.title}", "", *_markdown(grid)]
+    lines += ["", "## How each was set up", ""]
+    entrants = [e for r in record["results"] for e in r["entrants"]]
+    hows = _names(f"{e['name']}: {e['how']}" for e in entrants if e["how"])
+    notes = _names(f"{e['name']}: {e['problem']}" for e in entrants if e["problem"])
+    lines += [f"- {text}" for text in (*hows, *notes)]
+    lines += ["", "## Every measurement"]
+    for result in record["results"]:
+        grid = one(result)
+        lines += ["", f"### {grid.title} ({result['part']})", "", *_markdown(grid)]
+        lines += ["", *(f"- {note}" for note in grid.notes)] if grid.notes else []
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or as many as stand before the point."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _line(result: Result) -> str:
+    """The name of a line of the summary."""
+    if result["part"] == "pairs":
+        return str(result["score"])
+    return f"{work(result)}{' + backward' if result['passes'] == TRAINING else ''}"
+
+
+def _half(ratio: dict[str, float] | None) -> str:
+    return "" if ratio is None else f"{number(ratio['low'])}–{number(ratio['high'])}"
+
+
+def _cell(result: Result, name: str) -> str:
+    for e in result["entrants"]:
+        if e["name"] == name:
+            if e["problem"]:
+                return "wrong" if e["problem"].startswith("wrong") else "–"
+            return number(e["mib"] if "mib" in e else e["ratio"] and e["ratio"]["median"])
+    return ""
+
+
+def _growth(results: list[Result], title: str) -> list[Grid]:
+    """Milliseconds and MiB by T."""
+    names = _names(e["name"] for r in results for e in r["entrants"])
+    grids = []
+    for key, unit in (("ms", "ms"), ("mib", "MiB of memory")):
+        rows = []
+        for r in results:
+            found = {e["name"]: number(e.get(key)) or "–" for e in r["entrants"]}
+            rows.append([f"{r['shape'][1]:,}", *(found.get(name, "") for name in names)])
+        grids.append(Grid(f"{title}: {unit}", ["T", *names], rows))
+    return grids
+
+
+def _markdown(grid: Grid) -> list[str]:
+    sides = ["---", *("---:" for _ in grid.headings[1:])]
+    return [f"| {' | '.join(cells)} |" for cells in (grid.headings, sides, *grid.rows)]
+
+
+def _names(found: Iterable[str]) -> list[str]:
+    """Each once, in the order of the first time."""
+    return list(dict.fromkeys(found))

@@ -1,0 +1,142 @@
+"""The built-in comparison: a small model on pairs of sequences, from options to a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from anyscore.lab.data.encoding import Encoded, encode
+from anyscore.lab.data.task import Task
+from anyscore.lab.errors import TrialFailure
+from anyscore.lab.info import describe_machine
+from anyscore.lab.rounds import Plan
+from anyscore.lab.session import Watcher, compare
+from anyscore.lab.train.cost import step_times
+from anyscore.lab.train.models import build_model
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.training import reported_failures, steps_per_epoch
+from anyscore.lab.train.translation import translation_train
+from anyscore.lab.trials import Trial
+from anyscore.lab.verdict.judge import Measure
+
+MEASURES = (
+    Measure("exact_match", "exact match", bounded=True),
+    Measure("chrf", "chrF", scale=1.0, bounded=True),
+    Measure("bleu", "BLEU", scale=1.0, bounded=True),
+)
+RATES = (0.5, 2.0)
+"""Times the learning rate: each score is trained with these as well, with the first seed."""
+
+
+def compare_pairs(
+    task: Task,
+    settings: Settings,
+    plan: Plan,
+    *,
+    out: Path | None = None,
+    split_seed: int = 0,
+    jobs: int = 1,
+    threads: int = 1,
+    rates: bool = True,
+    command: str | None = None,
+    watcher: Callable[[Path, Encoded, int], Watcher] | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """Train the settings' model on a task with every score and seed; see `session.compare`.
+
+    Args:
+        out: folder of the comparison; runs/NAME-… if not given, the same for the same settings.
+        jobs, threads: trials side by side, and threads of each.
+        rates: whether each score is tried at other learning rates too.
+        command: what was typed, for the report.
+        watcher: makes what is told how it goes, of the folder, the data and the steps of a trial.
+
+    Returns:
+        What `comparison.json` holds, and the folder.
+    """
+    data = encode(task)
+    shared = _shared(task, data, settings, split_seed)
+    folder = out or Path("runs") / f"{task.name}-{_fingerprint(shared)}"
+    if rates:
+        others = [settings.learning_rate * x for x in RATES]
+        extra = tuple(Trial(s, plan.first_seed, rate) for rate in others for s in plan.scores)
+        plan = replace(plan, extra=extra)
+    steps = settings.epochs * steps_per_epoch(data, settings)
+    record = compare(
+        translation_train(data, settings, threads=threads),
+        plan,
+        folder,
+        shared=shared,
+        measures=MEASURES,
+        jobs=jobs,
+        watcher=watcher and watcher(folder, data, steps),
+        about=partial(_about, data, settings, plan, command),
+        preload="anyscore.lab.train.translation",
+    )
+    return record, folder
+
+
+def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:
+    return {
+        "task": {
+            "name": task.name,
+            "description": task.description,
+            "unit": data.unit,
+            "source_unit": data.source_tokeniser.unit,
+            "train": len(data.train),
+            "valid": len(data.valid),
+            "test": len(data.test),
+            "left_out": data.left_out,
+            "source_vocabulary": len(data.source_vocabulary),
+            "target_vocabulary": len(data.target_vocabulary),
+            "pairs_checksum": _fingerprint(
+                [vars(x) for x in (*data.train, *data.valid, *data.test)]
+            ),
+            "summary": task.summary,
+        },
+        "settings": {**asdict(settings), "split_seed": split_seed},
+    }
+
+
+def _fingerprint(x: Any) -> str:
+    text = json.dumps(x, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _about(data: Encoded, settings: Settings, plan: Plan, command: str | None) -> Mapping[str, Any]:
+    return {
+        "command": command,
+        "machine": describe_machine(settings.device),
+        "step_ms": _costs(data, settings, plan),
+    }
+
+
+def _costs(data: Encoded, settings: Settings, plan: Plan) -> dict[str, dict[str, float]]:
+    """Milliseconds of a training step by score: median, and where it lies with 95 %.
+
+    Nothing where the models of all scores do not fit into memory together.
+    """
+    try:
+        with reported_failures():
+            models = {
+                score: build_model(score, data, settings, plan.first_seed) for score in plan.scores
+            }
+            times = step_times(models, data, settings)
+    except TrialFailure:
+        return {}
+    return {score: _median(taken) for score, taken in times.items()}
+
+
+def _median(taken: list[float]) -> dict[str, float]:
+    """The median and its 95 % interval, between two of the times in order (a sign test's)."""
+    times = np.sort(taken)
+    rank = int(stats.binom.ppf(0.025, len(times), 0.5))
+    low, high = times[max(rank - 1, 0)], times[min(len(times) - rank, len(times) - 1)]
+    return {"median": float(np.median(times)), "low": float(low), "high": float(high)}

@@ -1,0 +1,48 @@
+"""The command line: `anyscore compare`, `report`, `bench` and `info`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from anyscore import __version__
+from anyscore.lab.bench.command import BENCH_HELP, bench
+from anyscore.lab.cli.compare import COMPARE_HELP, compare
+from anyscore.lab.cli.complaints import one_line_errors, use_plain_characters
+from anyscore.lab.cli.info import info
+from anyscore.lab.cli.report import report
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Which attention scoring function suits your data?\n\n"
+    "[bold]anyscore compare[/] trains one small model with each of them, several times, and says.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"anyscore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    use_plain_characters()
+
+
+app.command(help=COMPARE_HELP)(one_line_errors()(compare))
+app.command()(one_line_errors()(report))
+app.command(help=BENCH_HELP)(one_line_errors()(bench))
+app.command()(one_line_errors()(info))

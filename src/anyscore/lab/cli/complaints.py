@@ -1,0 +1,85 @@
+"""Everything that goes wrong as one line on stderr and an exit status; no traceback."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import typer
+from rich.console import Console
+
+from anyscore.lab.errors import InputError
+from anyscore.lab.files import RunFailure
+from anyscore.lab.wording import visible
+
+_PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
+_ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x"}
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """Other characters for those that a terminal does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_ALIKE.get(character, "?") for character in missing), error.end
+
+
+codecs.register_error(_PLAINER, _plainer)
+
+
+def use_plain_characters() -> None:
+    """A terminal without "→" is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_PLAINER)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Run a command: its errors are one line each; SIGTERM and SIGHUP end it as Ctrl-C does."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(getattr(signal, name), _as_ctrl_c)
+    try:
+        yield
+        sys.stdout.flush()
+    except InputError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    except RunFailure as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        complain("stopped; what was finished is kept")
+        raise typer.Exit(130) from None
+    except MemoryError:
+        complain("there is not enough memory; give less data with --limit, or fewer --jobs")
+        raise typer.Exit(1) from None
+    except OSError as error:
+        complain(f"the output cannot be written ({error.strerror or error})")
+        _close_stdout()
+        raise typer.Exit(1) from None
+
+
+def _as_ctrl_c(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _close_stdout() -> None:
+    """So that Python does not complain again of what it could not write."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def complain(text: str) -> None:
+    line = " ".join(visible(text).splitlines())
+    with suppress(OSError):
+        Console(stderr=True).print(
+            f"anyscore: {line}", style="bold red", markup=False, highlight=False, soft_wrap=True
+        )

@@ -1,0 +1,48 @@
+"""`anyscore info`: versions, devices, and how each score would be computed here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anyscore import __version__
+from anyscore.layers import SCORES
+
+
+def info() -> None:
+    """Show versions, devices, and how each score would be computed here, and why."""
+    from anyscore.lab.info import core, devices, frameworks
+    from anyscore.lab.places import plans
+
+    console = Console()
+    console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
+    table = Table("framework", "installed")
+    for framework in frameworks():
+        table.add_row(framework.name, framework.version or "no")
+    console.print(table)
+    table = Table("device", "what it is")
+    for name, description in devices():
+        table.add_row(name, description)
+    console.print(table)
+    console.print(core(), markup=False, highlight=False)
+    table = Table("score", "formula")
+    for name, score in SCORES.items():
+        table.add_row(name, escape(score.formula))
+    console.print(table)
+    table = Table("tensors of", "scores", "are computed by", "because", show_lines=True)
+    asked = [x.package for x in frameworks() if x.version and x.package != "keras"]
+    for place, found in plans(asked).items():
+        if isinstance(found, str):
+            table.add_row(place, "", "", escape(found))
+            continue
+        reasons: dict[Any, list[str]] = {}
+        for name, plan in found.items():
+            reasons.setdefault(plan, []).append(name)
+        for plan, names in reasons.items():
+            said = "all" if len(names) == len(SCORES) else ", ".join(names)
+            table.add_row(place, said, plan.route, escape(plan.reason))
+    console.print(table)

@@ -1,0 +1,1 @@
+"""Sequence pairs: read, split, tokenised, numbered."""

@@ -1,0 +1,41 @@
+"""Refuses what cannot be read before anything slow is imported."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from anyscore.lab.data.opening import check_readable, readable_name
+from anyscore.lab.data.options import DataOptions
+from anyscore.lab.data.parquet import check_pyarrow
+from anyscore.lab.data.tokenisers import check_subwords
+from anyscore.lab.errors import InputError
+
+
+def check_files(options: DataOptions) -> None:
+    """Look at the options and the first bytes of every file; take milliseconds.
+
+    Raises:
+        InputError: for options that do not go together, files that are missing, empty, directories
+            or no text, a standard input that is a terminal, and packages that are missing.
+    """
+    options.check()
+    if options.path is None and find_spec("babel") is None:
+        raise InputError(
+            "the dates need the package Babel, which is not installed; pip install Babel, or give "
+            "a file of pairs"
+        )
+    for files in options.parts.values():
+        for path in files:
+            if path is not None:
+                _check_file(path, options)
+    if "bpe" in (options.unit, options.source_unit, options.target_unit):
+        check_subwords()
+
+
+def _check_file(path: str | Path, options: DataOptions) -> None:
+    check_readable(path)
+    name = readable_name(path)
+    plain = name.lower().removesuffix(".gz")
+    if options.format == "parquet" or (options.format == "auto" and plain.endswith(".parquet")):
+        check_pyarrow(name)

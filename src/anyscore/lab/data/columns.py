@@ -1,0 +1,197 @@
+"""Two cells of each row, the source and the target, as texts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any
+
+from anyscore.lab.data.opening import Input
+from anyscore.lab.data.options import Column, Format, column_number
+from anyscore.lab.data.table import Number, Record, Rows, shorten
+from anyscore.lab.errors import InputError
+
+SIDES = ("source", "target")
+
+_UNFIT = re.compile("[\0\ud800-\udfff]")  # JSON can write them, a file of text cannot hold them
+
+
+class Columns:
+    """Which cells of a table are the pairs.
+
+    Attributes:
+        met: how many values were numbers or lists, and how many rows were empty and left out.
+    """
+
+    def __init__(
+        self,
+        table: Input,
+        format: Format,
+        source: Column | None,
+        target: Column | None,
+        skip_empty: bool = False,
+    ) -> None:
+        self.table = table
+        self.format = format
+        self.asked: tuple[Column, Column] = (
+            1 if source is None else source,
+            2 if target is None else target,
+        )
+        self.skip_empty = skip_empty
+        self.row = "row" if format == "parquet" else "line"
+        self.met: Counter[str] = Counter()
+
+    def pairs(self, rows: Rows) -> Iterator[tuple[str, str]]:
+        """The pair of each row. Raises InputError, naming the line, where there is none."""
+        keys: list[int | str] | None = None
+        for line, record in rows:
+            if keys is None:
+                header = self._header(record)
+                keys = self._keys(header, line, isinstance(record, dict))
+                if header is record and isinstance(record, list):
+                    continue
+            texts = [
+                self._text(line, record, key, side) for key, side in zip(keys, SIDES, strict=True)
+            ]
+            if all(texts):
+                yield texts[0], texts[1]
+            else:
+                self.met["empty"] += 1
+
+    def _header(self, record: Record) -> Record:
+        """What names the columns: the first row, if a column was asked for by its name."""
+        if isinstance(record, dict):
+            return record
+        named = any(column_number(c, s) is None for c, s in zip(self.asked, SIDES, strict=True))
+        return record if named else []
+
+    def _keys(self, header: Record, line: int, by_name: bool) -> list[int | str]:
+        names = [str(name).strip() for name in header]
+        keys: list[int | str] = []
+        for column, side in zip(self.asked, SIDES, strict=True):
+            number = column_number(column, side)
+            if number is None:
+                keys.append(self._find(str(column).strip(), names, header, line))
+            elif by_name and number > len(names):
+                raise self.error(
+                    line,
+                    f"expected at least {number} columns, found {len(names)}: "
+                    f"{shorten(', '.join(names))}; choose other columns",
+                )
+            else:
+                keys.append(list(header)[number - 1] if by_name else number - 1)
+        if keys[0] == keys[1]:
+            raise InputError(
+                f"the source and the target are both column {self.asked[1]}: choose two different "
+                "columns"
+            )
+        return keys
+
+    def _find(self, name: str, names: list[str], header: Record, line: int) -> int | str:
+        if name in names:
+            if names.count(name) > 1:
+                raise self.error(
+                    line, f'there are two columns "{name}" in the header; give their numbers'
+                )
+            place = names.index(name)
+            return list(header)[place] if isinstance(header, dict) else place
+        if isinstance(header, dict) and _inner(header, name) is not None:
+            return name
+        near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+        meant = next((n for n in names if near and n.lower() == near[0]), None)
+        known = ", ".join(f'"{title}"' for title in names) or "none"
+        hint = f'; did you mean "{meant}"?' if meant else ""
+        raise self.error(
+            line,
+            f'there is no column "{shorten(name)}" in the header{hint}; there is '
+            f"{shorten(known, 200)}",
+        )
+
+    def _text(self, line: int, record: Record, key: int | str, side: str) -> str:
+        """The text of a cell; empty if the row is to be left out."""
+        if isinstance(record, dict):
+            value = record[key] if key in record else _inner(record, str(key))
+        elif isinstance(key, int) and key < len(record):
+            value = record[key]
+        else:
+            raise self._too_few(line, record, key)
+        name = f"column {key + 1}" if isinstance(key, int) else f'column "{key}"'
+        text = self._as_text(line, value, side, name)
+        if not text.strip():
+            if self.skip_empty:
+                return ""
+            raise self.error(
+                line,
+                f"the {side} ({name}) is empty: fill it in or remove the {self.row}",
+            )
+        if not text.isprintable() and (bad := _UNFIT.search(text)):
+            what = "a NUL character" if bad[0] == "\0" else "half a character (a lone surrogate)"
+            raise self.error(line, f"the {side} ({name}) holds {what}; remove it")
+        return text
+
+    def _as_text(self, line: int, value: Any, side: str, name: str) -> str:
+        if value is None:
+            return ""
+        text = _plain(value)
+        if text is not None:
+            self.met["numbers"] += isinstance(value, Number) or not isinstance(value, str)
+            return text
+        if isinstance(value, list):
+            tokens = [_plain(part) or "" for part in value]
+            if all(len(token.split()) == 1 for token in tokens):
+                self.met["lists"] += 1
+                return " ".join(tokens)
+        if isinstance(value, dict):
+            inner = next(iter(value), "name")
+            column = name.removeprefix("column ").strip('"')
+            advice = f'choose a part of it, as in "{column}.{inner}"'
+            found = "an object"
+        else:
+            found = (
+                "a list of other things than tokens"
+                if isinstance(value, list)
+                else (f"a value of type {type(value).__name__}")
+            )
+            advice = "choose another column, or make it text"
+        raise self.error(
+            line, f"the {side} ({name}): expected text, found {found}; {shorten(advice, 100)}"
+        )
+
+    def _too_few(self, line: int, record: list[Any], key: int | str) -> InputError:
+        asked = [column_number(c, side) or 1 for c, side in zip(self.asked, SIDES, strict=True)]
+        needed = max(*asked, key + 1 if isinstance(key, int) else 1)
+        found = shorten((" ⇥ " if self.format == "tsv" else ", ").join(map(str, record)))
+        dividers = {"csv": ("commas", "tsv", "tabs"), "tsv": ("tabs", "csv", "commas")}
+        divided = advice = ""
+        if self.format in dividers:
+            divider, other, other_divider = dividers[self.format]
+            divided = f" divided by {divider}"
+            advice = f", or name the file .{other} if {other_divider} divide them"
+            if len(record) == 1 and ";" in record[0]:
+                advice = f", or save the file with {divider} if semicolons divide them"
+        return self.error(
+            line,
+            f"expected at least {needed} columns{divided}, found {len(record)}: {found}; mend the "
+            f"line, choose other columns{advice}",
+        )
+
+    def error(self, line: int, text: str) -> InputError:
+        return self.table.error(text, line, row=self.row)
+
+
+def _inner(record: dict[str, Any], path: str) -> Any:
+    """What stands at "a.b" in objects within objects; None if nothing does."""
+    value: Any = record
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _plain(value: Any) -> str | None:
+    """The text of a text or a number; None for anything else."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float | Decimal) else None

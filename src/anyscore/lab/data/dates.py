@@ -1,0 +1,240 @@
+"""The task that needs no file: dates as the world's languages write them, to ISO 8601.
+
+The dates are those of the Unicode CLDR, through Babel. What stands where, and in which words, is
+each language's own; the calendar is the Gregorian one throughout.
+
+Languages come in a fixed order, those that the CLDR describes most fully first (most names of
+countries and languages translated, equals by code), and are taken by rule:
+
+- one locale per language, and only what that locale itself says: a form whose names of months or
+  days would be inherited, from another language or as placeholders such as "M03", is left out;
+- the full, long and medium forms, never the short one, which is often ISO already or drops the
+  century; year, month and day must all be in it;
+- a text that two forms read as different months, such as a bare 03/05/2024 where one language puts
+  the day first and another the month, or a month's name that means another month next door, is left
+  out for both, and so is a text that is already its answer;
+- digits are the language's own, where it does not write Latin ones.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+from typing import Any
+
+from babel import Locale, localedata
+from babel.dates import format_date
+
+from anyscore.lab.data.pairs import Example
+from anyscore.lab.data.task import Split, held_out_size
+from anyscore.lab.data.tokens import normalise
+from anyscore.lab.errors import InputError
+
+LANGUAGES = 60
+PAIRS = 12000
+YEARS = (1900, 2099)  # first and last
+FORMATS = ("full", "long", "medium")
+
+_WIDTHS = {3: "abbreviated", 4: "wide", 5: "narrow"}
+# The CLDR's numbering systems, as the Unicode character database calls their digits.
+_DIGITS = {
+    "arab": "ARABIC-INDIC",
+    "arabext": "EXTENDED ARABIC-INDIC",
+    "beng": "BENGALI",
+    "cakm": "CHAKMA",
+    "deva": "DEVANAGARI",
+    "hmnp": "NYIAKENG PUACHUE HMONG",
+    "mymr": "MYANMAR",
+    "nkoo": "NKO",
+    "olck": "OL CHIKI",
+    "tibt": "TIBETAN",
+}
+# Marks of writing direction say nothing and cannot be seen.
+_INVISIBLE = dict.fromkeys(map(ord, "\u200e\u200f\u061c"))
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of writing dates: a language's code, one of `FORMATS`, and how to write and read it.
+
+    `readings` says for each month what tells it: its number, where it is written in words; else
+    the order of the two short numbers, "dM" or "Md".
+    """
+
+    language: str
+    format: str
+    locale: Locale
+    weekday: bool
+    readings: tuple[int | str, ...]
+
+    def plain(self, day: date) -> str:
+        """`day` in this form, in Latin digits."""
+        text = format_date(day, self.format, locale=self.locale)
+        return normalise(text.translate(_INVISIBLE))
+
+    def write(self, day: date) -> str:
+        """`day` in this form."""
+        return self.plain(day).translate(_digits(self.locale.default_numbering_system))
+
+
+def make_dates(
+    seed: int = 0,
+    *,
+    languages: int = LANGUAGES,
+    pairs: int = PAIRS,
+    years: tuple[int, int] = YEARS,
+    formats: tuple[str, ...] = FORMATS,
+) -> Split:
+    """Training, validation and test examples, `pairs` in all, each text a different one.
+
+    Each takes a day of `years` (first and last, between 1000 and 9999), one of the first
+    `languages` languages and one of its `formats`, all by chance. The days are divided among the
+    three parts, so no date of the test is in training in any language. The same arguments and the
+    same release of Babel give the same examples. Raises InputError if there are not so many
+    languages or texts.
+    """
+    if not 1000 <= years[0] <= years[1] <= 9999:
+        raise InputError(f"expected years first to last between 1000 and 9999, got {years}")
+    if pairs < 10:
+        raise InputError(f"expected at least 10 dates, got {pairs}")
+    available = [[f for f in forms if f.format in formats] for forms in known_forms()]
+    available = [forms for forms in available if forms]
+    if not 1 <= languages <= len(available):
+        raise InputError(f"expected 1 to {len(available)} languages, got {languages}")
+    forms = available[:languages]
+    unclear = _unclear(forms)
+    rng = random.Random(seed)
+    first = date(years[0], 1, 1)
+    span = (date(years[1], 12, 31) - first).days + 1
+    days = [first + timedelta(n) for n in rng.sample(range(span), min(pairs, span))]
+    held_out = held_out_size(pairs)
+    parts = []
+    start = 0
+    for size in (pairs - 2 * held_out, held_out, held_out):
+        share = max(1, len(days) * size // pairs)
+        parts.append(_write(days[start : start + share], size, forms, unclear, rng))
+        start += share
+    return parts[0], parts[1], parts[2]
+
+
+def _write(
+    days: list[date], size: int, forms: list[list[Form]], unclear: set[str], rng: random.Random
+) -> list[Example]:
+    """`size` examples of `days`, taken in turn, each in a form drawn by language first."""
+    examples: dict[str, Example] = {}
+    tries = 0
+    while len(examples) < size:
+        if tries == 20 * size:
+            raise InputError(
+                f"{len(days)} days in {len(forms)} languages give fewer than {size} different "
+                "texts; ask for fewer pairs, or for more years or languages"
+            )
+        day = days[tries % len(days)]
+        tries += 1
+        form = rng.choice(rng.choice(forms))
+        text = form.write(day)
+        clear = _skeleton(form.plain(day)) not in unclear
+        if clear and text not in examples and text != day.isoformat():
+            examples[text] = Example(text, (day.isoformat(),))
+    return list(examples.values())
+
+
+@cache
+def known_forms() -> list[list[Form]]:
+    """The forms of each language that has any, the languages in their fixed order."""
+    entries = []
+    for language in localedata.locale_identifiers():
+        if "_" not in language:
+            # The locale's own data. Not Babel's merged view: resolving inherited names there
+            # depends on which locales the process has used before.
+            with open(localedata.resolve_locale_filename(language), "rb") as stream:
+                own = pickle.load(stream)
+            described = len(own.get("territories", ())) + len(own.get("languages", ()))
+            entries.append((-described, language, own))
+    found = []
+    for _, language, own in sorted(entries, key=lambda entry: entry[:2]):
+        locale = Locale.parse(language)
+        candidates = (_form(locale, name, own) for name in FORMATS)
+        forms = [form for form in candidates if form is not None]
+        if forms:
+            found.append(forms)
+    return found
+
+
+def _form(locale: Locale, name: str, own: dict[str, Any]) -> Form | None:
+    """The form `name` of a locale, if `own` has all its names and the whole date is in it."""
+    fields = _fields(locale.date_formats[name].pattern)
+    parts = [field[0].replace("L", "M") for field in fields if field[0] not in "EcG"]
+    if sorted(parts) != ["M", "d", "y"]:
+        return None
+    order = ""
+    weekday = False
+    readings: tuple[int | str, ...] = ()
+    for field in fields:
+        letter, width = field[0], _WIDTHS.get(max(3, len(field)), "")
+        context = "stand-alone" if letter in "cL" else "format"
+        if letter == "y" and len(field) not in (1, 4):
+            return None  # the century would be lost
+        if letter in "dML":
+            order += "d" if letter == "d" else "M"
+        if letter in "Ec":
+            weekday = True
+            if set(_names(own, "days", context, width)) != set(range(7)):
+                return None
+        if letter == "G" and 1 not in _names(own, "eras", width):
+            return None
+        if letter in "ML" and len(field) >= 3:
+            names = _names(own, "months", context, width)
+            if set(names) != set(range(1, 13)):
+                return None
+            for month in range(1, 13):
+                digits = "".join(re.findall("[0-9]", names[month]))
+                if digits not in ("", str(month)) or names[month] == f"M{month:02}":
+                    return None
+                readings += (0 if digits else month,)
+    readings = tuple(reading or order for reading in readings or 12 * (0,))
+    return Form(str(locale), name, locale, weekday, readings)
+
+
+def _fields(pattern: str) -> list[str]:
+    """The fields of a CLDR date pattern, as "EEEE", "d", "MMMM", "y", without its literals."""
+    return [match[0] for match in re.finditer(r"([A-Za-z])\1*", re.sub("'[^']*'", "", pattern))]
+
+
+def _names(own: dict[str, Any], *keys: str) -> dict[int, str]:
+    """The names at `keys`; none where the locale has only a reference to others."""
+    value: Any = own
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _unclear(forms: list[list[Form]]) -> set[str]:
+    """The skeletons that some two of `forms` read as different months."""
+    readings: dict[str, set[int | str]] = {}
+    for form in (form for language in forms for form in language):
+        for month, reading in enumerate(form.readings, 1):
+            for number in range(10, 17 if form.weekday else 11):
+                skeleton = _skeleton(form.plain(date(2001, month, number)))
+                readings.setdefault(skeleton, set()).add(reading)
+    return {skeleton for skeleton, found in readings.items() if len(found) > 1}
+
+
+def _skeleton(text: str) -> str:
+    """`text` without its numbers; the year's place differs from that of shorter ones."""
+    return re.sub("[0-9]+", "0", re.sub("[0-9]{4}", "y", text))
+
+
+@cache
+def _digits(system: str) -> dict[int, str]:
+    """Latin digits to those of a numbering system; empty for one that is not in `_DIGITS`."""
+    if system not in _DIGITS:
+        return {}
+    names = ["ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"]
+    digits = (unicodedata.lookup(f"{_DIGITS[system]} DIGIT {name}") for name in names)
+    return {ord("0") + n: digit for n, digit in enumerate(digits)}

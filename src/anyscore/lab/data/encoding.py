@@ -1,0 +1,159 @@
+"""A task's texts as token numbers, ready for training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
+from anyscore.lab.data.options import DataOptions, Unit
+from anyscore.lab.data.task import Example, Task
+from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
+from anyscore.lab.data.tokens import EOS, Vocabulary
+from anyscore.lab.errors import InputError
+from anyscore.lab.train.batches import Pair
+
+_MOST_KINDS = 10_000  # of tokens in a vocabulary: the softmax over more would be most of the cost
+
+
+@dataclass(frozen=True)
+class Item:
+    """One source to be answered and every answer that counts as right.
+
+    Attributes:
+        source: its tokens; `numbers` are the same in the vocabulary.
+        references: the texts as they came.
+        answers: the tokens of each.
+    """
+
+    source: tuple[str, ...]
+    numbers: tuple[int, ...]
+    references: tuple[str, ...]
+    answers: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A task in numbers. Vocabularies and subwords are made of the training pairs alone.
+
+    Attributes:
+        source_tokeniser, target_tokeniser: text to tokens and back, of either side.
+        train, valid_pairs: every source with each of its targets.
+        valid, test: every source once.
+        limit: how many tokens an output may have.
+        too_long: by part, how many examples were left out: a side had too many tokens, or none.
+    """
+
+    source_tokeniser: Tokeniser
+    target_tokeniser: Tokeniser
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    train: list[Pair]
+    valid_pairs: list[Pair]
+    valid: list[Item]
+    test: list[Item]
+    limit: int
+    too_long: dict[str, int]
+
+    @property
+    def left_out(self) -> int:
+        """How many examples were too long."""
+        return sum(self.too_long.values())
+
+    @property
+    def unit(self) -> Unit:
+        """That of the targets."""
+        return self.target_tokeniser.unit
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    example: Example
+    source: tuple[str, ...]
+    targets: tuple[tuple[str, ...], ...]
+
+    def fits(self, most: int) -> bool:
+        return all(1 <= len(side) <= most for side in (self.source, *self.targets))
+
+
+def encode(task: Task) -> Encoded:
+    """Tokenise, build the vocabularies, number the tokens.
+
+    Raises:
+        InputError: when nothing is left to train on or to test.
+    """
+    source, target = task.tokenisers or _tokenisers(task)
+    parts = []
+    too_long = {}
+    for name, examples in (("train", task.train), ("valid", task.valid), ("test", task.test)):
+        tokens = (_tokens(example, source, target) for example in examples)
+        kept = [item for item in tokens if item.fits(task.max_tokens)]
+        too_long[name] = len(examples) - len(kept)
+        parts.append(kept)
+    train, valid, test = parts
+    if not (train and valid and test):
+        units = " or ".join(dict.fromkeys(f"{unit}s" for unit in task.units))
+        way_out = ", or --unit word" if "character" in task.units else ""
+        raise InputError(
+            f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
+            f"left to train on; give shorter pairs{way_out}"
+        )
+    # Source tokens seen once stand for the unknown, so that the model has met it before the test.
+    source_vocabulary = Vocabulary.build(
+        (item.source for item in train), size=_MOST_KINDS, min_count=2
+    )
+    target_vocabulary = Vocabulary.build(
+        (target for item in train for target in item.targets), size=_MOST_KINDS
+    )
+
+    def pairs(items: Sequence[_Tokens]) -> list[Pair]:
+        return [
+            Pair(
+                tuple(source_vocabulary.encode(item.source)),
+                (*target_vocabulary.encode(target), EOS),
+            )
+            for item in items
+            for target in item.targets
+        ]
+
+    def items(part: Sequence[_Tokens]) -> list[Item]:
+        return [
+            Item(
+                item.source,
+                tuple(source_vocabulary.encode(item.source)),
+                item.example.references,
+                item.targets,
+            )
+            for item in part
+        ]
+
+    longest = max(len(target) for item in train for target in item.targets)
+    return Encoded(
+        source_tokeniser=source,
+        target_tokeniser=target,
+        source_vocabulary=source_vocabulary,
+        target_vocabulary=target_vocabulary,
+        train=pairs(train),
+        valid_pairs=pairs(valid),
+        valid=items(valid),
+        test=items(test),
+        limit=longest + longest // 4 + 2,
+        too_long=too_long,
+    )
+
+
+def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
+    source, target = task.units
+    size = DataOptions.subwords
+    return (
+        make_tokeniser(source, [e.source for e in task.train], size),
+        make_tokeniser(target, [r for e in task.train for r in e.references], size),
+    )
+
+
+def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
+    return _Tokens(
+        example,
+        tuple(source.tokenise(example.source)),
+        tuple(tuple(target.tokenise(reference)) for reference in example.references),
+    )

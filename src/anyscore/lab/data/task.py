@@ -1,0 +1,201 @@
+"""Sequence pairs from files, split so that nothing leaks, as one task.
+
+All texts are kept in Unicode NFC with runs of whitespace as one space (`tokens.normalise`), so
+that two spellings of one source are one source.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyscore.lab.data.opening import readable_name
+from anyscore.lab.data.options import FEWEST_SOURCES, MAX_TOKENS, STDIN, Column, DataOptions, Unit
+from anyscore.lab.data.pairs import Example as Example
+from anyscore.lab.data.pairs import Reader, group
+from anyscore.lab.data.summary import summarise
+from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
+from anyscore.lab.data.tokens import normalise
+from anyscore.lab.data.units import choose_unit as choose_unit
+from anyscore.lab.data.units import find_units
+from anyscore.lab.errors import InputError
+
+MOST_HELD_OUT = 1000  # in validation and test each: more only makes a comparison slower
+
+
+@dataclass(frozen=True)
+class Task:
+    """Examples to train on, to watch and to test on, and what tokens are made of.
+
+    Attributes:
+        unit: of both sides, or of the targets where `source_unit` says another for the sources.
+        tokenisers: of sources and targets, where they are already made; `encode` makes the others.
+        summary: what is known of the data (see `summary.summarise`); may be empty.
+        max_tokens: `encode` leaves out an example with a longer side.
+    """
+
+    name: str
+    description: str
+    unit: Unit
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+    source_unit: Unit | None = None
+    tokenisers: tuple[Tokeniser, Tokeniser] | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    max_tokens: int = MAX_TOKENS
+
+    @property
+    def units(self) -> tuple[Unit, Unit]:
+        """Of the sources and of the targets."""
+        return self.source_unit or self.unit, self.unit
+
+
+Split = tuple[list[Example], list[Example], list[Example]]
+
+
+def load_task(options: DataOptions) -> Task:
+    """The task of a file of pairs, or with no path that of dates (see `dates`).
+
+    The parts that have no file of their own are cut from the training data, by `split_seed`: no
+    source is then on two sides. Files of validation and test are used as published, a row an item;
+    sources of theirs that training has too are counted in the summary and stay.
+
+    Raises:
+        InputError: for anything wrong with the options or with what the files hold.
+    """
+    options.check()
+    if options.path is None:
+        return _dates(options)
+    readers = {part: Reader(*files, options) for part, files in options.parts.items()}
+    kept = group(
+        readers["train"], limit=options.limit, seed=options.split_seed, met=readers["train"].met
+    )
+    own: dict[str, list[Example]] = {
+        part: _rows(readers[part]) for part in ("valid", "test") if part in readers
+    }
+    try:
+        parts = _cut(kept, own, options.split_seed)
+    except InputError as error:
+        rows = readers["train"].met["rows"]
+        hint = f" (all {rows:,} rows repeat them: is it the right column?)"
+        raise InputError(
+            f"{readable_name(options.path)}: {error}{hint if rows >= FEWEST_SOURCES else ''}"
+        ) from None
+    return _task(_name(options), _description(options), parts, options, readers)
+
+
+def _task(
+    name: str,
+    description: str,
+    parts: Split,
+    options: DataOptions,
+    readers: dict[str, Reader],
+) -> Task:
+    """The parts with their tokenisers and what can be said of them."""
+    train = parts[0]
+    units = find_units(options, train)
+    texts = [e.source for e in train], [r for e in train for r in e.references]
+    source, target = (
+        make_tokeniser(unit, side, options.subwords)
+        for unit, side in zip(units, texts, strict=True)
+    )
+    return Task(
+        name,
+        description,
+        units[1],
+        *parts,
+        source_unit=units[0] if units[0] != units[1] else None,
+        tokenisers=(source, target),
+        summary=summarise(parts, (source, target), options, readers),
+        max_tokens=options.max_tokens,
+    )
+
+
+def _dates(options: DataOptions) -> Task:
+    from anyscore.lab.data import dates  # Babel is needed for this task only
+
+    parts = dates.make_dates(options.split_seed, pairs=options.limit or dates.PAIRS)
+    description = f"Dates in {dates.LANGUAGES} languages → ISO 8601"
+    return _task("dates", description, parts, options, {})
+
+
+def read_pairs(
+    path: str | Path, source: Column | None = None, target: Column | None = None
+) -> list[Example]:
+    """The examples of a table, one per distinct source, in the order of the file.
+
+    `source` and `target` are columns, by number from 1 or by name; columns 1 and 2 if left out.
+    Blank lines are skipped, further columns ignored, repeated pairs counted once. The file is read
+    line by line.
+
+    Raises InputError, naming the line, for a file that cannot be read, that is not UTF-8, that
+    lacks a column, or where one side of a pair is empty.
+    """
+    return group(Reader(path, None, DataOptions(path, source=source, target=target)))
+
+
+def split(examples: Iterable[Example], seed: int) -> Split:
+    """Training, validation and test examples, about 80 : 10 : 10, chosen by `seed`.
+
+    Validation and test hold at least 1 and at most `MOST_HELD_OUT` each. Examples with the same
+    source are joined first, so no source is on two sides. The same examples in the same order and
+    the same seed give the same split. Raises InputError for fewer than `FEWEST_SOURCES` distinct
+    sources.
+    """
+    grouped = group((e.source, reference) for e in examples for reference in e.references)
+    return _cut(grouped, {}, seed)
+
+
+def _cut(examples: list[Example], own: Mapping[str, list[Example]], seed: int) -> Split:
+    """The parts; those in `own` as they are, the others cut from `examples`."""
+    missing = 2 - len(own)
+    if missing and len(examples) < FEWEST_SOURCES:
+        found = "1 distinct source" if len(examples) == 1 else f"{len(examples)} distinct sources"
+        raise InputError(
+            f"too few pairs to split into training, validation and test: found {found}, "
+            f"at least {FEWEST_SOURCES} are needed"
+        )
+    if missing:
+        examples = list(examples)
+        random.Random(seed).shuffle(examples)
+    size = held_out_size(len(examples))
+    rest = len(examples) - missing * size
+    cut = iter([examples[start : start + size] for start in range(rest, len(examples), size)])
+    valid, test = (own[part] if part in own else next(cut) for part in ("valid", "test"))
+    return examples[:rest], valid, test
+
+
+def held_out_size(count: int) -> int:
+    """How many of `count` go to validation, and as many again to test."""
+    return min(MOST_HELD_OUT, max(1, count // 10))
+
+
+def _rows(reader: Reader) -> list[Example]:
+    """One example for each row, as published."""
+    try:
+        return [Example(normalise(source), (normalise(target),)) for source, target in reader]
+    except MemoryError:
+        raise reader.inputs[0].error(
+            "there is not enough memory for all its rows; give a smaller file"
+        ) from None
+
+
+def _name(options: DataOptions) -> str:
+    assert options.path is not None
+    name = Path(readable_name(options.path)).name
+    return "stdin" if str(options.path) == STDIN else name.split(".")[0] or name
+
+
+def _description(options: DataOptions) -> str:
+    """Where the pairs came from, in a few words."""
+    assert options.path is not None
+    names = [Path(readable_name(p)).name for p in (options.path, options.target_path) if p]
+    if len(names) == 2:
+        return " → ".join(names)
+    source = 1 if options.source is None else options.source
+    target = 2 if options.target is None else options.target
+    return f"{names[0]}: column {source} → column {target}"

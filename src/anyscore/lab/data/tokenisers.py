@@ -1,0 +1,131 @@
+"""What makes tokens of a side's texts, and texts of tokens; it survives JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any, get_args
+
+from anyscore.lab.data.options import Unit
+from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
+from anyscore.lab.errors import InputError
+
+_UNKNOWN = "\0"  # what no text holds
+
+
+class Tokeniser:
+    """Text to tokens and back by a rule alone: characters, words, ready tokens, labels.
+
+    Attributes:
+        unit: what a token is.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit: Unit = unit
+
+    def tokenise(self, text: str) -> list[str]:
+        """The tokens of `normalise(text)` (see `tokens.tokenise`)."""
+        return tokenise(text, self.unit)
+
+    def detokenise(self, tokens: Iterable[str]) -> str:
+        """The text of tokens: `detokenise(tokenise(text)) == normalise(text)`."""
+        return detokenise(tokens, self.unit)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain value that `tokeniser_from_json` makes the same tokeniser of."""
+        return {"unit": self.unit}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokeniser) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.unit)
+
+
+class Subwords(Tokeniser):
+    """Byte-pair encoding: characters joined into the pieces that recur in the training data.
+
+    Words (what spaces divide) are cut at punctuation before pieces are joined. A character that
+    training did not have is a token of its own, so that nothing is lost.
+    """
+
+    def __init__(self, state: object) -> None:
+        """`state`: what the package tokenizers writes. Raises InputError if it is damaged."""
+        super().__init__("bpe")
+        self._state = state
+        try:
+            self._tokenizer = _package().Tokenizer.from_str(json.dumps(state))
+        except InputError:
+            raise
+        except Exception as error:  # the package raises Exception itself
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(
+                f"the subwords cannot be read ({reason}); the run folder is damaged: train again"
+            ) from None
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> Subwords:
+        """The `size` pieces, single characters among them, that `texts` ask for.
+
+        The same texts give the same pieces.
+        """
+        package = _package()
+        tokenizer = package.Tokenizer(package.models.BPE(unk_token=_UNKNOWN))
+        split = package.pre_tokenizers
+        tokenizer.pre_tokenizer = split.Sequence(
+            [split.Split(SPACE, "merged_with_next"), split.Punctuation("isolated")]
+        )
+        trainer = package.trainers.BpeTrainer(
+            vocab_size=size, show_progress=False, special_tokens=[_UNKNOWN]
+        )
+        tokenizer.train_from_iterator((marked(text) for text in texts), trainer)
+        return cls(json.loads(tokenizer.to_str()))
+
+    def tokenise(self, text: str) -> list[str]:
+        text = marked(text)
+        # By place, so that an unknown character is itself.
+        return [text[start:stop] for start, stop in self._tokenizer.encode(text).offsets]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"unit": "bpe", "tokenizer": self._state}
+
+
+def make_tokeniser(unit: Unit, texts: Iterable[str], subwords: int) -> Tokeniser:
+    """The tokeniser of a side; `texts`, of the training data alone, are read for "bpe" only."""
+    return Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
+
+
+def tokeniser_from_json(value: object) -> Tokeniser:
+    """The tokeniser that `to_json` wrote.
+
+    Raises:
+        InputError: if `value` is none of those.
+    """
+    asked = value.get("unit") if isinstance(value, dict) else None
+    for unit in get_args(Unit):
+        if asked == unit and isinstance(value, dict):
+            return Subwords(value.get("tokenizer")) if unit == "bpe" else Tokeniser(unit)
+    raise InputError(
+        f"expected a tokeniser of the unit {', '.join(get_args(Unit))}, found {asked!r}; "
+        "the run folder is damaged: train again"
+    )
+
+
+def check_subwords() -> None:
+    """Raise InputError if the package that makes subwords is missing."""
+    if find_spec("tokenizers") is None:
+        raise InputError(
+            "the unit bpe needs the package tokenizers, which is not installed; "
+            "pip install tokenizers, or choose another unit"
+        )
+
+
+def _package() -> Any:
+    check_subwords()
+    # Its threads gain nothing here, and a process that forks after using them complains.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    return tokenizers

@@ -1,0 +1,136 @@
+"""Your own model in the laboratory: a function that trains it, with every score and seed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyscore.lab.errors import InputError
+from anyscore.lab.rounds import Plan
+from anyscore.lab.session import Watcher
+from anyscore.lab.session import compare as carry_out
+from anyscore.lab.trials import Outcome, Report, Trial
+from anyscore.lab.verdict.judge import Measure
+
+_RESULT = "result"
+
+Given = Outcome | float | Sequence[float] | Mapping[str, Sequence[float]]
+"""What a function that trains may return: results of each test item, by measure or of one; or a
+number for all."""
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """A user's function as the laboratory calls it."""
+
+    function: Callable[[str, int, Report], Given]
+    measure: str
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        found = self.function(trial.score, trial.seed, report)
+        if isinstance(found, Outcome):
+            return found
+        if isinstance(found, Mapping):
+            named: dict[str, Sequence[float]] = {
+                str(name): _numbers(x) for name, x in found.items()
+            }
+            if named and self.measure not in named and self.measure == _RESULT:
+                named[_RESULT] = next(iter(named.values()))
+            return Outcome(named)
+        return Outcome({self.measure: _numbers(found)})
+
+
+def _numbers(x: Any) -> list[float]:
+    if x is None:
+        raise TypeError(
+            "expected results of the test items, got None; let the function return them"
+        )
+    array = np.asarray(x, np.float64)
+    return [float(array)] if array.ndim == 0 else array.tolist()
+
+
+def compare(
+    train: Callable[[str, int, Report], Given],
+    scores: Sequence[str],
+    *,
+    seeds: int = 5,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    measure: str | None = None,
+    scale: float = 100.0,
+    span: float = 100.0,
+    jobs: int = 1,
+    minutes: float | None = None,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Train your own model with every score and seed; say which scores differ.
+
+        difference = mean over seeds and test items of (results of one − results of the other)
+
+    Results are paired by seed and item; docs/verdict.md derives the interval. Trials are kept in
+    `out`: the same call again continues it, more seeds or scores add to it.
+
+    Args:
+        train: (score, seed, report) → results of each test item, larger is better, always of the
+            same items; or one number; or a dict of such by the names of measures; or an `Outcome`.
+            `report({"step": 10, "steps": 100})` may be called to show progress.
+        scores: names, handed to `train`; they need not be anyscore's.
+        seeds: 0, 1, … are handed to `train`.
+        out: folder of the comparison.
+        settings: plain data that tells this comparison from others; other ones in the same folder
+            are refused.
+        measure: which of several to judge by; the first one if not given.
+        scale: points that a result of 1 stands for.
+        span: points from the worst result that an item can have to the best.
+        jobs: trials side by side, in processes of their own; then `train` must be a function that
+            a module defines. With 1, all run in this process.
+        minutes: stop when every pair is settled, or when time is up.
+
+    Returns:
+        The record that `comparison.json` in `out` holds; "verdict" is its conclusion, and
+        `report.html` shows it.
+
+    Raises:
+        InputError: fewer than one seed, a score named twice, a `train` that no other process can
+            be given, a folder of something else.
+        RunFailure: the disk is full or a file cannot be written.
+
+    Example:
+        >>> import random, tempfile
+        >>> def train(score, seed, report):
+        ...     luck = random.Random(f"{score}{seed}")
+        ...     return [luck.random() < (0.9 if score == "good" else 0.5) for _ in range(200)]
+        >>> found = compare(train, ["good", "bad"], seeds=5, out=tempfile.mkdtemp())
+        >>> found["verdict"]["differences"][0]["verdict"]
+        'differs'
+    """
+    names = tuple(scores)
+    if len(set(names)) < len(names) or not names:
+        raise InputError(f"scores: expected different names, got {list(names)}")
+    if seeds < 1 or jobs < 1:
+        raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
+    wrapped = _Wrapped(train, measure or _RESULT)
+    if jobs > 1:
+        try:
+            pickle.dumps(wrapped)
+        except Exception as error:
+            raise InputError(
+                f"train: no other process can be given it ({error}); define it in a module, or "
+                "give jobs=1"
+            ) from None
+    title = measure or "the result"
+    return carry_out(
+        wrapped,
+        Plan(names, seeds, minutes=minutes),
+        Path(out),
+        shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
+        measures=[Measure(measure or _RESULT, title, scale, span=span)],
+        jobs=jobs,
+        watcher=watcher,
+        here=jobs == 1,
+    )

@@ -1,0 +1,198 @@
+"""A comparison as files for other programs: tables, pictures, and all of it as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyscore.lab.files import RunFailure, write_whole
+from anyscore.lab.report import pictures, scores
+from anyscore.lab.report.axis import numbers
+from anyscore.lab.report.forest import WORDS
+
+Cell = str | int | float | None
+Table = tuple[list[str], list[list[Cell]]]
+
+
+def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
+    """Write a comparison's tables and pictures into `folder`, made if it is not there.
+
+    The tables `scores`, `differences`, `trials` and `epochs` are written as CSV, the first two as
+    LaTeX as well; `comparison.json` is the comparison as it is; `forest.png` and `curves.png` are
+    left out where there is nothing to draw. Each file is written whole or not at all.
+
+    Raises:
+        RunFailure: the folder cannot be made, or a file not written.
+    """
+    found = {
+        "scores": score_table(comparison),
+        "differences": difference_table(comparison),
+        "trials": trial_table(comparison),
+        "epochs": epoch_table(comparison),
+    }
+    files = {f"{name}.csv": to_csv(table) for name, table in found.items()}
+    files |= {f"{name}.tex": to_latex(found[name]) for name in ("scores", "differences")}
+    text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
+    files["comparison.json"] = text.encode("utf-8", errors="replace")
+    drawn: dict[str, Callable[[dict[str, Any]], bytes | None]] = {
+        "forest.png": pictures.forest_picture,
+        "curves.png": pictures.curves_picture,
+    }
+    for name, draw in drawn.items():
+        picture = draw(comparison)
+        if picture is not None:
+            files[name] = picture
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFailure(f"{folder}: cannot be made ({reason}); give another folder") from None
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    return [folder / name for name in files]
+
+
+def score_table(comparison: dict[str, Any]) -> Table:
+    """A row for each score, best first."""
+    verdict = comparison["verdict"]
+    lines = scores.lines(comparison)
+    judged = verdict.get("title", "mean")
+    others = scores.measures(lines, verdict.get("measure", ""))
+    header = ["score", judged, "low", "high", "seeds", *(title for _, title, _ in others)]
+    header += ["ms per step", "ms low", "ms high", "memory MiB", "parameters", "of the score"]
+    rows = []
+    for line in lines:
+        standing = line.standing or {}
+        row: list[Cell] = [line.name, *(standing.get(name) for name in ("mean", "low", "high"))]
+        row.append(len(standing.get("seeds") or {}))
+        row += [line.measures.get(name) for name, _, _ in others]
+        row += [(line.step_ms or {}).get(name) for name in ("median", "low", "high")]
+        row += [line.costs.get(name) for name in scores.COSTS]
+        rows.append(row)
+    return header, rows
+
+
+def difference_table(comparison: dict[str, Any]) -> Table:
+    """A row for each pair of scores."""
+    names = ["better", "worse", "difference", "low", "high", "p", "holm"]
+    rows: list[list[Cell]] = []
+    for found in comparison["verdict"].get("differences", []):
+        word = found.get("verdict", "undecided")
+        rows.append([*(found.get(name) for name in names), WORDS.get(word, word)])
+    return [*names[:-1], "p after Holm", "verdict"], rows
+
+
+def trial_table(comparison: dict[str, Any]) -> Table:
+    """A row for each trial."""
+    trials = comparison["trials"]
+    tests = list(dict.fromkeys(name for trial in trials for name in trial.get("test") or {}))
+    facts = ["best_epoch", *scores.COSTS, "failure"]
+    usual = comparison["settings"].get("learning_rate")
+    rows = []
+    for trial in trials:
+        rate = trial.get("learning_rate")
+        row: list[Cell] = [trial["score"], trial["seed"], usual if rate is None else rate]
+        row += [(trial.get("test") or {}).get(name) for name in tests]
+        rows.append([*row, *(trial.get(name) for name in facts)])
+    return ["score", "seed", "learning_rate", *tests, *facts], rows
+
+
+def epoch_table(comparison: dict[str, Any]) -> Table:
+    """A row for each epoch of each trial: the learning curves."""
+    names = ["epoch", "steps", "train_loss", "valid_loss", "valid_exact_match", "seconds"]
+    rows = [
+        [trial["score"], trial["seed"], trial.get("learning_rate"), *(e.get(n) for n in names)]
+        for trial in comparison["trials"]
+        for e in trial.get("epochs") or []
+    ]
+    return ["score", "seed", "learning_rate", *names], rows
+
+
+def to_csv(table: Table) -> bytes:
+    """The table as CSV that spreadsheets read as it is meant.
+
+    It opens with UTF-8's byte order mark, without which Excel takes another encoding. A text that
+    a spreadsheet would compute, as it does what opens with "=", gets an apostrophe before it.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    header, rows = table
+    writer.writerow(map(_csv_cell, header))
+    writer.writerows(map(_csv_cell, row) for row in rows)
+    return stream.getvalue().encode("utf-8-sig", errors="replace")
+
+
+def to_latex(table: Table) -> bytes:
+    r"""The table as a LaTeX ``tabular`` for the package ``booktabs``, in plain ASCII."""
+    header, rows = table
+    kinds = [
+        "l" if any(isinstance(row[i], str) for row in rows) or not rows else "r"
+        for i in range(len(header))
+    ]
+    lines = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{''.join(kinds)}}}", "\\toprule"]
+    lines += [_latex_row(header), "\\midrule", *map(_latex_row, rows), "\\bottomrule"]
+    return "\n".join([*lines, "\\end{tabular}", ""]).encode("ascii")
+
+
+def _latex_row(cells: Sequence[Cell]) -> str:
+    return " & ".join(_latex_cell(cell) for cell in cells) + r" \\"
+
+
+def _latex_cell(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return escape_latex(cell)
+    found = numbers([cell])
+    if not found:
+        return "--"
+    if isinstance(cell, int):
+        return f"{cell:,}".replace(",", "{,}")
+    if 0 < abs(found[0]) < 0.001:
+        digits, power = f"{found[0]:.1e}".split("e")
+        return f"${digits} \\cdot 10^{{{int(power)}}}$"
+    return f"${found[0]:.3f}$" if abs(found[0]) < 1 else f"${found[0]:.1f}$"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",  # would be an argument of the \\ or of the command before it
+    "]": "{]}",
+    "-": "{-}",  # no ligatures: "--" is two hyphens
+} | {character: "\\" + character for character in "&%$#_{}"}
+
+
+def escape_latex(text: str) -> str:
+    """`text` for LaTeX, in ASCII: every engine prints it, and nothing in it is a command.
+
+    A letter with accents is written without them, and any other character outside of ASCII by its
+    code point, as in U+4E2D.
+    """
+    parts = []
+    for character in " ".join(text.split()):
+        plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+        if character.isascii():
+            parts.append(_LATEX.get(character, character if character.isprintable() else ""))
+        elif plain.isalnum():
+            parts.append(plain)
+        else:
+            parts.append(f"U+{ord(character):04X}")
+    return "".join(parts)
+
+
+def _csv_cell(cell: Cell) -> Cell:
+    if isinstance(cell, float):
+        return float(f"{cell:.6g}")
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\x00", "\ufffd")
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,77 @@
+"""The forest plot: each pair of scores as a line, its difference as a mark within its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore.lab.report.axis import Axis, linear, numbers
+from anyscore.lab.wording import counted
+
+WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pair of scores. `difference`, `low` and `high` are None where nothing could be computed."""
+
+    better: str
+    worse: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    seeds: tuple[float, ...]
+    holm: float | None
+    verdict: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The rows, largest difference first, and the axis they share; zero is always on it."""
+
+    rows: tuple[Row, ...]
+    axis: Axis
+
+
+def forest(verdict: dict[str, Any]) -> Forest | None:
+    """The forest plot of a comparison's verdict; None where there is no pair to compare."""
+    seeds = {s["score"]: s.get("seeds") or {} for s in verdict.get("standings", [])}
+    rows = [_row(found, seeds) for found in verdict.get("differences", [])]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: float("-inf") if row.difference is None else row.difference)
+    values = [v for row in rows for v in (row.low, row.high, row.difference, *row.seeds)]
+    return Forest(tuple(reversed(rows)), linear([0.0, *values], room=0.04))
+
+
+def _row(found: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
+    better, worse = found["better"], found["worse"]
+    first, second = seeds.get(better, {}), seeds.get(worse, {})
+    paired = [
+        a - b
+        for seed in first
+        if seed in second and len(numbers((first[seed], second[seed]))) == 2
+        for a, b in [(first[seed], second[seed])]
+    ]
+    paired = paired if len(paired) > 1 else []  # one alone is the difference itself
+    difference, low, high, holm = (
+        next(iter(numbers([found.get(name)])), None)
+        for name in ("difference", "low", "high", "holm")
+    )
+    verdict = found.get("verdict", "undecided")
+    return Row(better, worse, difference, low, high, tuple(paired), holm, verdict, _note(found))
+
+
+def _note(found: dict[str, Any]) -> str:
+    """What an "equal" rules out, or what would settle an "undecided"."""
+    if found.get("bound") is not None and found.get("verdict") == "equal":
+        return f"larger than {found['bound']:.1f}"
+    if found.get("verdict") != "undecided":
+        return ""
+    wanted = [
+        counted(found[key], noun)
+        for key, noun in (("more_seeds", "more seed"), ("more_items", "more test item"))
+        if found.get(key)
+    ]
+    return f"about {' or '.join(wanted)} would decide" if wanted else ""

@@ -1,0 +1,196 @@
+"""One HTML file that shows a comparison: words, pictures, tables and alignments.
+
+Everything is inside the file, so it can be mailed or archived and opens without a network. Its
+content security policy forbids any request, and any script or style but the page's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from anyscore.lab.files import write_whole
+from anyscore.lab.report import scores
+from anyscore.lab.report.alignments import examples
+from anyscore.lab.report.axis import linear, minus, numbers
+from anyscore.lab.report.curves import figures
+from anyscore.lab.report.forest import WORDS, forest
+from anyscore.lab.wording import counted, visible
+
+
+def write_report(comparison: dict[str, Any], path: Path) -> None:
+    """Write the report of ``comparison`` (the content of ``comparison.json``) to ``path``.
+
+    An existing file is replaced whole or, if anything goes wrong, left as it was.
+
+    Raises:
+        RunFailure: the file cannot be written.
+    """
+    write_whole(path, _render(comparison).encode("utf-8", errors="replace"))
+
+
+def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
+    """The comparison with what is not known of a training of the user's own left empty."""
+    verdict = comparison["verdict"]
+    task = {
+        "name": "",
+        "description": "",
+        "unit": "",
+        "train": None,
+        "valid": None,
+        "left_out": None,
+    }
+    task |= {"source_vocabulary": None, "target_vocabulary": None, "test": verdict.get("items")}
+    empty = {"anyscore": "", "created": "", "command": "", "code": "", "interrupted": False}
+    nothing: dict[str, Any] = {"machine": {}, "settings": {}, "formulas": {}, "examples": []}
+    task |= comparison.get("task") or {}
+    task["description"] = task["description"] or task["name"] or "Attention scores compared"
+    return {**empty, **nothing, **comparison, "task": task}
+
+
+def _render(comparison: dict[str, Any]) -> str:
+    comparison = _complete(comparison)
+    environment = Environment(
+        loader=PackageLoader("anyscore.lab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_seen,
+    )
+    loader = environment.loader
+    assert loader is not None
+    style, script = (
+        loader.get_source(environment, name)[0] for name in ("report.css", "report.js")
+    )
+    verdict = comparison["verdict"]
+    environment.filters |= {
+        "number": number,
+        "p": _p,
+        "formula": _formula,
+        "counted": counted,
+        "plain": _plain,
+        "named": lambda sentence: _named(sentence, comparison["scores"]),
+    }
+    lines = scores.lines(comparison)
+    order = [line.name for line in lines]
+    return environment.get_template("report.html.j2").render(
+        comparison=comparison,
+        task=comparison["task"],
+        verdict=verdict,
+        percent=f"{100 * verdict.get('level', 0.95):g}\u00a0%",
+        seeds=comparison["seeds"],
+        failed=[trial for trial in comparison["trials"] if "failure" in trial],
+        said=_said(verdict),
+        forest=forest(verdict),
+        words=WORDS,
+        lines=lines,
+        strip=_strip(lines),
+        judged=scores.judged(verdict),
+        measures=scores.measures(lines, verdict.get("measure", "")),
+        best=scores.bests(lines),
+        rates=scores.rates(comparison),
+        figures=figures(comparison, order),
+        trials=[trial for trial in comparison["trials"] if trial.get("epochs")],
+        examples=examples(comparison, order),
+        # The page's own style sheet and script stand in it as they are, and nothing else may.
+        style=Markup(style),
+        script=Markup(script),
+        policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+    )
+
+
+def _said(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The verdict's sentences, its warnings and its recommendation, none of them twice."""
+    sentences = list(dict.fromkeys(verdict.get("sentences", [])))
+    recommended = (verdict.get("recommendation") or {}).get("sentence")
+    warnings = [w for w in dict.fromkeys(verdict.get("warnings", [])) if w not in sentences]
+    return {
+        "sentences": [s for s in sentences if s != recommended],
+        "warnings": warnings,
+        "recommendation": recommended,
+    }
+
+
+def _strip(lines: Iterable[scores.Line]) -> Any:
+    """The axis of the small pictures in the table of scores."""
+    values: list[Any] = []
+    for line in lines:
+        if line.standing:
+            values += [line.standing[name] for name in ("mean", "low", "high")]
+            values += (line.standing.get("seeds") or {}).values()
+    return linear(values, room=0.12, at_most=4)
+
+
+def number(value: object, digits: int = 0) -> str:
+    """The number with thousands set off; a dash for what is none."""
+    found = numbers([value])
+    return minus(f"{found[0]:,.{digits}f}") if found else "—"
+
+
+def _p(value: object) -> str:
+    """A probability, never rounded to nothing."""
+    found = numbers([value])
+    if not found:
+        return "—"
+    return "< 0.001" if found[0] < 0.001 else f"{found[0]:.3f}"
+
+
+def _plain(value: object) -> str:
+    """A setting or fact of any kind in words."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return minus(f"{value:,}")
+    if isinstance(value, float):
+        return minus(f"{value:g}")
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(part)}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return str(value)
+
+
+def _named(sentence: str, names: list[str]) -> Markup:
+    """The sentence with the names of scores and options set off, numbers kept with their units."""
+    sentence = visible(sentence)
+    sentence = re.sub(r"(?<=\d) (?=%|ms|points|epoch|times|seeds?|s\b)", "\u00a0", sentence)
+    longest_first = sorted(filter(None, map(visible, names)), key=len, reverse=True)
+    found = "|".join([r"--\w[\w-]*", *map(re.escape, longest_first)])
+    parts = re.split(rf"(?<![\w-])({found})(?![\w-])", sentence)
+    for i, part in enumerate(parts):
+        option = part.startswith("--")
+        kind = "{}" if not i % 2 else '<span class="option">{}</span>' if option else "<b>{}</b>"
+        parts[i] = Markup(kind).format(part)  # splitting leaves what was found at odd places
+    return Markup("").join(parts)
+
+
+def _formula(text: str) -> Markup:
+    """The formula with the subscripts of its letters, as in W_q, set low."""
+    parts = re.split(r"(?<=\b[^\W\d_])_(\w)\b", visible(text))
+    return Markup("").join(
+        Markup("<sub>{}</sub>" if i % 2 else "{}").format(part) for i, part in enumerate(parts)
+    )
+
+
+def _seen(value: Any) -> Any:
+    """What the page says: text without the characters that no page may hold."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\t".join(map(visible, value.split("\t")))
+
+
+def _hash(text: str) -> str:
+    """What a content security policy knows a script or style sheet by."""
+    digest = hashlib.sha256(f"\n{text}".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,0 +1,118 @@
+"""The table of scores: how good each is and what it costs, over the seeds of its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any
+
+from anyscore.lab.report.axis import numbers
+
+TITLES = {"exact_match": ("Exact match", "%"), "chrf": ("chrF", "0–100"), "bleu": ("BLEU", "0–100")}
+COSTS = ("peak_memory_mib", "parameters", "score_parameters")
+
+
+@dataclass
+class Line:
+    """One score. What was not measured is None or empty."""
+
+    name: str
+    formula: str
+    standing: dict[str, Any] | None
+    learning_rate: float | None
+    measures: dict[str, float] = field(default_factory=dict)
+    step_ms: dict[str, Any] | None = None
+    costs: dict[str, float] = field(default_factory=dict)
+    failures: int = 0
+
+
+def lines(comparison: dict[str, Any]) -> list[Line]:
+    """The scores of a comparison, best first; those without a finished trial last."""
+    standings = {s["score"]: s for s in comparison["verdict"].get("standings", [])}
+    rest = [name for name in comparison["scores"] if name not in standings]
+    return [_line(name, standings.get(name), comparison) for name in [*standings, *rest]]
+
+
+def judged(verdict: dict[str, Any]) -> tuple[str, str]:
+    """Title and unit of the measure judged by, as they head a column."""
+    title = verdict.get("title", "mean")
+    usual = (title[:1].upper() + title[1:], "0–100")
+    return TITLES.get(verdict.get("measure", ""), usual)
+
+
+def measures(found: Sequence[Line], by: str) -> list[tuple[str, str, str]]:
+    """Measures other than the one judged by, with title and unit.
+
+    One that is zero for every score says nothing and is left out, as BLEU of single words read by
+    characters is: it counts runs of four words.
+    """
+    names = dict.fromkeys(name for line in found for name in line.measures)
+    return [
+        (name, *TITLES.get(name, (name.replace("_", " "), "")))
+        for name in names
+        if name != by and any(line.measures.get(name) for line in found)
+    ]
+
+
+def bests(found: Sequence[Line]) -> dict[str, float]:
+    """The best value of each column in which at least two scores have different ones."""
+    best = {}
+    for name in dict.fromkeys(name for line in found for name in line.measures):
+        best[name] = [line.measures[name] for line in found if name in line.measures]
+    columns = {name: (max, values) for name, values in best.items()}
+    for name in COSTS:
+        columns[name] = (min, [line.costs[name] for line in found if name in line.costs])
+    times = [line.step_ms["median"] for line in found if line.step_ms]
+    columns["step_ms"] = (min, times)
+    return {name: choose(v) for name, (choose, v) in columns.items() if len(set(v)) > 1}
+
+
+def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """Mean test results for each score and learning rate, where any score has several rates."""
+    measure = comparison["verdict"].get("measure", "")
+    found: dict[tuple[str, float | None], list[float]] = {}
+    for trial in comparison["trials"]:
+        value = numbers([(trial.get("test") or {}).get(measure)])
+        found.setdefault((trial["score"], trial.get("learning_rate")), []).extend(value)
+    if len(found) == len({score for score, _ in found}):
+        return []
+    usual = comparison["settings"].get("learning_rate")
+    rows: list[dict[str, Any]] = [
+        {
+            "score": score,
+            "learning_rate": usual if rate is None else rate,
+            "seeds": len(values),
+            "mean": mean(values) if values else None,
+        }
+        for (score, rate), values in found.items()
+    ]
+    order = {name: place for place, name in enumerate(comparison["scores"])}
+    return sorted(rows, key=lambda r: (order.get(r["score"], 0), r["learning_rate"] or 0.0))
+
+
+def main_trials(name: str, comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished trials of a score at the learning rate that has most of them."""
+    by_rate: dict[float | None, list[dict[str, Any]]] = {}
+    for trial in comparison["trials"]:
+        if trial["score"] == name and trial.get("test"):
+            by_rate.setdefault(trial.get("learning_rate"), []).append(trial)
+    return max(by_rate.values(), key=len, default=[])
+
+
+def _line(name: str, standing: dict[str, Any] | None, comparison: dict[str, Any]) -> Line:
+    trials = main_trials(name, comparison)
+    found = Line(name, comparison.get("formulas", {}).get(name) or "", standing, None)
+    found.failures = sum(t["score"] == name and "failure" in t for t in comparison["trials"])
+    time = comparison.get("step_ms", {}).get(name)
+    found.step_ms = time if time and numbers([time.get("median")]) else None
+    if trials:
+        found.learning_rate = trials[0].get("learning_rate")
+        for measure in dict.fromkeys(key for trial in trials for key in trial["test"]):
+            if values := numbers(trial["test"].get(measure) for trial in trials):
+                found.measures[measure] = mean(values)
+        for cost in COSTS:
+            if values := numbers(trial.get(cost) for trial in trials):
+                middle = median(values)
+                found.costs[cost] = middle if cost == "peak_memory_mib" else round(middle)
+    return found

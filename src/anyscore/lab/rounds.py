@@ -1,0 +1,106 @@
+"""Rounds of trials: every score with one seed, then with the next, until seeds or time end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.engine import Event
+from anyscore.lab.trials import Trial
+
+FEWEST_SEEDS = 3
+"""Before as many, a comparison with a limit of time is not looked at: nothing could be settled."""
+
+Run = Callable[[Sequence[Trial]], Iterator[Event]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+        scores: their names.
+        seeds: how many, from `first_seed` on; with `minutes`, the most.
+        minutes: no round begins that would end later than this; None for no limit.
+        extra: trials beside the rounds, after them.
+    """
+
+    scores: tuple[str, ...]
+    seeds: int = 3
+    first_seed: int = 0
+    minutes: float | None = None
+    extra: tuple[Trial, ...] = ()
+
+    def round(self, number: int) -> list[Trial]:
+        return [Trial(score, self.first_seed + number) for score in self.scores]
+
+    @property
+    def trials(self) -> list[Trial]:
+        rounds = [trial for number in range(self.seeds) for trial in self.round(number)]
+        return [*rounds, *self.extra]
+
+
+def look_level(look: int, level: float = 0.95) -> float:
+    """The level of the look-th look at growing data, from 1 on.
+
+    All looks together are wrong no more often than 1 − `level`: look k spends 6/(πk)² of it.
+    """
+    return 1 - (1 - level) * 6 / (math.pi * look) ** 2
+
+
+def play(
+    comparison: Comparison,
+    plan: Plan,
+    run: Run,
+    *,
+    on_event: Callable[[Event], None],
+    judge: Callable[[list[Finished], float], dict[str, Any]],
+    on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None,
+) -> float:
+    """Run what is missing. With a limit of time, stop when no pair of scores is undecided.
+
+    Args:
+        run: carries trials out, as `engine.run_processes` does.
+        judge: finished trials and a level to a verdict.
+        on_verdict: is given the verdict after each round.
+
+    Returns:
+        The level of the last look.
+    """
+    if plan.minutes is None:
+        _carry_out(comparison, plan.trials, run, on_event)
+        return 0.95
+    start, longest, level, looks = time.monotonic(), 0.0, 0.95, 0
+    for number in range(plan.seeds):
+        begun = time.monotonic()
+        if number and begun - start + longest > 60 * plan.minutes:
+            break
+        _carry_out(comparison, plan.round(number), run, on_event)
+        longest = max(longest, time.monotonic() - begun)
+        if number + 1 >= FEWEST_SEEDS:
+            looks += 1
+            level = look_level(looks)
+        verdict = judge(comparison.finished(), level)
+        on_verdict(verdict)
+        kinds = {d["verdict"] for d in verdict["differences"]}
+        if number + 1 >= FEWEST_SEEDS and "undecided" not in kinds:
+            break
+    return level
+
+
+def _carry_out(
+    comparison: Comparison, trials: Sequence[Trial], run: Run, on_event: Callable[[Event], None]
+) -> None:
+    missing = [trial for trial in trials if not comparison.has(trial)]
+    events = run(missing)
+    try:
+        for event in events:
+            on_event(event)
+    finally:
+        close = getattr(events, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,170 @@
+"""The main job: trials of every score with every seed, what came of them, a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyscore import __version__
+from anyscore.lab.assemble import COMPARISON_FILE, assemble
+from anyscore.lab.comparison import Comparison, Finished, finite
+from anyscore.lab.engine import Event, run_here, run_processes
+from anyscore.lab.errors import InputError
+from anyscore.lab.files import write_whole
+from anyscore.lab.report.page import write_report
+from anyscore.lab.rounds import Plan, play
+from anyscore.lab.trials import Train
+from anyscore.lab.verdict.judge import Measure, choose, judge
+from anyscore.layers import SCORES
+
+REPORT_FILE = "report.html"
+_ABOUT_FILE = "about.json"
+
+
+class Watcher:
+    """Is told how a comparison goes; this one does nothing with it."""
+
+    def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
+        """Trials begin, or go on."""
+
+    def event(self, event: Event) -> None:
+        """Something became of a trial."""
+
+    def verdict(self, verdict: dict[str, Any]) -> None:
+        """A round has ended, in a comparison with a limit of time."""
+
+    def interrupted(self) -> None:
+        """Ctrl-C was seen; what is finished is being written."""
+
+
+def compare(
+    train: Train,
+    plan: Plan,
+    folder: Path,
+    *,
+    shared: Mapping[str, Any],
+    measures: Sequence[Measure],
+    jobs: int = 1,
+    watcher: Watcher | None = None,
+    about: Callable[[], Mapping[str, Any]] = dict,
+    preload: str = "",
+    here: bool = False,
+) -> dict[str, Any]:
+    """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
+
+    Trials that fail are told of, and the others go on. The first Ctrl-C ends those at work; what
+    is finished is judged all the same.
+
+    Args:
+        folder: a new or empty one, or that of a comparison with the same `shared`.
+        shared: plain data that all trials share: "task", "settings".
+        measures: what to judge by; see `assemble`.
+        jobs: trials side by side.
+        watcher: is told how it goes.
+        about: gives what else the report should know, when the folder is new.
+        preload: a module that trials need, to be imported once.
+        here: run trials in this process, one after the other.
+
+    Returns:
+        What `comparison.json` holds.
+
+    Raises:
+        InputError: the folder holds something else, or is in use.
+        RunFailure: the disk is full or a file cannot be written.
+    """
+    watcher = watcher or Watcher()
+    comparison = Comparison(folder)
+    interrupted, level = False, 0.95
+
+    def run(trials: Sequence[Any]) -> Iterator[Event]:
+        if here:
+            return run_here(trials, train, folder)
+        return run_processes(trials, train, folder, jobs, preload)
+
+    with comparison.opened(shared):
+        known = _about(comparison, plan, measures, about)
+        watcher.begins(comparison, plan, known)
+        try:
+            level = play(
+                comparison,
+                plan,
+                run,
+                on_event=watcher.event,
+                judge=partial(_judged, measures=measures),
+                on_verdict=watcher.verdict,
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+            watcher.interrupted()
+        asked = plan.trials
+        if plan.minutes is not None:  # rounds that time did not suffice for are not missing
+            asked = [trial for trial in asked if comparison.has(trial) or comparison.failure(trial)]
+        return write(comparison, known, measures, asked=asked, level=level, interrupted=interrupted)
+
+
+def write(
+    comparison: Comparison, about: Mapping[str, Any], measures: Sequence[Measure], **how: Any
+) -> dict[str, Any]:
+    """`assemble`, written into the folder as `comparison.json` and as a report."""
+    record = assemble(comparison, about, measures, **how)
+    text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
+    write_whole(comparison.folder / COMPARISON_FILE, text.encode("utf-8", "replace"))
+    write_report(record, comparison.folder / REPORT_FILE)
+    return record
+
+
+def rebuild(folder: Path) -> dict[str, Any]:
+    """The record and report of a folder anew, from its trials.
+
+    Raises:
+        InputError: it is not the folder of a comparison, or something in it is damaged.
+    """
+    comparison = Comparison(folder)
+    with comparison.opened(comparison.shared()):
+        about = _read_about(comparison)
+        try:
+            measures = [Measure(**x) for x in about["measures"]]
+        except (KeyError, TypeError):
+            raise InputError(f"{folder / _ABOUT_FILE}: damaged; give the command again") from None
+        return write(comparison, about, measures)
+
+
+def _judged(trials: list[Finished], level: float, measures: Sequence[Measure]) -> dict[str, Any]:
+    rounds = [x for x in trials if x.trial.learning_rate is None]
+    return judge(rounds, choose(measures, rounds) if rounds else measures[0], level=level)
+
+
+def _about(
+    comparison: Comparison,
+    plan: Plan,
+    measures: Sequence[Measure],
+    more: Callable[[], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """What was known when the folder was new, and the formulas of scores that are new in it."""
+    if (comparison.folder / _ABOUT_FILE).is_file():
+        known = _read_about(comparison)
+    else:
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        known = {"anyscore": __version__, "created": created, **more()}
+        known["measures"] = [asdict(measure) for measure in measures]
+    formulas = {name: SCORES[name].formula for name in plan.scores if name in SCORES}
+    known["formulas"] = {**known.get("formulas", {}), **formulas}
+    text = json.dumps(finite(known), ensure_ascii=False, indent=1)
+    write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
+    return known
+
+
+def _read_about(comparison: Comparison) -> dict[str, Any]:
+    path = comparison.folder / _ABOUT_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: missing or damaged; remove it and give the command again")
+    return found

@@ -1,0 +1,102 @@
+"""Token sequences in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from anyscore.lab.data.tokens import BOS, PAD
+
+_POOL = 16  # batches
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One source and one of its targets as token numbers; the target ends with EOS."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs side by side, padded on the right.
+
+    Attributes:
+        source: (B, T_k).
+        lengths: (B,) of the sources, on the CPU, where packing wants them.
+        inputs: (B, T_q), what the decoder is given: the target behind the start token.
+        targets: (B, T_q), what it is to say.
+        tokens: how many target tokens are not padding.
+    """
+
+    source: Tensor
+    lengths: Tensor
+    inputs: Tensor
+    targets: Tensor
+    tokens: int
+
+
+class Sequences:
+    """Token sequences one after the other in one tensor on `device`, padded only when taken.
+
+    Attributes:
+        lengths: (N,), on the CPU.
+    """
+
+    def __init__(self, sequences: Sequence[Sequence[int]], device: torch.device) -> None:
+        self.lengths = torch.tensor([len(sequence) for sequence in sequences])
+        self._starts = (self.lengths.cumsum(0) - self.lengths).to(device)
+        self._tokens = torch.tensor(list(chain.from_iterable(sequences)), device=device)
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The sequences of these numbers (B,) -> tokens (B, longest), padded, and lengths (B,)."""
+        lengths, device = self.lengths[rows], self._tokens.device
+        place = torch.arange(int(lengths.max()), device=device)
+        ends = lengths.to(device)[:, None]
+        # Beyond a sequence's end its last token is read in place of padding, then replaced.
+        at = self._starts[rows.to(device)][:, None] + torch.minimum(place, ends - 1)
+        return self._tokens.take(at).masked_fill_(place >= ends, PAD), lengths
+
+
+class Pairs:
+    """All pairs of a part of the data on `device`, of which batches are taken."""
+
+    def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
+        self.sources = Sequences([pair.source for pair in pairs], device)
+        self.targets = Sequences([pair.target for pair in pairs], device)
+
+    def __len__(self) -> int:
+        return len(self.sources.lengths)
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The pairs of these numbers."""
+        source, lengths = self.sources.take(rows)
+        targets, said = self.targets.take(rows)
+        start = torch.full_like(targets[:, :1], BOS)
+        inputs = torch.cat([start, targets[:, :-1]], dim=1)
+        return Batch(source, lengths, inputs, targets, int(said.sum()))
+
+
+def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
+    """Batches, as numbers of pairs, in an order that depends on `seed` and the lengths only.
+
+    Sequences of like length stand together, to pad little: the shuffled pairs are cut into pools
+    of sixteen batches, each pool is sorted by length, and the batches are shuffled again.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batches: list[Tensor] = []
+    for pool in torch.randperm(len(lengths), generator=generator).split(batch_size * _POOL):  # type: ignore[no-untyped-call]
+        by_length = lengths[pool].argsort(stable=True)
+        batches += pool[by_length].split(batch_size)
+    for i in torch.randperm(len(batches), generator=generator).tolist():
+        yield batches[i]
+
+
+def in_order(lengths: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """Batches for measuring: sorted by length, so that little is padded."""
+    yield from lengths.argsort(stable=True).split(batch_size)  # type: ignore[no-untyped-call]

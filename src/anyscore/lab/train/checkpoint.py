@@ -1,0 +1,135 @@
+"""A trained model on disk: its numbers as safetensors, all else as JSON beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load_file, save
+
+from anyscore import __version__
+from anyscore.lab.data.encoding import Encoded
+from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
+from anyscore.lab.data.tokens import Vocabulary
+from anyscore.lab.errors import InputError
+from anyscore.lab.files import write_whole
+from anyscore.lab.train.model import Model
+from anyscore.lab.train.models import new_model
+from anyscore.lab.train.settings import Settings
+
+_FORMAT = 2
+_CONFIG, _TENSORS = "model.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trial's trained model and what is needed to use it.
+
+    Attributes:
+        model: on the CPU, in evaluation mode.
+        source_tokeniser, target_tokeniser: text to tokens and back, of either side.
+        limit: how many tokens an output may have.
+        config: everything in the JSON file.
+    """
+
+    model: Model
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    source_tokeniser: Tokeniser
+    target_tokeniser: Tokeniser
+    limit: int
+    config: dict[str, Any]
+
+
+def save_run(
+    folder: Path, model: Model, data: Encoded, settings: Settings, facts: dict[str, Any]
+) -> None:
+    """Write `model.safetensors` and `model.json` into `folder`, each of them whole.
+
+    `facts` (of the trial) are kept in the JSON file.
+
+    Raises:
+        RunFailure: when the disk is full or a file cannot be written.
+    """
+    config = {
+        "format": _FORMAT,
+        "anyscore": __version__,
+        "score": model.score,
+        "settings": asdict(settings),
+        "trial": facts,
+        "source_tokeniser": data.source_tokeniser.to_json(),
+        "target_tokeniser": data.target_tokeniser.to_json(),
+        "limit": data.limit,
+        "source_vocabulary": data.source_vocabulary.to_json(),
+        "target_vocabulary": data.target_vocabulary.to_json(),
+    }
+    tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    write_whole(folder / _TENSORS, save(tensors))
+    text = json.dumps(config, ensure_ascii=False, indent=1)
+    write_whole(folder / _CONFIG, text.encode())
+
+
+def load_run(folder: str | Path) -> Run:
+    """The model that `save_run` wrote into `folder`, a trial's.
+
+    Raises:
+        InputError: when the folder holds no model, a damaged one, or one of a newer release.
+    """
+    folder = Path(folder)
+    for name in (_CONFIG, _TENSORS):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{folder}: expected the folder of a trial (RUN/trials/NAME), found no {name} in it"
+            )
+    config = _read_config(folder / _CONFIG)
+    try:
+        source_vocabulary = Vocabulary.from_json(config["source_vocabulary"])
+        target_vocabulary = Vocabulary.from_json(config["target_vocabulary"])
+        settings = Settings(**config["settings"] | {"device": "cpu"})
+        settings.check()
+        sizes = len(source_vocabulary), len(target_vocabulary)
+        model = new_model(settings, config["score"], *sizes, seed=0)
+        model.load_state_dict(load_file(folder / _TENSORS))
+        model.eval()
+        return Run(
+            model=model,
+            source_vocabulary=source_vocabulary,
+            target_vocabulary=target_vocabulary,
+            source_tokeniser=tokeniser_from_json(config["source_tokeniser"]),
+            target_tokeniser=tokeniser_from_json(config["target_tokeniser"]),
+            limit=_count(config["limit"]),
+            config=config,
+        )
+    # Anything may stand in a damaged file, and what meets it first may raise anything.
+    except (Exception, safetensors.SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder}: the model is damaged ({reason}); remove the folder, and it is trained again"
+        ) from None
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{file}: cannot be read ({reason}); remove its folder") from None
+    if not isinstance(config, dict):
+        raise InputError(
+            f"{file}: expected an object, found {type(config).__name__}; the file is damaged"
+        )
+    if config.get("format") != _FORMAT:
+        raise InputError(
+            f"{file}: expected format {_FORMAT}, found {config.get('format')!r}; use the "
+            f"release of anyscore that wrote it ({config.get('anyscore')}), or train again"
+        )
+    return config
+
+
+def _count(x: object) -> int:
+    if not isinstance(x, int) or isinstance(x, bool) or x < 1:
+        raise ValueError(f"expected a whole number from 1 on, found {x!r:.40}")
+    return x

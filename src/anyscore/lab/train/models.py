@@ -1,0 +1,60 @@
+"""The laboratory's models by name."""
+
+from __future__ import annotations
+
+import torch
+
+from anyscore.lab.data.encoding import Encoded
+from anyscore.lab.errors import InputError
+from anyscore.lab.train.bahdanau import Bahdanau
+from anyscore.lab.train.model import Model
+from anyscore.lab.train.recurrent import Recurrent
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.tagger import Classifier, Tagger
+from anyscore.lab.train.transformer import Transformer
+
+MODELS: dict[str, type[Model]] = {
+    "recurrent": Recurrent,
+    "bahdanau": Bahdanau,
+    "transformer": Transformer,
+    "tagger": Tagger,
+    "classifier": Classifier,
+}
+
+
+def new_model(
+    settings: Settings, score: str, source_size: int, target_size: int, seed: int
+) -> Model:
+    """A model in its initial state, on the settings' device.
+
+    source_size, target_size: of the vocabularies.
+    """
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[settings.model](
+            score, settings, source_size=source_size, target_size=target_size
+        )
+        torch.manual_seed(seed)
+        model.draw()
+    return model.to(settings.device)
+
+
+def build_model(score: str, data: Encoded, settings: Settings, seed: int) -> Model:
+    """`new_model` with the vocabularies of `data`."""
+    sizes = len(data.source_vocabulary), len(data.target_vocabulary)
+    return new_model(settings, score, *sizes, seed)
+
+
+def check_fits(model: str, data: Encoded) -> None:
+    """Raises InputError, in one line, where a model of labels is given targets that are none."""
+    for item in [*data.train, *data.valid_pairs]:
+        source, labels = len(item.source), len(item.target) - 1
+        if model == "tagger" and labels != source:
+            raise InputError(
+                f"--model tagger: expected a label for every token, got {labels} for {source} "
+                "tokens; give units by which they are as many, or another model"
+            )
+        if model == "classifier" and labels != 1:
+            raise InputError(
+                f"--model classifier: expected one label for a sequence, got {labels} tokens; give "
+                "--target-unit label, or another model"
+            )

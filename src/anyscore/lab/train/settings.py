@@ -1,0 +1,75 @@
+"""How every trial of a comparison is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anyscore.lab.data.task import Task
+from anyscore.lab.errors import InputError
+
+MODELS = ("recurrent", "bahdanau", "transformer", "tagger", "classifier")
+"""The names of the models; see `anyscore.lab.train.models`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all trials have in common; score and seed are the trial's.
+
+    Attributes:
+        model: a name in `MODELS`.
+        learning_rate: of Adam, where a trial has none of its own; it falls to 0 in a straight line
+            over all steps.
+        hidden: width of embeddings, states, queries and keys.
+        dropout: of embeddings and of what the last layer is given, in training only.
+        layers, heads: of a Transformer, in encoder and decoder each; kv_heads: heads of keys and
+            values, fewer where they divide the others (as many if left out).
+        device: as PyTorch names it.
+    """
+
+    model: str = "recurrent"
+    epochs: int = 6
+    batch_size: int = 64
+    hidden: int = 128
+    learning_rate: float = 4e-3
+    dropout: float = 0.1
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int | None = None
+    device: str = "cpu"
+
+    def check(self) -> None:
+        """Raises InputError, in one line, where a setting cannot be or does not fit another."""
+        if self.model not in MODELS:
+            raise InputError(f"--model: expected {', '.join(MODELS)}, got {self.model!r}")
+        for name in ("epochs", "batch_size", "hidden", "layers", "heads", "kv_heads"):
+            number = getattr(self, name)
+            if not (number is None and name == "kv_heads") and not _is_count(number):
+                raise InputError(f"--{name.replace('_', '-')}: expected 1 to 65,536, got {number}")
+        if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
+            raise InputError(f"--learning-rate: expected more than 0, got {self.learning_rate}")
+        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
+            raise InputError(f"--dropout: expected at least 0 and less than 1, got {self.dropout}")
+        if self.model == "transformer":
+            if self.hidden % self.heads:
+                raise InputError(
+                    f"--hidden: expected a multiple of the {self.heads} heads, got {self.hidden}"
+                )
+            if self.kv_heads and self.heads % self.kv_heads:
+                raise InputError(
+                    f"--kv-heads: expected a divisor of the {self.heads} heads, got {self.kv_heads}"
+                )
+
+
+def default_epochs(task: Task, batch_size: int, steps: int) -> int:
+    """As many as make about `steps` steps, but 2 to 30."""
+    pairs = sum(len(example.references) for example in task.train)
+    return min(30, max(2, round(steps / math.ceil(pairs / batch_size))))
+
+
+def _is_count(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and 1 <= x <= 65_536
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)

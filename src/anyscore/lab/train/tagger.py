@@ -1,0 +1,137 @@
+"""Models that label: every token of a sequence, or the sequence as a whole."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from anyscore.lab.data.tokens import UNK
+from anyscore.lab.train.batches import Batch
+from anyscore.lab.train.dropout import Dropout
+from anyscore.lab.train.gru import read_both_ways
+from anyscore.lab.train.model import Model, single_attention
+from anyscore.lab.train.settings import Settings
+
+
+class _Labeller(Model):
+    """One attention layer over a GRU each way, and labels read off what it found.
+
+    How many labels there are is known, so their end is not predicted, and costs nothing in the
+    loss.
+    """
+
+    def __init__(
+        self, score: str, settings: Settings, *, source_size: int, target_size: int
+    ) -> None:
+        super().__init__()
+        self.score = score
+        hidden = settings.hidden
+        half = (hidden + 1) // 2
+        self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
+        self.encoder = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
+        self.to_keys = nn.Linear(2 * half, hidden)
+        self.dropout = Dropout(settings.dropout)
+        self._build(hidden, target_size)
+        self.attention = single_attention(score, hidden)
+
+    @abstractmethod
+    def _build(self, hidden: int, labels: int) -> None:
+        """Make what is the class's own."""
+
+    @abstractmethod
+    def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
+        """Embeddings and keys (B, T_k, hidden) → logits (B, labels of a sequence, V)."""
+
+    @abstractmethod
+    def _counts(self, lengths: Tensor) -> list[int]:
+        """How many labels each sequence has."""
+
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        """Tokens (B, T_k), padded on the right, of the lengths (B,) → logits of the labels."""
+        embedded = self.dropout(self.source_embedding(source))
+        keys = self.to_keys(read_both_ways(self.encoder, embedded, lengths.cpu()))
+        return self._logits(embedded, keys, lengths.to(source.device))
+
+    def loss(self, batch: Batch) -> Tensor:
+        logits = self(batch.source, batch.lengths)
+        ends = batch.targets.shape[1] - 1
+        # The last token of a target is its end: the labels are those that another one follows.
+        followed = batch.targets[:, 1:] != 0
+        labels = batch.targets[:, :ends].masked_fill(~followed, 0)
+        total = cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum"
+        )
+        return total / batch.tokens
+
+    @torch.no_grad()
+    def greedy(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        *,
+        start: int,
+        end: int,
+        limit: int,
+        return_weights: bool = False,
+    ) -> tuple[list[list[int]], list[Tensor]]:
+        """The likeliest label of each token or sequence; `limit` does not matter."""
+        logits = self(source, lengths)
+        logits[..., : UNK + 1] = -torch.inf  # what stands for something else is no label
+        counts = self._counts(lengths)
+        labels = logits.argmax(-1).tolist()
+        outputs = [row[:count] for row, count in zip(labels, counts, strict=True)]
+        if not return_weights:
+            return outputs, []
+        weights = self.attention.attention_weights
+        assert weights is not None  # the layer was just called
+        sizes = zip(weights.cpu(), counts, lengths.tolist(), strict=True)
+        return outputs, [rows[:count, :length] for rows, count, length in sizes]
+
+
+class Tagger(_Labeller):
+    """One label for each token.
+
+        keys   = W_e [forward GRU; backward GRU](source)         (B, T_k, hidden)
+        logits = W_o dropout(tanh(W_c [Attention(keys, keys); embeddings]))
+
+    What a label depends on besides its own token comes through the attention alone.
+    """
+
+    def _build(self, hidden: int, labels: int) -> None:
+        self.combine = nn.Linear(2 * hidden, hidden)
+        self.to_logits = nn.Linear(hidden, labels)
+
+    def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
+        context = self.attention(keys, keys, valid_lens=lengths)
+        combined = torch.tanh(self.combine(torch.cat([context, embedded], dim=-1)))
+        logits: Tensor = self.to_logits(self.dropout(combined))
+        return logits
+
+    def _counts(self, lengths: Tensor) -> list[int]:
+        return [int(length) for length in lengths]
+
+
+class Classifier(_Labeller):
+    """One label for a sequence: a learned query looks where the label can be told.
+
+        keys   = W_e [forward GRU; backward GRU](source)         (B, T_k, hidden)
+        logits = W_o dropout(Attention(query, keys))
+
+    Yang et al., "Hierarchical attention networks for document classification", 2016.
+    """
+
+    def _build(self, hidden: int, labels: int) -> None:
+        self.query = nn.Embedding(1, hidden)
+        self.to_logits = nn.Linear(hidden, labels)
+
+    def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
+        queries = self.query.weight.expand(len(keys), 1, -1)
+        context = self.attention(queries, keys, valid_lens=lengths)
+        logits: Tensor = self.to_logits(self.dropout(context))
+        return logits
+
+    def _counts(self, lengths: Tensor) -> list[int]:
+        return [1] * len(lengths)

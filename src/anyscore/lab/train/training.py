@@ -1,0 +1,196 @@
+"""Training one model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.lab.data.encoding import Encoded
+from anyscore.lab.errors import TrialFailure
+from anyscore.lab.train.answering import answers
+from anyscore.lab.train.batches import Batch, Pairs, in_order, shuffled
+from anyscore.lab.train.model import Model
+from anyscore.lab.train.quality import exact_match
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.trials import Report
+
+_WATCHED = 500  # validation sources answered after each epoch
+_CLIP = 1.0  # largest norm of the gradient
+_MEASURED = 256  # pairs side by side where only the loss is wanted
+_SECONDS = 0.25  # between two reports of progress
+
+
+def train(
+    model: Model,
+    data: Encoded,
+    settings: Settings,
+    *,
+    seed: int,
+    learning_rate: float | None = None,
+    report: Report = lambda told: None,
+) -> list[dict[str, Any]]:
+    """Train `model`; it ends as it was after its best epoch, that of the lowest validation loss.
+
+    The loss and not the exact match: it is an average over every token of every validation pair,
+    while the exact match is that of a few hundred sources and often the same for several epochs.
+
+    `report` is told of the steps a few times a second, and of every epoch. The order of batches
+    and the dropout masks depend on the seed alone, not on the score.
+
+    Returns:
+        A record per epoch, as `Outcome.epochs` has them.
+
+    Raises:
+        TrialFailure: when the loss stops being a number.
+    """
+    device = torch.device(settings.device)
+    rate = settings.learning_rate if learning_rate is None else learning_rate
+    epochs: list[dict[str, Any]] = []
+    best: dict[str, Tensor] = {}
+    with own_randomness(seed, device):
+        pairs, valid = Pairs(data.train, device), Pairs(data.valid_pairs, device)
+        optimiser = new_optimiser(model, rate)
+        progress = _Progress(settings.epochs * steps_per_epoch(data, settings), report)
+        for number in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            batches = epoch_batches(pairs, settings.batch_size, seed, number)
+            train_loss = _one_epoch(model, pairs, batches, number, optimiser, rate, progress)
+            seconds = time.perf_counter() - start
+            watched = data.valid[:_WATCHED]
+            outputs = [answer.tokens for answer in answers(model, data, watched)]
+            epoch = {
+                "epoch": number,
+                "steps": progress.step,
+                "train_loss": train_loss,
+                "valid_loss": mean_loss(model, valid),
+                "valid_exact_match": exact_match(outputs, [item.answers for item in watched]),
+                "seconds": seconds,
+            }
+            _check(epoch["valid_loss"], f"after epoch {number}, in validation")
+            epochs.append(epoch)
+            if number == best_epoch(epochs):
+                best = {name: x.clone() for name, x in model.state_dict().items()}
+            report(dict(epoch))
+    model.load_state_dict(best)
+    return epochs
+
+
+def best_epoch(epochs: list[dict[str, Any]]) -> int:
+    """The number of the one with the lowest validation loss; the first of several."""
+    best = min(epochs, key=lambda epoch: epoch["valid_loss"])
+    return int(best["epoch"])
+
+
+class _Progress:
+    """Counts steps, and tells of them a few times a second."""
+
+    def __init__(self, steps: int, report: Report) -> None:
+        self.step, self.steps = 0, steps
+        self._report, self._next = report, time.monotonic()
+
+    def advance(self) -> bool:
+        """One more step is done; whether it was told."""
+        self.step += 1
+        due = time.monotonic() >= self._next
+        if due:
+            self._report({"step": self.step, "steps": self.steps})
+            self._next = time.monotonic() + _SECONDS
+        return due
+
+
+def _one_epoch(
+    model: Model,
+    pairs: Pairs,
+    batches: Iterator[Tensor],
+    number: int,
+    optimiser: torch.optim.Optimizer,
+    rate: float,
+    progress: _Progress,
+) -> float:
+    """Train on every pair once. Nats per target token, on average."""
+    model.train()
+    losses: list[Tensor] = []  # read seldom: a GPU would have to be waited for
+    tokens: list[int] = []
+    for rows in batches:
+        batch = pairs.batch(rows)
+        for group in optimiser.param_groups:
+            group["lr"] = rate * (1 - progress.step / progress.steps)
+        losses.append(training_step(model, batch, optimiser))
+        tokens.append(batch.tokens)
+        if progress.advance() and not math.isfinite(losses[-1].item()):
+            break
+    values = torch.stack(losses).tolist()
+    for step, value in enumerate(values, 1):
+        _check(value, f"in step {step} of epoch {number}")
+    return float(sum(v * t for v, t in zip(values, tokens, strict=True)) / sum(tokens))
+
+
+def epoch_batches(pairs: Pairs, batch_size: int, seed: int, number: int) -> Iterator[Tensor]:
+    """The batches of epoch `number`, the same for every score."""
+    return shuffled(pairs.sources.lengths, batch_size, seed * 10_000 + number)
+
+
+def new_optimiser(model: Model, rate: float) -> torch.optim.Optimizer:
+    """Adam, the same for every score."""
+    return torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+
+
+def training_step(model: Model, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
+    """Forward, backward and update; the loss before the update."""
+    loss = model.loss(batch)
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+    optimiser.step()
+    return loss.detach()
+
+
+def _check(loss: float, when: str) -> None:
+    if not math.isfinite(loss):
+        raise TrialFailure(f"the loss became {loss} {when}; a score that fails has no result")
+
+
+def steps_per_epoch(data: Encoded, settings: Settings) -> int:
+    """How many batches the training pairs make."""
+    return math.ceil(len(data.train) / settings.batch_size)
+
+
+@torch.no_grad()
+def mean_loss(model: Model, pairs: Pairs) -> float:
+    """Nats per target token, with teacher forcing and without dropout."""
+    model.eval()
+    total, tokens = 0.0, 0
+    for rows in in_order(pairs.sources.lengths, _MEASURED):
+        batch = pairs.batch(rows)
+        total += model.loss(batch).item() * batch.tokens
+        tokens += batch.tokens
+    return total / tokens
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, PyTorch's generators start from `seed`; outside, they are as if nothing was drawn."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def reported_failures() -> Iterator[None]:
+    """Turns a lack of memory into a TrialFailure."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # On the CPU PyTorch raises a plain RuntimeError, which its message alone tells.
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise TrialFailure(
+            "there is not enough memory; give a smaller --batch-size or --hidden"
+        ) from None

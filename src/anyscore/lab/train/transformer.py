@@ -1,0 +1,145 @@
+"""A Transformer whose every attention layer takes the score."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from anyscore import Causal
+from anyscore.lab.train.dropout import Dropout
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.translator import Translator
+from anyscore.torch import MultiHeadAttention
+
+_WIDER = 4  # the hidden layer between two attention layers
+
+
+class Memory(NamedTuple):
+    """What the encoder made of the source (B, T_k, hidden), its lengths (B,), and for each layer of
+    the decoder what its attention to the target has read so far (B, t, hidden)."""
+
+    source: Tensor
+    lengths: Tensor
+    past: list[Tensor]
+
+
+class Transformer(Translator):
+    """An encoder-decoder of attention layers, normalised before each of them (pre-norm).
+
+        x ← x + Attention(norm x)                   encoder: to all of the source
+        x ← x + W_2 relu(W_1 norm x)
+        y ← y + Attention(norm y)                   decoder: to what comes before in the target
+        y ← y + Attention(norm y, x)                and to the source
+        y ← y + W_2 relu(W_1 norm y)
+        logits = W_o dropout(norm y)
+
+    Places are told by sines and cosines added to the embeddings.
+
+    Vaswani et al., "Attention is all you need", 2017; Xiong et al., "On layer normalization in the
+    Transformer architecture", 2020.
+    """
+
+    def __init__(
+        self, score: str, settings: Settings, *, source_size: int, target_size: int
+    ) -> None:
+        super().__init__(score, settings, source_size=source_size, target_size=target_size)
+        hidden = settings.hidden
+        self.encoder = nn.ModuleList(_Encoder(score, settings) for _ in range(settings.layers))
+        self.decoder = nn.ModuleList(_Decoder(score, settings) for _ in range(settings.layers))
+        self.source_norm, self.norm = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.to_logits = nn.Linear(hidden, target_size)
+
+    def begin(self, source: Tensor, lengths: Tensor) -> Memory:
+        lengths = lengths.to(source.device)
+        x = self._placed(self.source_embedding(source), 0)
+        for layer in self.encoder:
+            x = layer(x, lengths)
+        return Memory(self.source_norm(x), lengths, [])
+
+    def states(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        return self.follow(target, self.begin(source, lengths))[0]
+
+    def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """As of `Translator`; also of several tokens at once where none came before."""
+        before = memory.past[0].shape[1] if memory.past else 0
+        y, past = self._placed(self.target_embedding(token), before), []
+        for number, layer in enumerate(self.decoder):
+            y, read = layer(y, memory, memory.past[number] if memory.past else None)
+            past.append(read)
+        return y, memory._replace(past=past)
+
+    def read_out(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.to_logits(self.dropout(self.norm(states)))
+        return logits
+
+    def weights(self) -> Tensor:
+        """Of the last layer, the mean over its heads."""
+        weights = cast(_Decoder, self.decoder[-1]).to_source.attention_weights
+        assert weights is not None  # the layer was just called
+        return weights.mean(1)
+
+    def _placed(self, embedded: Tensor, before: int) -> Tensor:
+        places = _places(before, embedded.shape[1], embedded.shape[2], embedded.device)
+        placed: Tensor = self.dropout(embedded + places)
+        return placed
+
+
+class _Encoder(nn.Module):
+    def __init__(self, score: str, settings: Settings) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(settings.hidden)
+        self.to_all = _attention(score, settings)
+        self.dense = _dense(settings)
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        x = x + self.dropout(self.to_all(self.norm(x), valid_lens=lengths))
+        return x + cast(Tensor, self.dense(x))
+
+
+class _Decoder(nn.Module):
+    def __init__(self, score: str, settings: Settings) -> None:
+        super().__init__()
+        self.norm, self.source_norm = (nn.LayerNorm(settings.hidden) for _ in range(2))
+        self.to_past = _attention(score, settings)
+        self.to_source = _attention(score, settings)
+        self.dense = _dense(settings)
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(self, y: Tensor, memory: Memory, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The new y, and what the attention to the target has read by then."""
+        queries = self.norm(y)
+        read = queries if past is None else torch.cat([past, queries], dim=1)
+        # With a past there is one query, which may see all.
+        y = y + self.dropout(self.to_past(queries, read, mask=Causal() if past is None else None))
+        queries = self.source_norm(y)
+        y = y + self.dropout(self.to_source(queries, memory.source, valid_lens=memory.lengths))
+        return y + self.dense(y), read
+
+
+def _attention(score: str, settings: Settings) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        settings.hidden, settings.heads, kv_heads=settings.kv_heads, score=score
+    )
+
+
+def _dense(settings: Settings) -> nn.Sequential:
+    hidden = settings.hidden
+    return nn.Sequential(
+        nn.LayerNorm(hidden),
+        nn.Linear(hidden, _WIDER * hidden),
+        nn.ReLU(),
+        nn.Linear(_WIDER * hidden, hidden),
+        Dropout(settings.dropout),
+    )
+
+
+def _places(before: int, count: int, width: int, device: torch.device) -> Tensor:
+    """(count, width): sin(t ω), cos(t ω) with ω from 1 to 1/10,000, for t = before, …"""
+    half = (width + 1) // 2
+    rates = torch.exp(torch.arange(half, device=device) * (-math.log(10_000) / max(half - 1, 1)))
+    angles = torch.arange(before, before + count, device=device)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width]

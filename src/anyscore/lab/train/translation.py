@@ -1,0 +1,134 @@
+"""What trains a trial of the laboratory's own: a small model on pairs of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyscore.lab.data.encoding import Encoded, Item
+from anyscore.lab.data.tokens import EOS, SPECIALS
+from anyscore.lab.report.examples import choose_examples
+from anyscore.lab.train.answering import answers
+from anyscore.lab.train.checkpoint import save_run
+from anyscore.lab.train.cost import peak_memory
+from anyscore.lab.train.measure import parameters
+from anyscore.lab.train.model import Model
+from anyscore.lab.train.models import build_model, check_fits
+from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.training import best_epoch, reported_failures, train
+from anyscore.lab.trials import Outcome, Report, Trial
+
+
+@dataclass(frozen=True)
+class TranslationTrain:
+    """Trains and tests one trial; can be pickled. See `translation_train`."""
+
+    data: Encoded
+    settings: Settings
+    threads: int | None = None
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        with _threads(self.threads), reported_failures():
+            return _run(self.data, self.settings, trial, report)
+
+
+def translation_train(
+    data: Encoded, settings: Settings, *, threads: int | None = None
+) -> TranslationTrain:
+    """The function (trial, report) → outcome that trains the settings' model on `data`.
+
+    The outcome has exact match, chrF and BLEU of the test items, answered by the model of the
+    best epoch, and examples with attention weights.
+
+    Args:
+        threads: of PyTorch while it trains; as many as it has if left out.
+
+    Raises:
+        InputError: the settings do not fit together, or the model not the data.
+
+    Raises (when what it returns is called):
+        TrialFailure: the loss stops being a number, or there is not enough memory.
+    """
+    settings.check()
+    check_fits(settings.model, data)
+    return TranslationTrain(data, settings, threads)
+
+
+def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Outcome:
+    model = build_model(trial.score, data, settings, trial.seed)
+    facts: dict[str, Any] = {
+        "parameters": parameters(model),
+        "score_parameters": sum(x.numel() for x in model.score_parameters().values()),
+        "peak_memory_mib": peak_memory(model, data, settings),
+    }
+    epochs = train(
+        model,
+        data,
+        settings,
+        seed=trial.seed,
+        learning_rate=trial.learning_rate,
+        report=report,
+    )
+    facts["best_epoch"] = best_epoch(epochs)
+    facts["examples"] = _examples(model, data, choose_examples(data.test))
+    given = answers(model, data, data.test)
+    outputs = [data.target_tokeniser.detokenise(answer.tokens) for answer in given]
+    references = [item.references for item in data.test]
+    rows = statistics(outputs, references, characters=data.unit in ("character", "label"))
+    facts["related"] = _chrf(rows)
+    # What answers have in common with those to other sources has nothing to do with their own.
+    others = statistics(outputs, [*references[1:], references[0]], characters=False)
+    facts["unrelated"] = _chrf(others)
+    return Outcome(
+        measures={
+            "exact_match": matches(
+                [answer.tokens for answer in given], [item.answers for item in data.test]
+            )
+        },
+        statistics=dict(rows),
+        outputs=outputs,
+        epochs=epochs,
+        facts=facts,
+        save=lambda folder: save_run(folder, model, data, settings, asdict(trial)),
+    )
+
+
+def _chrf(rows: dict[str, list[list[int]]]) -> float:
+    return float(SCORE_OF_SUMS["chrf"](np.array(rows["chrf"], np.float64).sum(0)))
+
+
+def _examples(model: Model, data: Encoded, shown: Sequence[Item]) -> list[dict[str, Any]]:
+    """What a heatmap needs of each item: a row of weights per output token, "</s>" among them."""
+    examples = []
+    given = answers(model, data, shown, return_weights=True)
+    right = matches([answer.tokens for answer in given], [item.answers for item in shown])
+    for item, answer, correct in zip(shown, given, right, strict=True):
+        assert answer.weights is not None
+        end = [SPECIALS[EOS]] if answer.complete else []
+        examples.append(
+            {
+                "source": list(item.source),
+                "output": [*answer.tokens, *end],
+                "references": list(item.references),
+                "weights": [[round(w, 4) for w in row] for row in answer.weights.tolist()],
+                "right": bool(correct),
+            }
+        )
+    return examples
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Inside, PyTorch computes with this many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+"""A trial: one model trained with one score and one seed; its folder is written once, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is trained.
+
+    Attributes:
+        score: its name.
+        seed: of the first parameters, the order of the data and dropout.
+        learning_rate: where it is not that of the settings.
+    """
+
+    score: str
+    seed: int
+    learning_rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        rate = "" if self.learning_rate is None else f"-rate{self.learning_rate:g}"
+        return f"{self.score}-seed{self.seed}{rate}"
+
+
+@dataclass
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        measures: by name, a number for each test item, the same items in the same order in every
+            trial; larger is better, as in {"exact_match": [0.0, 1.0, 1.0]}.
+        statistics: by the name of a measure of the whole test set, as chrF is, a row of numbers
+            for each item, whose sums over items give the measure.
+        outputs: what was said to each item.
+        epochs: a record for each: "epoch", "steps", "train_loss", "valid_loss",
+            "valid_exact_match", "seconds".
+        facts: anything else, as JSON has it: "best_epoch", "parameters", "score_parameters",
+            "peak_memory_mib", "examples".
+        save: writes the trained model into a folder.
+    """
+
+    measures: dict[str, Sequence[float]]
+    statistics: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    outputs: Sequence[str] | None = None
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    save: Callable[[Path], None] | None = None
+
+
+Report = Callable[[dict[str, Any]], None]
+"""Is told of progress: {"step": 10, "steps": 1900}, or a record of an epoch."""
+
+Train = Callable[[Trial, Report], Outcome]
+"""What trains. Raises whatever it likes: the trial fails, the others go on."""

@@ -1,0 +1,191 @@
+"""The verdict on a comparison as plain data: standings, differences of all pairs, words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anyscore.lab.comparison import Finished
+from anyscore.lab.train.quality import SCORE_OF_SUMS
+from anyscore.lab.verdict import words
+from anyscore.lab.verdict.statistics import (
+    Spread,
+    holm,
+    items_needed,
+    pseudo_values,
+    seeds_needed,
+)
+
+LEVEL = 0.95
+MATTERS = 1.0
+"""Points; where the whole interval is within as many, two scores are called equal."""
+_FEW_RIGHT = 1 / 3
+"""Below this share of right answers, exact match says little of how wrong the others are."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What scores are judged by.
+
+    Attributes:
+        name: of the results of items in a trial, or of their statistics.
+        title: what a reader calls it.
+        scale: points that a result of 1 stands for.
+        span: points from the worst answer to the best.
+        bounded: whether it lies between 0 and `span`.
+    """
+
+    name: str
+    title: str
+    scale: float = 100.0
+    span: float = 100.0
+    bounded: bool = False
+
+    def of_items(self, trial: Finished) -> Values:
+        """(items,), what each item adds; the mean is the measure."""
+        if self.name in trial.measures:
+            return self.scale * trial.measures[self.name]
+        return self.scale * pseudo_values(trial.statistics[self.name], SCORE_OF_SUMS[self.name])
+
+    def of(self, trial: Finished) -> float:
+        """Of the whole test set."""
+        if self.name in trial.measures:
+            return self.scale * float(trial.measures[self.name].mean())
+        sums = trial.statistics[self.name].sum(0)
+        return self.scale * float(SCORE_OF_SUMS[self.name](sums))
+
+
+def choose(measures: Sequence[Measure], trials: Sequence[Finished]) -> Measure:
+    """The first measure, unless it is exact match and most outputs of every score are wrong."""
+    first = measures[0]
+    if first.name != "exact_match" or len(measures) == 1:
+        return first
+    by_score: dict[str, list[float]] = {}
+    for trial in trials:
+        by_score.setdefault(trial.trial.score, []).append(float(trial.measures[first.name].mean()))
+    best = max(float(np.mean(x)) for x in by_score.values())
+    return first if best >= _FEW_RIGHT else measures[1]
+
+
+def judge(
+    trials: Sequence[Finished],
+    measure: Measure,
+    *,
+    level: float = LEVEL,
+    matters: float = MATTERS,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What `trials` say by `measure`; two scores are compared over the seeds that both have.
+
+    Args:
+        level: 1 − the chance of calling any pair different that is not, over all pairs.
+        matters: points within which scores are called equal.
+        costs: of a training step, by score: "median", "low", "high", in milliseconds.
+        sizes: how many parameters the score itself has, by score.
+        warnings: what stands against any recommendation, in sentences.
+
+    Returns:
+        "measure", "title", "unit", "items", "level", "standings" (best first), "differences" (of
+        all pairs, in the order of the standings), "warnings", "recommendation", "sentences".
+    """
+    tables = _tables(trials, measure)
+    standings = sorted(
+        (_standing(score, table, level, measure) for score, table in tables.items()),
+        key=lambda s: (-s["mean"], s["score"]),
+    )
+    names = [s["score"] for s in standings]
+    pairs = [
+        (a, b, _spread(tables[a], tables[b], measure.scale)) for a, b in combinations(names, 2)
+    ]
+    known = [i for i, (_, _, spread) in enumerate(pairs) if spread is not None]
+    adjusted = dict(zip(known, holm([pairs[i][2].p for i in known]), strict=True))  # type: ignore[union-attr]
+    differences = [
+        _difference(a, b, spread, adjusted.get(i), level, matters, len(known), measure)
+        for i, (a, b, spread) in enumerate(pairs)
+    ]
+    verdict = {
+        "measure": measure.name,
+        "title": measure.title,
+        "unit": "points",
+        "items": max((len(x) for table in tables.values() for x in table.values()), default=0),
+        "level": level,
+        "matters": matters,
+        "standings": standings,
+        "differences": differences,
+        "warnings": list(warnings),
+    }
+    return verdict | words.said(verdict, costs or {}, sizes or {})
+
+
+def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int, Values]]:
+    """By score and seed: what each item adds. Trials of other learning rates are no part of it."""
+    tables: dict[str, dict[int, Values]] = {}
+    for trial in trials:
+        tables.setdefault(trial.trial.score, {})[trial.trial.seed] = measure.of_items(trial)
+    return tables
+
+
+def _standing(
+    score: str, table: Mapping[int, Values], level: float, measure: Measure
+) -> dict[str, Any]:
+    spread = Spread.of(np.array([table[seed] for seed in sorted(table)]), measure.span)
+    low = high = None
+    if spread.seeds > 1:
+        margin = spread.margin(level)
+        low, high = spread.mean - margin, spread.mean + margin
+        if measure.bounded:
+            low, high = max(low, 0.0), min(high, measure.span)
+    return {
+        "score": score,
+        "mean": spread.mean,
+        "low": low,
+        "high": high,
+        "seeds": {str(seed): float(table[seed].mean()) for seed in sorted(table)},
+    }
+
+
+def _spread(a: Mapping[int, Values], b: Mapping[int, Values], span: float) -> Spread | None:
+    """Of a − b over the seeds of both; None of fewer than two."""
+    seeds = sorted(a.keys() & b.keys())
+    return Spread.of(np.array([a[s] - b[s] for s in seeds]), span) if len(seeds) > 1 else None
+
+
+def _difference(
+    a: str, b: str, spread: Spread | None, adjusted: float | None, level: float, matters: float,
+    pairs: int, measure: Measure,
+) -> dict[str, Any]:  # fmt: skip
+    """Of a, which has the larger mean of all its seeds, and b; `better` is so where both ran."""
+    found: dict[str, Any] = {
+        "better": a, "worse": b, "difference": None, "low": None, "high": None, "p": None,
+        "holm": None, "verdict": "undecided", "bound": None, "more_seeds": None,
+        "more_items": None, "seeds": 0, "items": 0,
+    }  # fmt: skip
+    if spread is not None and adjusted is not None:
+        if spread.mean < 0:
+            found |= {"better": b, "worse": a}
+        mean, margin = abs(spread.mean), spread.margin(level)
+        bound = mean + margin
+        found |= {
+            "difference": mean, "low": mean - margin, "high": mean + margin, "p": spread.p,
+            "holm": adjusted, "seeds": spread.seeds, "items": spread.items, "bound": bound,
+        }  # fmt: skip
+        if adjusted < 1 - level:
+            found["verdict"] = "differs"
+        elif bound <= matters:
+            found["verdict"] = "equal"
+        else:
+            strict = 1 - (1 - level) / max(pairs, 1)
+            needed = seeds_needed(spread, strict, matters)
+            found["more_seeds"] = None if needed is None else max(1, needed - spread.seeds)
+            if needed is None:
+                found["more_items"] = items_needed(spread, strict, matters)
+    return found | {"sentence": words.difference(found, measure.title, level)}

@@ -1,0 +1,196 @@
+"""A verdict in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anyscore.lab.wording import counted, listed
+
+_MANY = 4  # differences told one by one
+
+
+def said(
+    verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The recommendation, and all sentences, the most important first."""
+    standings = verdict["standings"]
+    if not standings:
+        sentence = "No trial has finished, so nothing can be said."
+        return {"recommendation": {"score": None, "sentence": sentence}, "sentences": [sentence]}
+    if len(standings) == 1:
+        only = standings[0]
+        sentence = "One score alone cannot be compared: give --scores more."
+        reached = f"{only['score']} reached {value(only, verdict)}."
+        return {
+            "recommendation": {"score": None, "sentence": sentence},
+            "sentences": [reached, sentence],
+        }
+    advice = recommendation(verdict, costs, sizes)
+    sentences = [_first(verdict), *_told(verdict), *_cost(costs)]
+    return {
+        "recommendation": advice,
+        "sentences": [*sentences, *verdict["warnings"], advice["sentence"]],
+    }
+
+
+def value(standing: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
+    """A score's mean with its interval."""
+    mean = f"{standing['mean']:.1f} {verdict['unit']} of {verdict['title']}"
+    if standing["low"] is None:
+        return f"{mean} with one seed"
+    return f"{mean} ({interval(standing, verdict['level'])})"
+
+
+def interval(found: Mapping[str, Any], level: float) -> str:
+    """As in "95 %: 0.9 to 2.6"."""
+    low, high = (f"{found[end]:.1f}".replace("-", "−") for end in ("low", "high"))
+    return f"{level * 100:.3g} %: {low} to {high}"
+
+
+def difference(found: Mapping[str, Any], title: str, level: float) -> str:
+    """What is known of two scores."""
+    a, b = found["better"], found["worse"]
+    if found["difference"] is None:
+        return f"{a} against {b}: one seed cannot tell luck from merit; give --seeds 3 or more."
+    points, trials = f"{found['difference']:.1f} points", _trials(found)
+    span = interval(found, level)
+    if found["verdict"] == "differs":
+        p = "p < 0.001" if found["holm"] < 0.001 else f"p = {found['holm']:.2g}"
+        return f"{a} beats {b} by {points} of {title} ({span}; {trials}; Holm {p})."
+    if found["verdict"] == "equal":
+        bound = f"{max(found['bound'], 0.05):.1f} points"
+        how = f"{level * 100:.3g} %; {trials}"
+        return f"No difference larger than {bound} between {a} and {b} ({how})."
+    return f"{a} against {b} is undecided: {points} ({span}; {trials}); {_more(found)}."
+
+
+def _trials(found: Mapping[str, Any]) -> str:
+    seeds = counted(found["seeds"], "seed")
+    return seeds if found["items"] < 2 else f"{seeds} × {found['items']:,} items"
+
+
+def _more(found: Mapping[str, Any]) -> str:
+    if found["more_seeds"] is not None:
+        return f"about {counted(found['more_seeds'], 'more seed')} would decide it"
+    if found["more_items"] is not None:
+        return f"more seeds would not decide it, about {found['more_items']:,} test items would"
+    return "neither a hundred seeds nor a hundred times as many items would decide it"
+
+
+def unbeaten(verdict: Mapping[str, Any]) -> list[str]:
+    """Scores that none beats, best first."""
+    beaten = {d["worse"] for d in verdict["differences"] if d["verdict"] == "differs"}
+    return [s["score"] for s in verdict["standings"] if s["score"] not in beaten]
+
+
+def _between(verdict: Mapping[str, Any], names: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [d for d in verdict["differences"] if {d["better"], d["worse"]} <= set(names)]
+
+
+def _first(verdict: Mapping[str, Any]) -> str:
+    """How the scores fall into those that are beaten and those that are not."""
+    names = [s["score"] for s in verdict["standings"]]
+    top, best = unbeaten(verdict), verdict["standings"][0]
+    beaten = [name for name in names if name not in top]
+    reached = f"{best['score']} has the highest mean, {value(best, verdict)}"
+    if len(top) == 1:
+        return f"{top[0]} beats every other score; {reached}."
+    kinds = {d["verdict"] for d in _between(verdict, top)}
+    among = "All scores" if len(top) == len(names) and len(top) > 2 else listed(top)
+    if kinds == {"equal"}:
+        bound = max(d["bound"] for d in _between(verdict, top))
+        told = f"{among} are equal within {max(bound, 0.05):.1f} points"
+    else:
+        told = f"{among} are not told apart"
+    also = f"; {listed(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten" if beaten else ""
+    return (
+        f"{told[0].upper()}{told[1:]}{also}; {reached}."
+        if among[0].isupper()
+        else f"{told}{also}; {reached}."
+    )
+
+
+def _told(verdict: Mapping[str, Any]) -> list[str]:
+    """The largest differences that are settled, and what would settle the rest."""
+    found = verdict["differences"]
+    settled = [d for d in found if d["verdict"] == "differs"]
+    settled.sort(key=lambda d: -d["difference"])
+    sentences = [d["sentence"] for d in settled[:_MANY]]
+    if len(settled) > _MANY:
+        sentences.append(f"{len(settled) - _MANY} more differences are settled: see the report.")
+    open_ones = [d for d in found if d["verdict"] == "undecided"]
+    if open_ones and open_ones[0]["difference"] is None:
+        return [*sentences, "One seed cannot tell luck from merit: give --seeds 3 or more."]
+    if len(open_ones) <= 2:
+        return [*sentences, *(d["sentence"] for d in open_ones)]
+    few = sorted(
+        (d for d in open_ones if d["more_seeds"] is not None), key=lambda d: d["more_seeds"]
+    )
+    told = f"{len(open_ones)} of {len(found)} pairs are undecided"
+    if few:
+        least, most = few[0], few[-1]
+        told += f": about {counted(least['more_seeds'], 'more seed')} would decide "
+        told += f"{least['better']} against {least['worse']}"
+        if most["more_seeds"] > least["more_seeds"]:
+            told += f", {most['more_seeds']} more {most['better']} against {most['worse']}"
+    return [*sentences, f"{told}."]
+
+
+def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Who is cheapest in time per step, where intervals part."""
+    if len(costs) < 2:
+        return []
+    order = sorted(costs, key=lambda name: costs[name]["median"])
+    least, most = costs[order[0]], costs[order[-1]]
+    if most["low"] <= least["high"]:
+        return [f"A training step takes all of them about as long ({least['median']:.3g} ms)."]
+    level = [name for name in order if costs[name]["low"] <= least["high"]]
+    ratio = most["median"] / least["median"]
+    return [
+        f"A training step is cheapest with {listed(level)} ({least['median']:.3g} ms; 95 %: "
+        f"{least['low']:.3g} to {least['high']:.3g}) and dearest with {order[-1]} "
+        f"({ratio:.2f} times as long)."
+    ]
+
+
+def recommendation(
+    verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """What to take: of those that none beats, the cheapest, if they are known to be equal."""
+    if verdict["warnings"]:
+        return {"score": None, "sentence": "No recommendation before that is mended."}
+    top = unbeaten(verdict)
+    if len(top) == 1:
+        return {"score": top[0], "sentence": f"Recommendation: take {top[0]}."}
+    names = [s["score"] for s in verdict["standings"]]
+    cheapest, why = _cheapest(top, names, costs, sizes)
+    if all(d["verdict"] == "equal" for d in _between(verdict, top)):
+        return {
+            "score": cheapest,
+            "sentence": f"Recommendation: take {cheapest}; of those that are equal it {why}.",
+        }
+    seeds = [d["more_seeds"] for d in _between(verdict, top) if d["more_seeds"] is not None]
+    more = f"; about {counted(min(seeds), 'more seed')} may settle it" if seeds else ""
+    return {
+        "score": None,
+        "sentence": f"No recommendation by quality: {listed(top)} are not told apart{more}. Until "
+        f"then {cheapest} is as good a choice as any: it {why}.",
+    }
+
+
+def _cheapest(
+    names: Sequence[str], order: Sequence[str], costs: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, int],
+) -> tuple[str, str]:  # fmt: skip
+    """The score whose step is cheaper than those of the others beyond doubt; else the smallest."""
+    if all(name in costs for name in names):
+        first = min(names, key=lambda name: costs[name]["median"])
+        level = [n for n in names if costs[n]["low"] <= costs[first]["high"]]
+        if len(level) == 1:
+            return first, f"has the cheapest training step ({costs[first]['median']:.3g} ms)"
+        names = level
+    if all(name in sizes for name in names) and len({sizes[name] for name in names}) > 1:
+        first = min(names, key=lambda name: (sizes[name], order.index(name)))
+        return first, f"has the fewest parameters of its own ({sizes[first]:,})"
+    return names[0], "has the highest mean"

@@ -1,0 +1,30 @@
+"""A report as a test reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lxml import html
+
+from anyscore.lab.report.page import write_report
+
+
+def parsed(comparison: dict[str, Any], folder: Path) -> Any:
+    """The report of a comparison, written into the folder and parsed."""
+    path = folder / "report.html"
+    write_report(comparison, path)
+    return html.fromstring(path.read_text(encoding="utf-8"))
+
+
+def words(element: Any) -> str:
+    return " ".join(element.text_content().split())
+
+
+def section(page: Any, heading: str) -> Any:
+    (found,) = page.xpath(f'//section[h2[starts-with(., "{heading}")]]')
+    return found
+
+
+def rows(table: Any) -> list[list[str]]:
+    return [[words(cell) for cell in row.xpath("th|td")] for row in table.xpath(".//tbody/tr")]

@@ -1,0 +1,180 @@
+"""A comparison's folder: trials whole or not there, continued or refused, damaged and said so."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing as mp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_trials import made
+
+from anyscore.lab import comparison as store
+from anyscore.lab.comparison import Comparison, check
+from anyscore.lab.errors import InputError
+from anyscore.lab.files import RunFailure
+from anyscore.lab.trials import Outcome, Trial
+
+SHARED = {"task": {"name": "made", "checksum": "ab12"}, "settings": {"epochs": 3}}
+TRIAL = Trial("even", 3, 0.002)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Comparison:
+    comparison = Comparison(tmp_path / "run")
+    with comparison.opened(SHARED):
+        comparison.keep(TRIAL, made(TRIAL))
+    return comparison
+
+
+def test_round_trip(kept: Comparison) -> None:
+    (found,) = kept.finished()
+    given = made(TRIAL)
+    assert found.trial == TRIAL
+    np.testing.assert_array_equal(found.measures["exact_match"], given.measures["exact_match"])
+    np.testing.assert_array_equal(found.statistics["chrf"], given.statistics["chrf"])
+    assert (found.outputs, found.epochs, found.facts) == (given.outputs, given.epochs, given.facts)
+    assert kept.has(TRIAL)
+    assert not kept.has(Trial("even", 3))
+    assert kept.shared() == SHARED
+
+
+@given(st.sampled_from(["a", "scaled_dot"]), st.integers(0, 2**31), st.none() | st.floats(1e-6, 9))
+def test_names_tell_trials_apart(score: str, seed: int, rate: float | None) -> None:
+    others = [Trial("b", seed, rate), Trial(score, seed + 1, rate), Trial(score, seed, 77.0)]
+    assert Trial(score, seed, rate).name not in {x.name for x in others}
+
+
+def test_the_same_settings_continue(kept: Comparison) -> None:
+    with kept.opened(json.loads(json.dumps(SHARED))):
+        kept.keep(Trial("even", 4), made(Trial("even", 4)))
+    assert len(kept.finished()) == 2
+
+
+def test_other_settings_are_refused_by_name(kept: Comparison) -> None:
+    other = {"task": SHARED["task"], "settings": {"epochs": 4, "hidden": 8}}
+    with pytest.raises(InputError) as refusal, kept.opened(other):
+        pass
+    assert "settings.epochs was 3, is 4" in str(refusal.value)
+    assert "settings.hidden was not given, is 8" in str(refusal.value)
+    assert "task" not in str(refusal.value)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("do not touch")
+    with pytest.raises(InputError, match="expected a new or empty folder"):
+        Comparison(tmp_path).opened(SHARED).__enter__()
+    assert [x.name for x in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match=r"found no settings\.json"):
+        Comparison(tmp_path).shared()
+
+
+def _hold(folder: Path, ready: Any, leave: Any) -> None:
+    with Comparison(folder).opened(SHARED):
+        ready.set()
+        leave.wait(60)
+
+
+def test_a_folder_at_work_is_refused_and_free_again_when_its_process_dies(tmp_path: Path) -> None:
+    context = mp.get_context("spawn")
+    ready, leave = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path / "run", ready, leave))
+    process.start()
+    assert ready.wait(60)
+    comparison = Comparison(tmp_path / "run")
+    with pytest.raises(InputError, match="another anyscore is at work"), comparison.opened(SHARED):
+        pass
+    process.kill()
+    process.join()
+    with comparison.opened(SHARED):
+        pass
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["model", "items", "rename"])
+def test_a_full_disk_leaves_no_half_of_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    comparison, trial = Comparison(tmp_path / "run"), Trial("even", 0)
+    outcome = made(trial)
+    with comparison.opened(SHARED):
+        with monkeypatch.context() as patch:
+            if where == "model":
+                outcome.save = _full
+            patch.setattr(store.os, "rename" if where == "rename" else "replace", _full)
+            with pytest.raises(RunFailure, match="disk is full"):
+                comparison.keep(trial, outcome)
+        assert not comparison.names()
+        assert list((comparison.folder / "trials").iterdir()) == []
+        comparison.keep(trial, made(trial))
+    assert len(comparison.finished()) == 1
+
+
+def test_what_a_killed_process_left_is_removed(kept: Comparison) -> None:
+    rest = kept.folder / "trials" / ".even-seed9.123"
+    rest.mkdir()
+    (rest / "items.json").write_text("{")
+    assert kept.names() == {TRIAL.name}
+    with kept.opened(SHARED):
+        assert not rest.exists()
+
+
+def test_a_trial_is_written_once(kept: Comparison) -> None:
+    """Whoever comes second with the same trial leaves the first one's."""
+    other = made(TRIAL)
+    other.facts = {"second": True}
+    kept.keep(TRIAL, other)
+    assert kept.finished()[0].facts == made(TRIAL).facts
+
+
+def test_failures_are_kept_until_the_trial_succeeds(kept: Comparison) -> None:
+    trial = Trial("even", 8)
+    kept.fail(trial, "ValueError: no", "Traceback …")
+    assert kept.failure(trial) == "ValueError: no"
+    assert not kept.has(trial)
+    kept.keep(trial, made(trial))
+    assert kept.failure(trial) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"format": 99}', '{"format": "x"}', '{"score": 1}', "\udcff"],
+)
+@pytest.mark.parametrize("file", ["trial.json", "items.json", "settings.json"])
+def test_damage_is_one_line(kept: Comparison, content: str, file: str) -> None:
+    place = kept.folder if file == "settings.json" else kept.place(TRIAL)
+    (place / file).write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError) as damage:
+        kept.shared() if file == "settings.json" else kept.finished()
+    assert "\n" not in str(damage.value)
+    assert str(place) in str(damage.value)
+
+
+def _outcome(**changed: Any) -> Outcome:
+    return Outcome(**({"measures": {"exact_match": [1.0, 0.0]}} | changed))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (None, "expected an Outcome, got NoneType"),
+        (_outcome(measures={}), "at least one measure"),
+        (_outcome(measures={"x": []}), "one number per test item"),
+        (_outcome(measures={"x": [[1.0]]}), r"got shape \(1, 1\)"),
+        (_outcome(measures={"x": [1.0, float("nan")]}), "got nan for item 1"),
+        (_outcome(measures={"x": [1.0], "y": [1.0, 2.0]}), r"same number of test items.*\[1, 2\]"),
+        (_outcome(statistics={"chrf": [[1.0]]}), r"same number of test items.*\[1, 2\]"),
+        (_outcome(statistics={"chrf": [1.0, 2.0]}), "rows of finite numbers"),
+    ],
+)
+def test_outcomes_are_checked(outcome: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(outcome)

@@ -1,0 +1,116 @@
+"""A user's own model in the laboratory: whatever the function gives, returns or raises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anyscore.lab import Outcome, compare
+from anyscore.lab.errors import InputError
+
+QUALITY = {"good": 0.9, "bad": 0.5, "twin": 0.9}
+
+
+def results(score: str, seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, *score.encode()]).random(300) < QUALITY[score]
+
+
+def train(score: str, seed: int, report: Any) -> Any:
+    report({"step": 1, "steps": 1})
+    return results(score, seed)
+
+
+def test_the_verdict_and_its_files(tmp_path: Path) -> None:
+    found = compare(train, ["bad", "good", "twin"], seeds=4, out=tmp_path / "run")
+    kinds = {
+        frozenset((d["better"], d["worse"])): d["verdict"] for d in found["verdict"]["differences"]
+    }
+    assert kinds[frozenset(("good", "bad"))] == "differs"
+    assert kinds[frozenset(("good", "twin"))] == "undecided"
+    assert found["verdict"]["recommendation"]["score"] is None
+    written = json.loads((tmp_path / "run" / "comparison.json").read_text(encoding="utf-8"))
+    assert written == found
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "good beats bad by" in page.replace("<b>", "").replace("</b>", "")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_more_seeds_and_scores_add_to_it(tmp_path: Path, jobs: int) -> None:
+    called: list[Any] = []
+
+    def counting(score: str, seed: int, report: Any) -> Any:
+        called.append((score, seed))
+        return results(score, seed)
+
+    function = counting if jobs == 1 else train
+    compare(function, ["bad"], seeds=2, out=tmp_path, jobs=jobs)
+    found = compare(function, ["bad", "good"], seeds=3, out=tmp_path, jobs=jobs)
+    assert len(found["trials"]) == 6
+    if jobs == 1:
+        assert sorted(called) == [(s, n) for s in ("bad", "good") for n in range(3)]
+    with pytest.raises(InputError, match=r"settings\.width was not given, is 3"):
+        compare(function, ["bad"], out=tmp_path, settings={"width": 3})
+
+
+@pytest.mark.parametrize("form", ["list", "mapping", "outcome", "number"])
+def test_what_a_function_may_return(tmp_path: Path, form: str) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        x = results(score, seed)
+        return {
+            "list": x.tolist(),
+            "mapping": {"accuracy": x, "other": x},
+            "outcome": Outcome({"accuracy": x.astype(float)}),
+            "number": float(x.mean()),
+        }[form]
+
+    measure = None if form in ("list", "number") else "accuracy"
+    found = compare(train, ["good", "bad"], seeds=5, out=tmp_path, measure=measure)
+    (one,) = found["verdict"]["differences"]
+    assert one["verdict"] == "differs"
+    assert one["items"] == (1 if form == "number" else 300)
+    assert 30 < one["difference"] < 50
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "TypeError: expected results of the test items, got None"),
+        ([], "expected one number per test item, got shape (0,)"),
+        ([[1.0]], "expected one number per test item, got shape (1, 1)"),
+        ([float("inf")], "expected finite numbers, got inf for item 0"),
+        ("much", "could not convert string to float"),
+    ],
+)
+def test_a_function_that_returns_something_else(tmp_path: Path, given: Any, said: str) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        return given if score == "bad" else results(score, seed)
+
+    found = compare(train, ["good", "bad"], seeds=2, out=tmp_path)
+    failed = [x for x in found["trials"] if "failure" in x]
+    assert [(x["score"], x["seed"]) for x in failed] == [("bad", 0), ("bad", 1)]
+    assert said in failed[0]["failure"]
+    assert "\n" not in failed[0]["failure"]
+
+
+def test_another_number_of_items_fails_the_trial_and_not_the_others(tmp_path: Path) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        return results(score, seed)[: 299 if (score, seed) == ("bad", 1) else None]
+
+    found = compare(train, ["good", "bad"], seeds=3, out=tmp_path)
+    (failed,) = [x for x in found["trials"] if "failure" in x]
+    assert (failed["score"], failed["seed"]) == ("bad", 1)
+    assert "299 test items, the other trials 300" in failed["failure"]
+    assert found["verdict"]["differences"][0]["seeds"] == 2
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected different names"):
+        compare(train, ["good", "good"], out=tmp_path)
+    with pytest.raises(InputError, match="expected 1 or more"):
+        compare(train, ["good"], seeds=0, out=tmp_path)
+    with pytest.raises(InputError, match="no other process can be given it"):
+        compare(lambda score, seed, report: 1.0, ["good"], out=tmp_path, jobs=2)
