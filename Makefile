@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check
-PYTEST := pytest -n auto --maxprocesses 8
+PYTEST := pytest -n auto --maxprocesses 8 --dist loadgroup
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
