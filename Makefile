@@ -13,7 +13,7 @@ FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton chapter
 .PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare fuzz sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
-	$(BIN)/anyscore compare
+	$(BIN)/anyscore compare --no-rates
 
 test:  ## all that continuous integration runs, to the end, whatever fails on the way
 	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target all

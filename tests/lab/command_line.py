@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from anyscore.lab import cli
 
 SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu", "--seeds", "2")
+SMALL += ("--no-rates",)
 
 
 def call(*arguments: object, width: int = 80) -> Result:

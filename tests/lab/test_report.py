@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,15 @@ def test_a_measure_that_is_zero_everywhere_is_left_out(page: Any) -> None:
 
 def test_learning_rates_are_shown_where_there_are_several(page: Any) -> None:
     comparison = sample_comparison(seeds=2)
-    assert "At each learning rate" not in words(page(comparison))
+    assert "learning rate to blame" not in words(page(comparison))
     extra = dict(comparison["trials"][0]) | {"learning_rate": 0.012}
     extra["test"] = {"exact_match": 50.0, "chrf": 50.0, "bleu": 40.0}
     comparison["trials"].append(extra)
     found = page(comparison)
-    (table,) = found.xpath('//h3[starts-with(., "At each")]/following::table[1]')
+    (table,) = found.xpath('//h3[contains(., "to blame")]/following::table[1]')
     assert ["scaled_dot", "0.012", "1", "50.0"] in rows(table)
+    panels = found.xpath('//h3[contains(., "to blame")]/following::svg[@role="img"]/@aria-label')
+    assert any(re.fullmatch(r"scaled_dot: 87\.\d+ at 0\.004, 50 at 0\.012", x) for x in panels)
     chrf = {row[0][:10]: row[4] for row in rows(found.xpath('//table[@class="scores"]')[0])}
     assert chrf["scaled_dot"] == "93.3"  # of the usual rate alone
 

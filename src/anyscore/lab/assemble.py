@@ -7,6 +7,7 @@ from typing import Any
 
 from anyscore.lab.comparison import FORMAT, Comparison, Finished, finite
 from anyscore.lab.trials import Trial
+from anyscore.lab.tuning import found as found_numbers
 from anyscore.lab.verdict.code import code
 from anyscore.lab.verdict.doubts import doubts, overfitting
 from anyscore.lab.verdict.judge import Measure, choose, judge
@@ -69,6 +70,7 @@ def assemble(
                 for trial, reason in failed.items()
                 if reason is not None
             ],
+            "searches": found_numbers(comparison.folder),
             "examples": _examples(rounds, order),
             "verdict": verdict,
             "code": code(verdict["recommendation"]["score"]),

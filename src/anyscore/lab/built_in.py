@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,20 @@ from scipy import stats
 
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
+from anyscore.lab.engine import run_processes
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.info import describe_machine
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
+from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain, translation_train
 from anyscore.lab.trials import Trial
+from anyscore.lab.tuning import TUNING, found
+from anyscore.lab.tuning import tune as run_searches
 from anyscore.lab.verdict.judge import Measure
 
 MEASURES = (
@@ -32,6 +35,7 @@ MEASURES = (
     Measure("chrf", "chrF", scale=1.0, bounded=True),
     Measure("bleu", "BLEU", scale=1.0, bounded=True),
 )
+_PRELOAD = "anyscore.lab.train.translation"
 RATES = (0.5, 2.0)
 """Times the learning rate: each score is trained with these as well, with the first seed."""
 
@@ -46,6 +50,8 @@ def compare_pairs(
     jobs: int = 1,
     threads: int = 1,
     rates: bool = True,
+    tune: int = 0,
+    tune_hidden: bool = False,
     command: str | None = None,
     watcher: Callable[[Path, Encoded, int], Watcher] | None = None,
 ) -> tuple[dict[str, Any], Path]:
@@ -54,7 +60,10 @@ def compare_pairs(
     Args:
         out: folder of the comparison; runs/NAME-… if not given, the same for the same settings.
         jobs, threads: trials side by side, and threads of each.
-        rates: whether each score is tried at other learning rates too.
+        rates: whether each score is tried at other learning rates too; not where they are tuned.
+        tune: trainings in which each score's learning rate is searched on the validation set,
+            before the trials; 0 for none.
+        tune_hidden: whether its width is searched as well.
         command: what was typed, for the report.
         watcher: makes what is told how it goes, of the folder, the data and the steps of a trial.
 
@@ -63,22 +72,48 @@ def compare_pairs(
     """
     data = encode(task)
     shared = _shared(task, data, settings, split_seed)
+    if tune:
+        shared["settings"] |= {"tune": tune, "tune_hidden": tune_hidden}
     folder = out or Path("runs") / f"{task.name}-{_fingerprint(shared)}"
-    if rates:
+    if rates and not tune:
         others = [settings.learning_rate * x for x in RATES]
         extra = tuple(Trial(s, plan.first_seed, rate) for rate in others for s in plan.scores)
         plan = replace(plan, extra=extra)
-    steps = settings.epochs * steps_per_epoch(data, settings)
+    watching = Watcher()
+    if watcher is not None:
+        watching = watcher(folder, data, settings.epochs * steps_per_epoch(data, settings))
+    train = translation_train(data, settings, threads=threads)
+    chosen: dict[str, Any] = {}
+
+    def search() -> TranslationTrain:
+        watching.searches(plan.scores, tune)
+        one = Search(data, settings, tune, tune_hidden, (folder / TUNING).absolute(), threads)
+        run_searches(
+            folder,
+            plan.scores,
+            lambda trials: run_processes(trials, one, folder / TUNING, jobs, _PRELOAD),
+            shared=shared,
+            on_event=watching.searched,
+        )
+        chosen.update({score: x["chosen"] for score, x in found(folder).items()})
+        watching.chosen(chosen)
+        return replace(train, chosen=chosen)
+
     record = compare(
-        translation_train(data, settings, threads=threads),
+        train,
         plan,
         folder,
         shared=shared,
         measures=MEASURES,
         jobs=jobs,
-        watcher=watcher and watcher(folder, data, steps),
-        about=partial(_about, data, settings, plan, command),
-        preload="anyscore.lab.train.translation",
+        watcher=watching,
+        about=lambda: {
+            "command": command,
+            "machine": describe_machine(settings.device),
+            "step_ms": _costs(data, settings, plan, chosen),
+        },
+        preload=_PRELOAD,
+        prepare=search if tune else None,
     )
     return record, folder
 
@@ -110,15 +145,9 @@ def _fingerprint(x: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _about(data: Encoded, settings: Settings, plan: Plan, command: str | None) -> Mapping[str, Any]:
-    return {
-        "command": command,
-        "machine": describe_machine(settings.device),
-        "step_ms": _costs(data, settings, plan),
-    }
-
-
-def _costs(data: Encoded, settings: Settings, plan: Plan) -> dict[str, dict[str, float]]:
+def _costs(
+    data: Encoded, settings: Settings, plan: Plan, chosen: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, float]]:
     """Milliseconds of a training step by score: median, and where it lies with 95 %.
 
     Nothing where the models of all scores do not fit into memory together.
@@ -126,7 +155,10 @@ def _costs(data: Encoded, settings: Settings, plan: Plan) -> dict[str, dict[str,
     try:
         with reported_failures():
             models = {
-                score: build_model(score, data, settings, plan.first_seed) for score in plan.scores
+                score: build_model(
+                    score, data, replace(settings, **chosen.get(score, {})), plan.first_seed
+                )
+                for score in plan.scores
             }
             times = step_times(models, data, settings)
     except TrialFailure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class TerminalWatcher(Watcher):
 
     def __init__(self, console: Console, folder: Path, lines: list[str], steps: int) -> None:
         self.console, self.folder, self.lines, self.steps = console, folder, lines, steps
+        self.searching = 0
         self.muted = False
         self.done: dict[Trial, float] = {}
         wide = console.width >= _WIDE
@@ -57,9 +58,31 @@ class TerminalWatcher(Watcher):
         )
         self.bar = self.progress.add_task("", total=None)
 
-    def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        for line in self.lines:
+    def searches(self, scores: Sequence[str], trainings: int) -> None:
+        self._introduce()
+        self.searching = self.steps * trainings
+        self._line(
+            f"Searching the learning rate of {', '.join(scores)} on the validation set, "
+            f"{counted(trainings, 'training')} each"
+        )
+        self.progress.update(self.bar, total=self.searching * len(scores))
+        self.progress.start()
+
+    def searched(self, event: Event) -> None:
+        self._advance(event, f"{event.trial.score}, search:", self.searching)
+
+    def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
+        for score, found in numbers.items():
+            width = f", width {found['hidden']}" if "hidden" in found else ""
+            self._line(f"{score}: learning rate {found['learning_rate']:.2g}{width}")
+
+    def _introduce(self) -> None:
+        lines, self.lines = self.lines, []
+        for line in lines:
             self._line(line)
+
+    def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
+        self._introduce()
         trials = plan.trials
         have = sum(comparison.has(trial) for trial in trials)
         what = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
@@ -71,21 +94,25 @@ class TerminalWatcher(Watcher):
         else:
             self._line(f"Into {self.folder}; the same command again goes on where it stopped")
         self._line("Ctrl-C stops early and reports what is finished.\n")
-        self.progress.update(self.bar, total=self.steps * (len(trials) - have))
+        self.done.clear()
+        self.progress.reset(self.bar, total=self.steps * (len(trials) - have))
         if have < len(trials):
             self.progress.start()
 
     def event(self, event: Event) -> None:
-        name = _named(event.trial)
+        self._advance(event, _named(event.trial), self.steps)
+
+    def _advance(self, event: Event, name: str, steps: int) -> None:
+        """What has become of a trial or search of so many steps."""
         if event.kind == "progress":
             if "steps" in event.told and "step" in event.told:
-                self.done[event.trial] = self.steps * event.told["step"] / event.told["steps"]
+                self.done[event.trial] = steps * event.told["step"] / event.told["steps"]
         elif event.kind == "failed":
             self._line(f"{name} FAILED: {event.told['failure']}", style="bold red")
-            self.done[event.trial] = self.steps
+            self.done[event.trial] = steps
         elif event.kind == "finished":
             self._line(f"{name} done")
-            self.done[event.trial] = self.steps
+            self.done[event.trial] = steps
         self.progress.update(
             self.bar, completed=sum(self.done.values()), description=event.trial.score
         )

@@ -72,14 +72,14 @@ def play(
         The level of the last look.
     """
     if plan.minutes is None:
-        _carry_out(comparison, plan.trials, run, on_event)
+        carry_out(comparison, plan.trials, run, on_event)
         return 0.95
     start, longest, level, looks = time.monotonic(), 0.0, 0.95, 0
     for number in range(plan.seeds):
         begun = time.monotonic()
         if number and begun - start + longest > 60 * plan.minutes:
             break
-        _carry_out(comparison, plan.round(number), run, on_event)
+        carry_out(comparison, plan.round(number), run, on_event)
         longest = max(longest, time.monotonic() - begun)
         if number + 1 >= FEWEST_SEEDS:
             looks += 1
@@ -92,9 +92,10 @@ def play(
     return level
 
 
-def _carry_out(
+def carry_out(
     comparison: Comparison, trials: Sequence[Trial], run: Run, on_event: Callable[[Event], None]
 ) -> None:
+    """Run those of `trials` that the comparison lacks, and tell of them."""
     missing = [trial for trial in trials if not comparison.has(trial)]
     events = run(missing)
     try:

@@ -32,6 +32,15 @@ class Watcher:
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
         """Trials begin, or go on."""
 
+    def searches(self, scores: Sequence[str], trainings: int) -> None:
+        """Before trials, so many trainings of each of these scores are to choose its numbers."""
+
+    def searched(self, event: Event) -> None:
+        """Something became of a search."""
+
+    def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
+        """The searches have ended, with these numbers for each score."""
+
     def event(self, event: Event) -> None:
         """Something became of a trial."""
 
@@ -54,6 +63,7 @@ def compare(
     about: Callable[[], Mapping[str, Any]] = dict,
     preload: str = "",
     here: bool = False,
+    prepare: Callable[[], Train] | None = None,
 ) -> dict[str, Any]:
     """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
 
@@ -69,6 +79,8 @@ def compare(
         about: gives what else the report should know, when the folder is new.
         preload: a module that trials need, to be imported once.
         here: run trials in this process, one after the other.
+        prepare: does what comes before trials, once the folder is held, and gives the function
+            that trains in place of `train`.
 
     Returns:
         What `comparison.json` holds.
@@ -87,9 +99,11 @@ def compare(
         return run_processes(trials, train, folder, jobs, preload)
 
     with comparison.opened(shared):
-        known = _about(comparison, plan, measures, about)
-        watcher.begins(comparison, plan, known)
+        known: Mapping[str, Any] = {}
         try:
+            train = train if prepare is None else prepare()
+            known = _about(comparison, plan, measures, about)
+            watcher.begins(comparison, plan, known)
             level = play(
                 comparison,
                 plan,

@@ -99,11 +99,18 @@ def clip(x: Array, low: int, high: int) -> Array:
 
 
 def matmul(x: Array, y: Array) -> Array:
+    # Into one column BLAS adds up hundreds of terms one after another; NumPy's sums are pairwise.
+    # Half precision would round each product, which NumPy's own loop does not.
+    if y.shape[-1] == 1 and x.dtype.itemsize > 2:
+        return sum(np.multiply(x, np.swapaxes(y, -1, -2), order="C"), axis=-1, keepdims=True)
     # NumPy adds up one term after another, slowly, where it cannot hand arrays to BLAS.
     return np.matmul(*(z if all(z.strides[-2:]) else np.ascontiguousarray(z) for z in (x, y)))
 
 
 def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
+    # Sums are pairwise along an axis that is dense in memory, and one after another along others.
+    if axis == -1 and x.strides[-1:] != (x.itemsize,):
+        x = np.ascontiguousarray(x)
     return np.sum(x, axis=axis, keepdims=keepdims)
 
 

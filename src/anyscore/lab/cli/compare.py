@@ -75,7 +75,14 @@ def compare(
     rates: Annotated[
         bool,
         typer.Option(help="Try each score at half and twice the learning rate too, with one seed.",
-                     rich_help_panel=_RUN),
+                     show_default="with neither --minutes nor --tune", rich_help_panel=_RUN),
+    ] = True,
+    tune: Annotated[
+        int, typer.Option(help="Trainings of each score that search its learning rate first, on "
+                          "the validation set.", show_default="none", rich_help_panel=_RUN)
+    ] = 0,
+    tune_hidden: Annotated[
+        bool, typer.Option(help="Let --tune search its width too.", rich_help_panel=_RUN)
     ] = False,
     seed: Annotated[
         int, typer.Option(help="The first of the seeds.", rich_help_panel=_RUN)
@@ -202,9 +209,11 @@ def compare(
         if value is not None and not 1 <= value <= (1024 if option == "--threads" else _MOST):
             raise InputError(f"{option}: expected 1 or more, got {value}" if value < 1 else
                              f"{option}: {value} is more than can be meant")  # fmt: skip
-    for option, value in {"--seeds": seeds, "--jobs": jobs}.items():
+    for option, value in {"--seeds": seeds, "--jobs": jobs, "--tune": tune}.items():
         if not 0 <= value <= 10_000:
             raise InputError(f"{option}: expected 1 to 10,000, got {value}")
+    if tune_hidden and not tune:
+        raise InputError("--tune-hidden: expected --tune N beside it, trainings for each score")
     if not 0 <= seed < _MOST:
         raise InputError(f"--seed: expected 0 to {_MOST}, got {seed}")
     if minutes is not None and not 0 < minutes < 1e6:
@@ -263,7 +272,8 @@ def compare(
     try:
         record, folder = compare_pairs(
             task, settings, plan, out=out, split_seed=split_seed, jobs=jobs or _cores(found),
-            threads=threads, rates=rates, command=_command(), watcher=watcher,
+            threads=threads, rates=rates and minutes is None, tune=tune, tune_hidden=tune_hidden,
+            command=_command(), watcher=watcher,
         )  # fmt: skip
     finally:
         for one in made:

@@ -68,6 +68,12 @@ def losses(values: Iterable[object]) -> Axis:
     found = numbers(values)
     if not found or min(found) <= 0 or max(found) / min(found) <= 4:
         return linear([0.0, *found], at_most=4)
+    return logarithmic(found)
+
+
+def logarithmic(values: Iterable[object]) -> Axis:
+    """An axis by logarithms over the positive ones of `values`, and a tenth more at both ends."""
+    found = [x for x in numbers(values) if x > 0] or [1.0]
     low, high = min(found) / 1.1, max(found) * 1.1
     steps = (1,) if high / low > 400 else (1, 3) if high / low > 20 else (1, 2, 5)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

@@ -55,7 +55,7 @@ def figures(comparison: dict[str, Any], order: list[str]) -> list[Figure]:
     matches = list(_values(trials, "valid_exact_match"))
     if matches:
         y = linear([0.0, *(100 * m for m in matches)], at_most=4)
-        y = Axis(0, 100, (0, 25, 50, 75, 100)) if y.high > 40 else y
+        y = Axis(0, 100, (0, 25, 50, 75, 100)) if y.high > 40 or not any(matches) else y
         title = "Validation items exactly right, %"
         lines = [("valid_exact_match", 100.0, False)]
         found.append(_figure("match", title, "after each epoch", trials, order, y, lines))

@@ -14,6 +14,7 @@ from anyscore.lab.files import RunFailure, write_whole
 from anyscore.lab.report import pictures, scores
 from anyscore.lab.report.axis import numbers
 from anyscore.lab.report.forest import WORDS
+from anyscore.lab.report.rates import learning_rate, searched
 
 Cell = str | int | float | None
 Table = tuple[list[str], list[list[Cell]]]
@@ -22,9 +23,10 @@ Table = tuple[list[str], list[list[Cell]]]
 def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
     """Write a comparison's tables and pictures into `folder`, made if it is not there.
 
-    The tables `scores`, `differences`, `trials` and `epochs` are written as CSV, the first two as
-    LaTeX as well; `comparison.json` is the comparison as it is; `forest.png` and `curves.png` are
-    left out where there is nothing to draw. Each file is written whole or not at all.
+    The tables `scores`, `differences`, `trials`, `epochs` and, where there were any, `searches` are
+    written as CSV, the first two as LaTeX as well; `comparison.json` is the comparison as it is;
+    `forest.png` and `curves.png` are left out where there is nothing to draw. Each file is written
+    whole or not at all.
 
     Raises:
         RunFailure: the folder cannot be made, or a file not written.
@@ -35,6 +37,8 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
         "trials": trial_table(comparison),
         "epochs": epoch_table(comparison),
     }
+    if comparison.get("searches"):
+        found["searches"] = search_table(comparison)
     files = {f"{name}.csv": to_csv(table) for name, table in found.items()}
     files |= {f"{name}.tex": to_latex(found[name]) for name in ("scores", "differences")}
     text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
@@ -92,11 +96,9 @@ def trial_table(comparison: dict[str, Any]) -> Table:
     trials = comparison["trials"]
     tests = list(dict.fromkeys(name for trial in trials for name in trial.get("test") or {}))
     facts = ["best_epoch", *scores.COSTS, "failure"]
-    usual = comparison["settings"].get("learning_rate")
     rows = []
     for trial in trials:
-        rate = trial.get("learning_rate")
-        row: list[Cell] = [trial["score"], trial["seed"], usual if rate is None else rate]
+        row: list[Cell] = [trial["score"], trial["seed"], learning_rate(trial, comparison)]
         row += [(trial.get("test") or {}).get(name) for name in tests]
         rows.append([*row, *(trial.get(name) for name in facts)])
     return ["score", "seed", "learning_rate", *tests, *facts], rows
@@ -106,11 +108,23 @@ def epoch_table(comparison: dict[str, Any]) -> Table:
     """A row for each epoch of each trial: the learning curves."""
     names = ["epoch", "steps", "train_loss", "valid_loss", "valid_exact_match", "seconds"]
     rows = [
-        [trial["score"], trial["seed"], trial.get("learning_rate"), *(e.get(n) for n in names)]
+        [
+            trial["score"],
+            trial["seed"],
+            learning_rate(trial, comparison),
+            *(e.get(n) for n in names),
+        ]
         for trial in comparison["trials"]
         for e in trial.get("epochs") or []
     ]
     return ["score", "seed", "learning_rate", *names], rows
+
+
+def search_table(comparison: dict[str, Any]) -> Table:
+    """A row for each training of the searches before the trials."""
+    names = ["score", "learning_rate", "hidden", "valid_loss", "state", "failure"]
+    rows: list[list[Cell]] = [[x.get(n) for n in names] for x in searched(comparison)]
+    return names, rows
 
 
 def to_csv(table: Table) -> bytes:

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from anyscore.lab.files import write_whole
-from anyscore.lab.report import scores
+from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
 from anyscore.lab.report.axis import linear, minus, numbers
 from anyscore.lab.report.curves import figures
@@ -96,7 +96,11 @@ def _render(comparison: dict[str, Any]) -> str:
         judged=scores.judged(verdict),
         measures=scores.measures(lines, verdict.get("measure", "")),
         best=scores.bests(lines),
-        rates=scores.rates(comparison),
+        rates=rates.rates(comparison),
+        rate_figure=rates.rate_figure(comparison, order),
+        searched=rates.searched(comparison),
+        search_figure=rates.search_figure(comparison, order),
+        learning_rate=rates.learning_rate,
         figures=figures(comparison, order),
         trials=[trial for trial in comparison["trials"] if trial.get("epochs")],
         examples=examples(comparison, order),

@@ -8,6 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from anyscore.lab.report.axis import numbers
+from anyscore.lab.report.rates import learning_rate
 
 TITLES = {"exact_match": ("Exact match", "%"), "chrf": ("chrF", "0–100"), "bleu": ("BLEU", "0–100")}
 COSTS = ("peak_memory_mib", "parameters", "score_parameters")
@@ -68,29 +69,6 @@ def bests(found: Sequence[Line]) -> dict[str, float]:
     return {name: choose(v) for name, (choose, v) in columns.items() if len(set(v)) > 1}
 
 
-def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """Mean test results for each score and learning rate, where any score has several rates."""
-    measure = comparison["verdict"].get("measure", "")
-    found: dict[tuple[str, float | None], list[float]] = {}
-    for trial in comparison["trials"]:
-        value = numbers([(trial.get("test") or {}).get(measure)])
-        found.setdefault((trial["score"], trial.get("learning_rate")), []).extend(value)
-    if len(found) == len({score for score, _ in found}):
-        return []
-    usual = comparison["settings"].get("learning_rate")
-    rows: list[dict[str, Any]] = [
-        {
-            "score": score,
-            "learning_rate": usual if rate is None else rate,
-            "seeds": len(values),
-            "mean": mean(values) if values else None,
-        }
-        for (score, rate), values in found.items()
-    ]
-    order = {name: place for place, name in enumerate(comparison["scores"])}
-    return sorted(rows, key=lambda r: (order.get(r["score"], 0), r["learning_rate"] or 0.0))
-
-
 def main_trials(name: str, comparison: dict[str, Any]) -> list[dict[str, Any]]:
     """The finished trials of a score at the learning rate that has most of them."""
     by_rate: dict[float | None, list[dict[str, Any]]] = {}
@@ -107,7 +85,8 @@ def _line(name: str, standing: dict[str, Any] | None, comparison: dict[str, Any]
     time = comparison.get("step_ms", {}).get(name)
     found.step_ms = time if time and numbers([time.get("median")]) else None
     if trials:
-        found.learning_rate = trials[0].get("learning_rate")
+        own = trials[0].get("learning_rate") is not None or comparison.get("searches")
+        found.learning_rate = learning_rate(trials[0], comparison) if own else None
         for measure in dict.fromkeys(key for trial in trials for key in trial["test"]):
             if values := numbers(trial["test"].get(measure) for trial in trials):
                 found.measures[measure] = mean(values)

@@ -183,6 +183,17 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Inside, PyTorch computes with this many threads; with as many as before for None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def reported_failures() -> Iterator[None]:
     """Turns a lack of memory into a TrialFailure."""
     try:

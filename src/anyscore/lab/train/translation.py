@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from anyscore.lab.data.encoding import Encoded, Item
 from anyscore.lab.data.tokens import EOS, SPECIALS
+from anyscore.lab.errors import TrialFailure
 from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import save_run
@@ -21,7 +20,12 @@ from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import build_model, check_fits
 from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.training import best_epoch, reported_failures, train
+from anyscore.lab.train.training import (
+    best_epoch,
+    cpu_threads,
+    reported_failures,
+    train,
+)
 from anyscore.lab.trials import Outcome, Report, Trial
 
 
@@ -32,14 +36,24 @@ class TranslationTrain:
     data: Encoded
     settings: Settings
     threads: int | None = None
+    chosen: Mapping[str, Mapping[str, Any]] | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        with _threads(self.threads), reported_failures():
-            return _run(self.data, self.settings, trial, report)
+        settings = self.settings
+        if self.chosen is not None:
+            if trial.score not in self.chosen:
+                raise TrialFailure("the search for its learning rate failed; it has no numbers")
+            settings = replace(settings, **self.chosen[trial.score])
+        with cpu_threads(self.threads), reported_failures():
+            return _run(self.data, settings, trial, report)
 
 
 def translation_train(
-    data: Encoded, settings: Settings, *, threads: int | None = None
+    data: Encoded,
+    settings: Settings,
+    *,
+    threads: int | None = None,
+    chosen: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> TranslationTrain:
     """The function (trial, report) → outcome that trains the settings' model on `data`.
 
@@ -48,16 +62,19 @@ def translation_train(
 
     Args:
         threads: of PyTorch while it trains; as many as it has if left out.
+        chosen: numbers of `Settings` by score, which a search found; those of `settings` for all
+            scores if left out.
 
     Raises:
         InputError: the settings do not fit together, or the model not the data.
 
     Raises (when what it returns is called):
-        TrialFailure: the loss stops being a number, or there is not enough memory.
+        TrialFailure: the loss stops being a number, there is not enough memory, or a search found
+            nothing for the score.
     """
     settings.check()
     check_fits(settings.model, data)
-    return TranslationTrain(data, settings, threads)
+    return TranslationTrain(data, settings, threads, chosen)
 
 
 def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Outcome:
@@ -121,14 +138,3 @@ def _examples(model: Model, data: Encoded, shown: Sequence[Item]) -> list[dict[s
             }
         )
     return examples
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Inside, PyTorch computes with this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

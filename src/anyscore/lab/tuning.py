@@ -1,0 +1,62 @@
+"""A search for every score, side by side, in a folder of the comparison; what the searches chose.
+
+RUN/tuning/                  a comparison whose trials are searches: (score, seed) → its numbers
+RUN/tuning/SCORE.journal     the trainings of a search that has not ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.engine import Event
+from anyscore.lab.errors import InputError
+from anyscore.lab.rounds import Run, carry_out
+from anyscore.lab.trials import Trial
+
+TUNING = "tuning"
+SEED = 1_000_003
+"""Of the searches' trainings: a seed that no trial is judged by."""
+
+
+def tune(
+    folder: Path,
+    scores: Sequence[str],
+    run: Run,
+    *,
+    shared: Mapping[str, Any],
+    on_event: Callable[[Event], None],
+) -> None:
+    """Carry out the searches that are missing; `found` gives what they chose.
+
+    Args:
+        folder: of the comparison.
+        run: carries searches out, as `engine.run_processes` does.
+        shared: what tells these searches from others.
+
+    Raises:
+        InputError, RunFailure: as `Comparison.opened`.
+    """
+    searches = Comparison(folder / TUNING)
+    with searches.opened(shared):
+        carry_out(searches, [Trial(score, SEED) for score in scores], run, on_event)
+
+
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the finished searches of a comparison gave, by score: "chosen" and "tried".
+
+    Raises:
+        InputError: one is damaged.
+    """
+    given = {}
+    for one in Comparison(folder / TUNING).finished():
+        try:
+            given[one.trial.score] = {name: one.facts[name] for name in ("chosen", "tried")}
+        except KeyError:
+            raise InputError(
+                f"{folder / TUNING / 'trials' / one.trial.name}: damaged; remove it, and the "
+                "search is made again"
+            ) from None
+    return given
