@@ -26,6 +26,16 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
+def check_refused(result: Result, message: str) -> None:
+    assert result.exit_code == 2
+    said = plain(result.output)
+    assert message in said
+    assert "Traceback" not in said
+    assert "epoch" not in result.stdout.replace("--epochs", "")
+    if said.startswith("anyscore: "):  # our own lines; typer draws a box around its own
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
 def check_help_does_not_wait_for_pytorch(command: str) -> None:
     program = (
         "import sys; from anyscore.lab.cli import app\n"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, plain
-from typer.testing import Result
+from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, check_refused, plain
 
 import anyscore
 from anyscore.lab.places import plans
@@ -145,16 +144,6 @@ def test_bad_input_is_one_clear_line(
     result = call("compare", pairs, "--out", out, *options, width=300)
     check_refused(result, message)
     assert not out.exists()
-
-
-def check_refused(result: Result, message: str) -> None:
-    assert result.exit_code == 2
-    said = plain(result.output)
-    assert message in said
-    assert "Traceback" not in said
-    assert "epoch" not in result.stdout.replace("--epochs", "")
-    if said.startswith("anyscore: "):  # our own lines; typer draws a box around its own
-        assert len(result.stderr.strip().splitlines()) == 1
 
 
 BAD_FILES: list[tuple[bytes | None, str]] = [

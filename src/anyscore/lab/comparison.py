@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from anyscore import __version__
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, write_whole
+from anyscore.lab.files import RunFailure, why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
 FORMAT = 2
@@ -45,6 +45,11 @@ class Finished:
     outputs: list[str] | None
     epochs: list[dict[str, Any]]
     facts: dict[str, Any]
+
+    @property
+    def items(self) -> int:
+        """How many test items there were."""
+        return len(next(iter(self.measures.values())))
 
 
 class Comparison:
@@ -77,7 +82,7 @@ class Comparison:
                 "another with --out"
             ) from None
         except OSError as error:
-            raise RunFailure(f"{self.folder}: {_why(error)}") from None
+            raise RunFailure(f"{self.folder}: {why(error)}") from None
         try:  # an error of what the caller does inside is the caller's
             text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
             if path.exists():
@@ -132,7 +137,7 @@ class Comparison:
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 return  # another process was first, with the same numbers
-            raise RunFailure(f"{self.place(trial)}: {_why(error)}") from None
+            raise RunFailure(f"{self.place(trial)}: {why(error)}") from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         self._failure(trial).unlink(missing_ok=True)
@@ -140,8 +145,7 @@ class Comparison:
     def _check_items(self, items: int) -> None:
         """Raises ValueError if other trials have another number of test items."""
         for name in sorted(self.names())[:1]:
-            found = self.load(name)
-            others = len(next(iter(found.measures.values())))
+            others = self.load(name).items
             if others != items:
                 raise ValueError(f"{items} test items, the other trials {others}")
 
@@ -257,8 +261,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = _why(error) if isinstance(error, OSError) else "no whole JSON"
-        raise InputError(f"{path}: cannot be read ({why}); remove its folder") from None
+        reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
+        raise InputError(f"{path}: cannot be read ({reason}); remove its folder") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: damaged; remove its folder, and it is made again")
     version = found.get("format", FORMAT)
@@ -267,12 +271,6 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: of format {version!r}; this anyscore reads up to {FORMAT}: update"
         )
     return found
-
-
-def _why(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; free some space and give the same command again"
-    return f"cannot be written ({error.strerror or error})"
 
 
 def finite(x: Any) -> Any:

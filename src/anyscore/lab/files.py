@@ -70,11 +70,14 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         os.replace(beside, path)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunFailure(
-                f"{path}: the disk is full; free some space, or give --out on another disk"
-            ) from None
-        raise RunFailure(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise RunFailure(f"{path}: {why(error)}") from None
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def why(error: OSError) -> str:
+    """Why a file cannot be written, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; free some space and give the same command again"
+    return f"cannot be written ({error.strerror or error})"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 
 _RESULT = "result"
+_LONGEST = 200
+"""Bytes of a name as it stands in that of a folder, where file systems allow 255."""
 
 Given = Outcome | float | Sequence[float] | Mapping[str, Sequence[float]]
 """What a function that trains may return: results of each test item, by measure or of one; or a
@@ -112,6 +115,9 @@ def compare(
     names = tuple(scores)
     if len(set(names)) < len(names) or not names:
         raise InputError(f"scores: expected different names, got {list(names)}")
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(quote(name)) <= _LONGEST:
+            raise InputError(f"scores: expected short names, got {name!r:.80}")
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
     wrapped = _Wrapped(train, measure or _RESULT)

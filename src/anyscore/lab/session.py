@@ -140,7 +140,7 @@ def rebuild(folder: Path) -> dict[str, Any]:
     """
     comparison = Comparison(folder)
     with comparison.opened(comparison.shared()):
-        about = _read_about(comparison)
+        about = read_about(comparison)
         try:
             measures = [Measure(**x) for x in about["measures"]]
         except (KeyError, TypeError):
@@ -161,19 +161,29 @@ def _about(
 ) -> dict[str, Any]:
     """What was known when the folder was new, and the formulas of scores that are new in it."""
     if (comparison.folder / _ABOUT_FILE).is_file():
-        known = _read_about(comparison)
+        known = read_about(comparison)
     else:
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         known = {"anyscore": __version__, "created": created, **more()}
         known["measures"] = [asdict(measure) for measure in measures]
     formulas = {name: SCORES[name].formula for name in plan.scores if name in SCORES}
     known["formulas"] = {**known.get("formulas", {}), **formulas}
-    text = json.dumps(finite(known), ensure_ascii=False, indent=1)
-    write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
+    write_about(comparison, known)
     return known
 
 
-def _read_about(comparison: Comparison) -> dict[str, Any]:
+def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
+    """Keep what the report should know beside the trials."""
+    text = json.dumps(finite(dict(about)), ensure_ascii=False, indent=1)
+    write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
+
+
+def read_about(comparison: Comparison) -> dict[str, Any]:
+    """Read what `write_about` kept.
+
+    Raises:
+        InputError: it is not there, or damaged.
+    """
     path = comparison.folder / _ABOUT_FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

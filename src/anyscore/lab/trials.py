@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,11 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """That of its folder: what a file's name may not hold stands in it as in a URL, %2F."""
+        score = quote(self.score, safe=" ()+,=")
+        score = f"%2E{score[1:]}" if score.startswith(".") else score
         rate = "" if self.learning_rate is None else f"-rate{self.learning_rate:g}"
-        return f"{self.score}-seed{self.seed}{rate}"
+        return f"{score}-seed{self.seed}{rate}"
 
 
 @dataclass

@@ -9,12 +9,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anyscore.lab.errors import InputError
+from anyscore.lab.wording import counted
+
 JSON_HELP = "Print the comparison as JSON, and nothing else."
 QUIET_HELP = "Print the verdict alone, without progress."
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a comparison.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="The folder of a comparison; or several, to be merged or compared."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where several go together, a folder of its own.")
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(help="A folder for tables (CSV, LaTeX), pictures (PNG) and JSON."),
@@ -22,11 +31,27 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
     quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
 ) -> None:
-    """Judge the trials in a folder again and write its report anew; export tables and pictures."""
+    """Judge the trials in a folder again and write its report anew; export tables and pictures.
+
+    Several folders become one: those of the same settings with all their trials, those of other
+    settings with a score named after each run. They must have the same test items.
+    """
+    if len(runs) == 1 and out is not None:
+        raise InputError("--out: expected several folders to be put together, got one")
+    if len(runs) > 1 and out is None:
+        raise InputError("expected --out with several folders, a new one for all of them together")
     from anyscore.lab.display import show_outcome
+    from anyscore.lab.merging import merge
     from anyscore.lab.session import rebuild
 
-    record = rebuild(run)
+    console = Console()
+    if out is None:
+        record, folder = rebuild(runs[0]), runs[0]
+    else:
+        (record, doubles), folder = merge(runs, out), out
+        if doubles and not quiet and not as_json:
+            told = f"{counted(doubles, 'trial')} of several runs: the first run's stand"
+            console.print(told, highlight=False)
     if export is not None:
         from anyscore.lab.report.exports import export as write_exports
 
@@ -34,4 +59,4 @@ def report(
     if as_json:
         print(json.dumps(record, ensure_ascii=False, indent=1))
     else:
-        show_outcome(Console(), record, run, quiet=quiet)
+        show_outcome(console, record, folder, quiet=quiet)
