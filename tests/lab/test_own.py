@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anyscore.lab import Outcome, compare
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, TrialFailure
 
 QUALITY = {"good": 0.9, "bad": 0.5, "twin": 0.9}
 
@@ -89,18 +89,31 @@ def test_a_function_that_returns_something_else(tmp_path: Path, given: Any, said
     def train(score: str, seed: int, report: Any) -> Any:
         return given if score == "bad" else results(score, seed)
 
-    found = compare(train, ["good", "bad"], seeds=2, out=tmp_path)
+    with pytest.warns(UserWarning, match="2 trials failed; bad with seed 0: "):
+        found = compare(train, ["good", "bad"], seeds=2, out=tmp_path)
     failed = [x for x in found["trials"] if "failure" in x]
     assert [(x["score"], x["seed"]) for x in failed] == [("bad", 0), ("bad", 1)]
     assert said in failed[0]["failure"]
     assert "\n" not in failed[0]["failure"]
 
 
+def test_nothing_but_failures_raises_with_the_first_of_them(tmp_path: Path) -> None:
+    def fails(score: str, seed: int, report: Any) -> Any:
+        raise ValueError(f"no {score}")
+
+    with pytest.raises(TrialFailure, match="every trial failed; good with seed 0: ValueError: no"):
+        compare(fails, ["good", "bad"], seeds=2, out=tmp_path)
+    assert len(list((tmp_path / "failures").iterdir())) == 4
+    again = compare(train, ["good", "bad"], seeds=2, out=tmp_path)  # it tries again
+    assert not [x for x in again["trials"] if "failure" in x]
+
+
 def test_another_number_of_items_fails_the_trial_and_not_the_others(tmp_path: Path) -> None:
     def train(score: str, seed: int, report: Any) -> Any:
         return results(score, seed)[: 299 if (score, seed) == ("bad", 1) else None]
 
-    found = compare(train, ["good", "bad"], seeds=3, out=tmp_path)
+    with pytest.warns(UserWarning, match="1 trial failed; bad with seed 1: .*the same call tries"):
+        found = compare(train, ["good", "bad"], seeds=3, out=tmp_path)
     (failed,) = [x for x in found["trials"] if "failure" in x]
     assert (failed["score"], failed["seed"]) == ("bad", 1)
     assert "299 test items, the other trials 300" in failed["failure"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
 from anyscore.lab.session import compare as carry_out
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.lab.wording import counted
 
 _RESULT = "result"
 _LONGEST = 200
@@ -102,6 +104,7 @@ def compare(
         InputError: fewer than one seed, a score named twice, a `train` that no other process can
             be given, a folder of something else.
         RunFailure: the disk is full or a file cannot be written.
+        TrialFailure: every trial failed. A trial that fails beside others is warned of.
 
     Example:
         >>> import random, tempfile
@@ -130,7 +133,7 @@ def compare(
                 "give jobs=1"
             ) from None
     title = measure or "the result"
-    return carry_out(
+    record = carry_out(
         wrapped,
         Plan(names, seeds, minutes=minutes),
         Path(out),
@@ -140,3 +143,17 @@ def compare(
         watcher=watcher,
         here=jobs == 1,
     )
+    _tell_of_failures(record, Path(out))
+    return record
+
+
+def _tell_of_failures(record: Mapping[str, Any], out: Path) -> None:
+    """Raises TrialFailure if no trial is finished; warns of those that failed beside others."""
+    failed = [trial for trial in record["trials"] if "failure" in trial]
+    if not failed:
+        return
+    first = f"{failed[0]['score']} with seed {failed[0]['seed']}: {failed[0]['failure']}"
+    told = f"{first} (tracebacks are in {out / 'failures'}; the same call tries again)"
+    if len(failed) == len(record["trials"]):
+        raise TrialFailure(f"every trial failed; {told}")
+    warnings.warn(f"{counted(len(failed), 'trial')} failed; {told}", stacklevel=3)
