@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from anyscore.lab.cli import sources as of
 from anyscore.lab.cli.names import score_names
 from anyscore.lab.cli.report import JSON_HELP, QUIET_HELP
 from anyscore.lab.data.check import check_files
@@ -42,7 +43,7 @@ COMPARE_HELP = (
     "what is finished."
 )
 
-_DATA, _TRAINING, _RUN = "What to learn from", "Training", "The comparison"
+_TRAINING, _RUN = "Training", "The comparison"
 
 
 def compare(
@@ -125,82 +126,23 @@ def compare(
     threads: Annotated[
         int, typer.Option(help="Of the CPU, for each trial.", rich_help_panel=_TRAINING)
     ] = 1,
-    target_file: Annotated[
-        str | None,
-        typer.Option(help="The targets, line by line beside the sources.", rich_help_panel=_DATA),
-    ] = None,
-    valid: Annotated[
-        str | None,
-        typer.Option(help="Your own validation pairs, used as they are.", rich_help_panel=_DATA),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="Your own test pairs, used as they are.", rich_help_panel=_DATA),
-    ] = None,
-    valid_target: Annotated[
-        str | None,
-        typer.Option(help="The targets of --valid, in a file of their own.", rich_help_panel=_DATA),
-    ] = None,
-    test_target: Annotated[
-        str | None,
-        typer.Option(help="The targets of --test, in a file of their own.", rich_help_panel=_DATA),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(help="Column of the sources: a number or a name.", show_default="1",
-                     rich_help_panel=_DATA),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="Column of the targets: a number or a name.", show_default="2",
-                     rich_help_panel=_DATA),
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(help="Column with one label a row, in place of --target.",
-                     rich_help_panel=_DATA),
-    ] = None,
-    format: Annotated[
-        str,
-        typer.Option(help="tsv, csv, jsonl or parquet; auto goes by the name, then by the content.",
-                     rich_help_panel=_DATA),
-    ] = "auto",
-    unit: Annotated[
-        str,
-        typer.Option(help="What a token is: character, word, token (ready, between spaces), bpe "
-                     "(trained on your training pairs); auto looks at the texts.",
-                     rich_help_panel=_DATA),
-    ] = "auto",
-    source_unit: Annotated[
-        str | None,
-        typer.Option(help="Of the sources, where it differs.", rich_help_panel=_DATA),
-    ] = None,
-    target_unit: Annotated[
-        str | None,
-        typer.Option(help="Of the targets, where it differs.", rich_help_panel=_DATA),
-    ] = None,
-    subwords: Annotated[
-        int, typer.Option(help="Kinds of token that a bpe side may have.", rich_help_panel=_DATA)
-    ] = 1000,
-    max_tokens: Annotated[
-        int,
-        typer.Option(help="Pairs with a longer side are left out and counted.",
-                     rich_help_panel=_DATA),
-    ] = 100,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Use so many different sources, a fair sample.", rich_help_panel=_DATA,
-                     show_default="all of them"),
-    ] = None,
-    split_seed: Annotated[
-        int,
-        typer.Option(help="Of the split and of what --limit keeps.", rich_help_panel=_DATA),
-    ] = 0,
-    skip_empty: Annotated[
-        bool,
-        typer.Option(help="Leave out rows with an empty side instead of refusing the file.",
-                     rich_help_panel=_DATA),
-    ] = False,
+    target_file: of.TargetFile = None,
+    valid: of.Valid = None,
+    test: of.Test = None,
+    valid_target: of.ValidTarget = None,
+    test_target: of.TestTarget = None,
+    source: of.Source = None,
+    target: of.Target = None,
+    label: of.Label = None,
+    format: of.Format = "auto",
+    unit: of.Unit = "auto",
+    source_unit: of.SourceUnit = None,
+    target_unit: of.TargetUnit = None,
+    subwords: of.Subwords = 1000,
+    max_tokens: of.MaxTokens = 100,
+    limit: of.Limit = None,
+    split_seed: of.SplitSeed = 0,
+    skip_empty: of.SkipEmpty = False,
 ) -> None:  # fmt: skip
     """Everything the command line says about a comparison, checked and passed on."""
     names = score_names(scores)
