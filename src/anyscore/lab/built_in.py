@@ -61,7 +61,7 @@ def compare_pairs(
     Returns:
         What `comparison.json` holds, and the folder.
     """
-    data = encode(task)
+    data = encode(task, places=settings.model == "pointer")
     shared = _shared(task, data, settings, split_seed)
     folder = out or Path("runs") / f"{task.name}-{_fingerprint(shared)}"
     if rates:
