@@ -14,9 +14,12 @@ from anyscore.lab import cli
 SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cpu", "--seeds", "2")
 
 
-def call(*arguments: object, width: int = 80) -> Result:
+def call(*arguments: object, width: int = 80, given: str | None = None) -> Result:
     return CliRunner().invoke(
-        cli.app, [str(a) for a in arguments], env={"COLUMNS": str(width), "TERM": "dumb"}
+        cli.app,
+        [str(a) for a in arguments],
+        input=given,
+        env={"COLUMNS": str(width), "TERM": "dumb"},
     )
 
 
