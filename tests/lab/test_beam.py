@@ -111,3 +111,22 @@ def test_weights_are_those_of_the_output_that_was_chosen(name: str) -> None:
         for token, row in zip([BOS, *said.numbers], said.weights, strict=False):
             _, memory = model.follow(torch.tensor([[token]]), memory)
             torch.testing.assert_close(model.weights()[0, 0], row, rtol=1e-4, atol=1e-5)
+
+
+@of_every_model
+@pytest.mark.parametrize(("width", "seed"), [(2, 3), (3, 4)])
+@torch.no_grad()
+def test_of_many_outputs_those_of_most_worth_stay(name: str, width: int, seed: int) -> None:
+    """As in plain Python: all continuations of all outputs, sorted by their mean."""
+    model = build(name, seed)
+    found = beam_search(model, *pad(), width=width, limit=6)
+    for source, one in zip(SOURCES, found, strict=True):
+        places = [4 + source.index(n) for n in set(source)]
+        numbers = [EOS, *places] if name == "pointer" else [EOS, UNK, 4, 5]
+        beams: list[tuple[int, ...]] = [()]
+        for _ in range(6):
+            ended = [said for said in beams if said[-1:] == (EOS,)]
+            grown = [(*said, n) for said in beams if said[-1:] != (EOS,) for n in numbers]
+            worth = {said: worth_of(model, source, said) for said in [*ended, *grown]}
+            beams = sorted(worth, key=worth.__getitem__, reverse=True)[:width]
+        assert tuple(one.numbers) == beams[0]

@@ -55,8 +55,9 @@ def judge(folder: Path, recommended: str | None, best: str) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    trials = [Trial("dot", 0), Trial("additive", 0), Trial("additive", 3), Trial("dot", 1, 1e-3)]
-    return make(tmp_path_factory.mktemp("made") / "run", "recurrent", trials, epochs=30)
+    folder = tmp_path_factory.mktemp("made") / "run"
+    make(folder, "recurrent", [Trial("dot", 0), Trial("dot", 1, 1e-3)])
+    return make(folder, "recurrent", [Trial("additive", 0), Trial("additive", 3)], epochs=30)
 
 
 @pytest.fixture

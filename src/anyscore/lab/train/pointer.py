@@ -72,10 +72,9 @@ class Pointer(Stepwise):
         keys, state = self._encode(source, batch.lengths)
         queries, _ = read_forwards(self.decoder, self._embed(inputs, source), state)
         lengths = batch.lengths.to(source.device) + 1
-        place = torch.arange(source.shape[1], device=source.device)
-        inside = place < lengths[:, None] - 1
+        # The places of padding are beyond those of any target.
         right = (_first(source) + PLACES)[:, None] == targets[..., None]
-        right = torch.cat([(targets == EOS)[..., None], right & inside[:, None]], dim=-1)
+        right = torch.cat([(targets == EOS)[..., None], right], dim=-1)
         among_all = self.attention.log_sum(queries, keys, valid_lens=lengths)
         among_right = self.attention.log_sum(queries, keys, mask=right)
         said = targets != 0
