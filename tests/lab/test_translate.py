@@ -79,7 +79,7 @@ def refused(folder: Path, *arguments: object) -> str:
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
-    assert all(line.startswith("anyscore: asked is") for line in lines[:-1])
+    assert all(line.startswith("anyscore: asking") for line in lines[:-1])
     return plain(lines[-1])
 
 
@@ -111,7 +111,7 @@ def test_a_model_that_learnt_says_what_is_right(run: Path) -> None:
     assert told(run, "abc", "--quiet") == "cba\n"
     result = call("translate", run, "abc")
     assert result.stdout == "cba\n"
-    assert re.match(r"anyscore: asked is additive-seed[03], in ", result.stderr)
+    assert re.match(r"anyscore: asking additive-seed[03] of ", result.stderr)
 
 
 def test_the_recommended_score_and_its_best_seed_are_asked(run: Path) -> None:
@@ -183,7 +183,7 @@ def test_what_is_remarkable_is_told_beside_the_output(run: Path, tmp_path: Path)
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 4
     said = result.stderr
-    assert "anyscore: 1 source without text; so are the outputs" in said
+    assert "anyscore: 1 source without text: its output is empty" in said
     assert "anyscore: 2 sources with tokens that the model does not know (ж, ☃, " in said
     assert (
         "1 source more than twice as long as any that the model was trained on (4 tokens)" in said

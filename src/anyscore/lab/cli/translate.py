@@ -94,7 +94,7 @@ def translate(
         if beam > 1 and not isinstance(model.model, Stepwise):
             raise InputError("--beam: this model says labels, each by itself; leave it out")
         if not quiet:
-            remark(f"asked is {place.name}, in {run}")
+            remark(f"asking {place.name} of {run}")
             if single and Path(text or "").suffix in _OF_FILES:
                 remark(f"there is no file {text}, so it is taken for a source")
         if attention is None:

@@ -78,7 +78,8 @@ class Notes:
         """One for each thing that there is to say."""
         found = []
         if self.empty:
-            found.append(f"{counted(self.empty, 'source')} without text; so are the outputs")
+            outputs = "its output is" if self.empty == 1 else "their outputs are"
+            found.append(f"{counted(self.empty, 'source')} without text: {outputs} empty")
         if self.strange:
             shown = ", ".join(list(self.unknown)[:8]) + (", …" if len(self.unknown) > 8 else "")
             found.append(
