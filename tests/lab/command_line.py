@@ -15,9 +15,12 @@ SMALL = ("--epochs", "1", "--hidden", "16", "--batch-size", "8", "--device", "cp
 SMALL += ("--no-rates",)
 
 
-def call(*arguments: object, width: int = 80) -> Result:
+def call(*arguments: object, width: int = 80, given: str | None = None) -> Result:
     return CliRunner().invoke(
-        cli.app, [str(a) for a in arguments], env={"COLUMNS": str(width), "TERM": "dumb"}
+        cli.app,
+        [str(a) for a in arguments],
+        input=given,
+        env={"COLUMNS": str(width), "TERM": "dumb"},
     )
 
 

@@ -129,10 +129,8 @@ def test_every_token_of_the_source_counts(model: str) -> None:
 def test_greedy_weights_are_over_the_source_alone(model: str) -> None:
     built = build(model, "additive")
     source, lengths = pad(SOURCES)
-    outputs, weights = built.greedy(
-        source, lengths, start=START, end=END, limit=6, return_weights=True
-    )
-    for tokens, output, rows in zip(SOURCES, outputs, weights, strict=True):
+    said = built.greedy(source, lengths, limit=6, return_weights=True)
+    for tokens, (output, _, rows) in zip(SOURCES, said, strict=True):
         assert rows.shape == (len(output), len(tokens))
         torch.testing.assert_close(rows.sum(-1), torch.ones(len(output)))
 
@@ -144,11 +142,11 @@ def test_greedy_ends_with_the_end_or_at_the_limit(model: str) -> None:
     with torch.no_grad():
         built.to_logits.bias.zero_()
         built.to_logits.bias[7] = 1e3
-    outputs, _ = built.greedy(source, lengths, start=START, end=END, limit=5)
+    outputs = [x.numbers for x in built.greedy(source, lengths, limit=5)]
     assert outputs == [[7] * 5] * len(SOURCES)
     with torch.no_grad():
         built.to_logits.bias[END] = 1e6
-    outputs, _ = built.greedy(source, lengths, start=START, end=END, limit=5)
+    outputs = [x.numbers for x in built.greedy(source, lengths, limit=5)]
     assert outputs == [[END]] * len(SOURCES)
 
 
@@ -157,12 +155,14 @@ def test_greedy_ends_with_the_end_or_at_the_limit(model: str) -> None:
 def test_greedy_is_what_teacher_forcing_finds_likeliest(model: str, score: str) -> None:
     built = build(model, score, seed=2)
     source, lengths = pad(SOURCES)
-    outputs, _ = built.greedy(source, lengths, start=START, end=END, limit=6)
-    for tokens, output in zip(SOURCES, outputs, strict=True):
+    said = built.greedy(source, lengths, limit=6)
+    for tokens, (output, nats, _) in zip(SOURCES, said, strict=True):
         target = torch.tensor([[START, *output[:-1]]])
         logits = built(torch.tensor([tokens]), torch.tensor([len(tokens)]), target)
         logits[..., [0, START]] = -torch.inf
-        assert logits[0].argmax(-1).tolist() == output
+        likely, best = logits[0].log_softmax(-1).max(-1)
+        assert best.tolist() == output
+        assert nats == pytest.approx(likely.sum().item(), rel=1e-4)
 
 
 @of_every_translator
@@ -171,7 +171,7 @@ def test_greedy_says_neither_padding_nor_the_start(model: str) -> None:
     with torch.no_grad():
         built.to_logits.bias[[0, START]] = 1e6
     source, lengths = pad(SOURCES)
-    outputs, _ = built.greedy(source, lengths, start=START, end=END, limit=5)
+    outputs = [x.numbers for x in built.greedy(source, lengths, limit=5)]
     assert all(token not in (0, START) for output in outputs for token in output)
 
 
@@ -190,7 +190,7 @@ def test_it_learns_to_reverse(model: str, score: str) -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    outputs, _ = built.eval().greedy(source, lengths, start=START, end=END, limit=6)
+    outputs = [x.numbers for x in built.eval().greedy(source, lengths, limit=6)]
     right = sum(output == target for output, target in zip(outputs, targets.tolist(), strict=True))
     assert right >= 44
 

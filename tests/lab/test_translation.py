@@ -104,7 +104,8 @@ def task_for(model: str) -> Encoded:
         return word[0] if model == "classifier" else word[::-1]
 
     examples = [Example(word, (target(word),)) for word in WORDS]
-    return encode(Task("letters", "", "character", examples * 3, examples[:4], examples[4:9]))
+    task = Task("letters", "", "character", examples * 3, examples[:4], examples[4:9])
+    return encode(task, places=model == "pointer")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -142,7 +143,8 @@ def test_subwords_come_back(tmp_path: Path) -> None:
     [
         (
             {"model": "lstm"},
-            "--model: expected recurrent, bahdanau, transformer, tagger, classifier, got 'lstm'",
+            "--model: expected recurrent, bahdanau, transformer, pointer, tagger, "
+            "classifier, got 'lstm'",
         ),
         ({"batch_size": 0}, "--batch-size: expected 1 to 65,536, got 0"),
         ({"learning_rate": float("nan")}, "--learning-rate: expected more than 0, got nan"),

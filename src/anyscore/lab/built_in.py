@@ -70,7 +70,7 @@ def compare_pairs(
     Returns:
         What `comparison.json` holds, and the folder.
     """
-    data = encode(task)
+    data = encode(task, places=settings.model == "pointer")
     shared = _shared(task, data, settings, split_seed)
     if tune:
         shared["settings"] |= {"tune": tune, "tune_hidden": tune_hidden}

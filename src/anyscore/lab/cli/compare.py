@@ -21,7 +21,7 @@ from anyscore.lab.data.options import DataOptions
 from anyscore.lab.errors import InputError
 
 DEFAULT_SCORES = ("scaled_dot", "bilinear", "additive", "gaussian", "gatv2")
-_MODELS = ("recurrent", "bahdanau", "transformer")
+_MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
 
 # The default width and training steps, of the dates and of a file. The dates are easy: a wide model
 # answers them with any score, a narrow one shows what a score is worth.

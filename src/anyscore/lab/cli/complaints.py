@@ -18,7 +18,8 @@ from anyscore.lab.files import RunFailure
 from anyscore.lab.wording import visible
 
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
-_ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x"}
+_ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x",
+          "░": ".", "▒": ":", "▓": "#", "█": "@", "←": "<-", "␣": "_", "⏎": "$"}  # fmt: skip
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
@@ -63,7 +64,7 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
     except OSError as error:
         complain(f"the output cannot be written ({error.strerror or error})")
-        _close_stdout()
+        close_stdout()
         raise typer.Exit(1) from None
 
 
@@ -71,15 +72,25 @@ def _as_ctrl_c(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _close_stdout() -> None:
+def close_stdout() -> None:
     """So that Python does not complain again of what it could not write."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def complain(text: str) -> None:
+    """Say in one line what is wrong."""
+    _say(text, "bold red")
+
+
+def remark(text: str) -> None:
+    """Say in one line, beside the output, what is worth knowing."""
+    _say(text, "dim")
+
+
+def _say(text: str, style: str) -> None:
     line = " ".join(visible(text).splitlines())
     with suppress(OSError):
         Console(stderr=True).print(
-            f"anyscore: {line}", style="bold red", markup=False, highlight=False, soft_wrap=True
+            f"anyscore: {line}", style=style, markup=False, highlight=False, soft_wrap=True
         )

@@ -9,7 +9,7 @@ from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
 from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
-from anyscore.lab.data.tokens import EOS, Vocabulary
+from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
 from anyscore.lab.errors import InputError
 from anyscore.lab.train.batches import Pair
 
@@ -41,6 +41,8 @@ class Encoded:
         train, valid_pairs: every source with each of its targets.
         valid, test: every source once.
         limit: how many tokens an output may have.
+        places: whether targets are numbers of places in their source, as of a pointer network: 4
+            for its first token, 3 (`UNK`) for what is not there. The vocabulary is not then used.
         too_long: by part, how many examples were left out: a side had too many tokens, or none.
     """
 
@@ -54,6 +56,7 @@ class Encoded:
     test: list[Item]
     limit: int
     too_long: dict[str, int]
+    places: bool = False
 
     @property
     def left_out(self) -> int:
@@ -76,8 +79,8 @@ class _Tokens:
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 
-def encode(task: Task) -> Encoded:
-    """Tokenise, build the vocabularies, number the tokens.
+def encode(task: Task, *, places: bool = False) -> Encoded:
+    """Tokenise, build the vocabularies, number the tokens; those of targets by place if asked.
 
     Raises:
         InputError: when nothing is left to train on or to test.
@@ -110,7 +113,10 @@ def encode(task: Task) -> Encoded:
         return [
             Pair(
                 tuple(source_vocabulary.encode(item.source)),
-                (*target_vocabulary.encode(target), EOS),
+                (
+                    *(_places(item.source, target) if places else target_vocabulary.encode(target)),
+                    EOS,
+                ),
             )
             for item in items
             for target in item.targets
@@ -139,7 +145,14 @@ def encode(task: Task) -> Encoded:
         test=items(test),
         limit=longest + longest // 4 + 2,
         too_long=too_long,
+        places=places,
     )
+
+
+def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:
+    """Where each token of a target stands first in its source."""
+    first = {token: place for place, token in reversed(list(enumerate(source, len(SPECIALS))))}
+    return [first.get(token, UNK) for token in target]
 
 
 def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:

@@ -60,8 +60,9 @@ class Input:
         head: its first bytes, unpacked; known while it is open.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, of: str = "pairs") -> None:
+        """of: what should be in it, for messages."""
+        self.path, self._of = path, of
         self.name = readable_name(path)
         self.packed = False
         self.head = b""
@@ -96,6 +97,7 @@ class Input:
             self.head = stream.head
             for magic, kind, advice in _KINDS:
                 if self.head.startswith(magic):
+                    advice = advice.replace("pairs", self._of)
                     raise self.error(f"expected text, found {kind}; {advice}")
             # Old Macs ended lines with a carriage return alone.
             text = not self.head.startswith(PARQUET)
@@ -111,7 +113,7 @@ class Input:
             if len(raw) > LONGEST_LINE:
                 raise self.error(
                     f"expected lines of at most {LONGEST_LINE:,} bytes, this one is longer; give "
-                    "a text with one pair a line",
+                    f"a text with one {self._of[:-1]} a line",
                     line,
                 )
             try:
@@ -135,7 +137,7 @@ class Input:
         except FileNotFoundError:
             raise self.error("there is no such file; check the name") from None
         except IsADirectoryError:
-            raise self.error("this is a directory; give a file of pairs") from None
+            raise self.error(f"this is a directory; give a file of {self._of}") from None
         except PermissionError:
             raise self.error("no permission to read this file; change it, or give a copy") from None
         except EOFError:
@@ -198,7 +200,9 @@ def _raw(source: Input) -> Iterator[BinaryIO]:
 
 def _stdin(source: Input) -> BinaryIO:
     if sys.stdin is None or sys.stdin.closed:
-        raise source.error("expected pairs, but it is closed; pipe a table into it, or name a file")
+        raise source.error(
+            f"expected {source._of}, but it is closed; pipe a table into it, or name a file"
+        )
     if sys.stdin.isatty():
         raise source.error(
             "expected pairs, but it is a terminal; pipe a table into it, as in "

@@ -111,7 +111,11 @@ def _answer(
     columns += [label(_END, unit)] * (len(weights) - len(columns))
     percents = [[_percent(w) for w in row] for row in weights]
     cells = [tuple(row[k] if k < len(row) else None for row in percents) for k in range(len(rows))]
-    looks = [] if drawn else [_look(c, p, rows) for c, p in zip(columns, percents, strict=True)]
+    looks = (
+        []
+        if drawn
+        else [Look(c, heaviest(p, rows)) for c, p in zip(columns, percents, strict=True)]
+    )
     return Answer(
         score,
         text(tokens, unit),
@@ -123,11 +127,13 @@ def _answer(
     )
 
 
-def _look(token: Label, percents: list[int | None], rows: tuple[Label, ...]) -> Look:
+def heaviest(
+    percents: Sequence[int | None], rows: Sequence[Label]
+) -> tuple[tuple[int, Label, int], ...]:
     """The three source tokens with most weight, of those with at least one percent."""
     heavy = [(p, k) for k, p in enumerate(percents[: len(rows)]) if p]
     heavy.sort(key=lambda found: (-found[0], found[1]))
-    return Look(token, tuple((k + 1, rows[k], p) for p, k in heavy[:3]))
+    return tuple((k + 1, rows[k], p) for p, k in heavy[:3])
 
 
 def _percent(weight: object) -> int | None:

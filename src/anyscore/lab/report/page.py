@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from anyscore import __version__
 from anyscore.lab.files import write_whole
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
@@ -34,6 +35,19 @@ def write_report(comparison: dict[str, Any], path: Path) -> None:
         RunFailure: the file cannot be written.
     """
     write_whole(path, _render(comparison).encode("utf-8", errors="replace"))
+
+
+def write_page(name: str, path: Path, record: dict[str, Any], order: list[str]) -> None:
+    """Write a page of where models looked, by the template `name`; `record` as a comparison's.
+
+    Raises:
+        RunFailure: the file cannot be written.
+    """
+    environment, own = _environment()
+    page = environment.get_template(name).render(
+        examples=examples(record, order), anyscore=__version__, **own
+    )
+    write_whole(path, page.encode("utf-8", errors="replace"))
 
 
 def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +69,8 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
     return {**empty, **nothing, **comparison, "task": task}
 
 
-def _render(comparison: dict[str, Any]) -> str:
-    comparison = _complete(comparison)
+def _environment() -> tuple[Environment, dict[str, Any]]:
+    """What renders pages, and what each of them holds: style sheet, script and policy."""
     environment = Environment(
         loader=PackageLoader("anyscore.lab.report"),
         autoescape=True,
@@ -70,15 +84,27 @@ def _render(comparison: dict[str, Any]) -> str:
     style, script = (
         loader.get_source(environment, name)[0] for name in ("report.css", "report.js")
     )
-    verdict = comparison["verdict"]
     environment.filters |= {
         "number": number,
         "p": _p,
         "formula": _formula,
         "counted": counted,
         "plain": _plain,
-        "named": lambda sentence: _named(sentence, comparison["scores"]),
     }
+    return environment, {
+        # The page's own style sheet and script stand in it as they are, and nothing else may.
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+    }
+
+
+def _render(comparison: dict[str, Any]) -> str:
+    comparison = _complete(comparison)
+    environment, own = _environment()
+    verdict = comparison["verdict"]
+    environment.filters["named"] = lambda sentence: _named(sentence, comparison["scores"])
     lines = scores.lines(comparison)
     order = [line.name for line in lines]
     return environment.get_template("report.html.j2").render(
@@ -104,11 +130,7 @@ def _render(comparison: dict[str, Any]) -> str:
         figures=figures(comparison, order),
         trials=[trial for trial in comparison["trials"] if trial.get("epochs")],
         examples=examples(comparison, order),
-        # The page's own style sheet and script stand in it as they are, and nothing else may.
-        style=Markup(style),
-        script=Markup(script),
-        policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
+        **own,
     )
 
 

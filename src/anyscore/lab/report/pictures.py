@@ -46,7 +46,7 @@ def forest_picture(comparison: dict[str, Any]) -> bytes | None:
         part.spines[:].set_visible(False)
     axes.grid(axis="x", color=_FAINT, linewidth=0.6, alpha=0.6)
     axes.set_axisbelow(True)
-    return _png(figure)
+    return png(figure)
 
 
 def _draw_row(axes: Axes, place: int, row: Row) -> None:
@@ -99,7 +99,7 @@ def curves_picture(comparison: dict[str, Any]) -> bytes | None:
     for name, top, bottom in zip(order, grid[0], grid[-1], strict=True):
         top.set_title(_plain(name), fontsize="medium")
         bottom.set_xlabel("epoch")
-    return _png(figure)
+    return png(figure)
 
 
 def _values(trials: list[dict[str, Any]], *keys: str) -> list[float]:
@@ -123,7 +123,8 @@ def _plain(text: str) -> str:
     return (text if len(text) <= 40 else f"{text[:39]}…").replace("$", r"\$")
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The figure as the bytes of a file."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():  # a script that the font lacks is drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph")

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
-from anyscore.lab.data.encoding import Encoded, Item
-from anyscore.lab.data.tokens import BOS, EOS
+from anyscore.lab.data.encoding import Item
+from anyscore.lab.data.tokens import EOS, Vocabulary
 from anyscore.lab.train.batches import Sequences, in_order
+from anyscore.lab.train.beam import beam_search
 from anyscore.lab.train.model import Model
+from anyscore.lab.train.stepwise import Stepwise
 
-_TOGETHER = 256  # sources answered side by side
+_TOGETHER = 256  # outputs that grow side by side
+
+
+class Known(Protocol):
+    """What is needed to read a model's answers: of the data, or of a run that was kept."""
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def target_vocabulary(self) -> Vocabulary: ...
 
 
 @dataclass(frozen=True)
@@ -22,33 +35,45 @@ class Answer:
     Attributes:
         tokens: the output, "</s>" excluded; "<unk>" stays.
         complete: whether it ended by itself, with "</s>".
+        log_probability: of the tokens, "</s>" included, in nats.
         weights: (rows, T_k), a row per token and one for "</s>"; None if not asked for.
     """
 
     tokens: tuple[str, ...]
     complete: bool
+    log_probability: float
     weights: Tensor | None = None
 
 
 def answers(
-    model: Model, data: Encoded, items: Sequence[Item], *, return_weights: bool = False
+    model: Model,
+    known: Known,
+    items: Sequence[Item],
+    *,
+    beam: int = 1,
+    return_weights: bool = False,
 ) -> list[Answer]:
-    """The model's greedy output for each item, in the order of `items`."""
+    """The model's output for each item, in the order of `items`.
+
+    beam: how many outputs are followed side by side (see `beam`); with 1, or a model of labels,
+    the likeliest token is taken each time.
+    """
     model.eval()
     sources = Sequences([item.numbers for item in items], next(model.parameters()).device)
     found: dict[int, Answer] = {}
-    for rows in in_order(sources.lengths, _TOGETHER):
-        outputs, weights = model.greedy(
-            *sources.take(rows),
-            start=BOS,
-            end=EOS,
-            limit=data.limit,
-            return_weights=return_weights,
-        )
-        for place, (i, numbers) in enumerate(zip(rows.tolist(), outputs, strict=True)):
+    for rows in in_order(sources.lengths, max(1, _TOGETHER // beam)):
+        source, lengths = sources.take(rows)
+        if beam > 1 and isinstance(model, Stepwise):
+            said = beam_search(
+                model, source, lengths, width=beam, limit=known.limit, return_weights=return_weights
+            )
+        else:
+            said = model.greedy(source, lengths, limit=known.limit, return_weights=return_weights)
+        for i, (numbers, nats, weights) in zip(rows.tolist(), said, strict=True):
             found[i] = Answer(
-                tokens=tuple(data.target_vocabulary.decode(numbers)),
-                complete=numbers[-1] == EOS,
-                weights=weights[place] if return_weights else None,
+                tuple(model.tokens(numbers, items[i].source, known.target_vocabulary)),
+                numbers[-1] == EOS,
+                nats,
+                weights,
             )
     return [found[i] for i in range(len(items))]

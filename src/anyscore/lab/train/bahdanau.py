@@ -61,6 +61,9 @@ class Bahdanau(OneAttention):
     def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         return self._follow(self.dropout(self.target_embedding(token)), memory)
 
+    def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        return memory._replace(state=memory.state[rows])
+
     def _follow(self, embedded: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         query = memory.state[:, None]
         context = self.attention(query, memory.keys, valid_lens=memory.lengths)

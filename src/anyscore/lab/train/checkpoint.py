@@ -32,6 +32,7 @@ class Run:
         model: on the CPU, in evaluation mode.
         source_tokeniser, target_tokeniser: text to tokens and back, of either side.
         limit: how many tokens an output may have.
+        longest_source: how many tokens the longest one trained on had; None if that was not kept.
         config: everything in the JSON file.
     """
 
@@ -41,6 +42,7 @@ class Run:
     source_tokeniser: Tokeniser
     target_tokeniser: Tokeniser
     limit: int
+    longest_source: int | None
     config: dict[str, Any]
 
 
@@ -63,6 +65,7 @@ def save_run(
         "source_tokeniser": data.source_tokeniser.to_json(),
         "target_tokeniser": data.target_tokeniser.to_json(),
         "limit": data.limit,
+        "longest_source": max(len(pair.source) for pair in data.train),
         "source_vocabulary": data.source_vocabulary.to_json(),
         "target_vocabulary": data.target_vocabulary.to_json(),
     }
@@ -101,6 +104,7 @@ def load_run(folder: str | Path) -> Run:
             source_tokeniser=tokeniser_from_json(config["source_tokeniser"]),
             target_tokeniser=tokeniser_from_json(config["target_tokeniser"]),
             limit=_count(config["limit"]),
+            longest_source=_count(config["longest_source"]) if "longest_source" in config else None,
             config=config,
         )
     # Anything may stand in a damaged file, and what meets it first may raise anything.

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.train.batches import Batch
 from anyscore.layers import find_score, has_hidden
 from anyscore.torch import Attention
+
+
+class Said(NamedTuple):
+    """What a model says to one source.
+
+    Attributes:
+        numbers: of its tokens, with `EOS` as the last one if it ended by itself.
+        log_probability: of all of them, in nats.
+        weights: (T_q, T_k) on the CPU, a row for each token; None if not asked for.
+    """
+
+    numbers: list[int]
+    log_probability: float
+    weights: Tensor | None = None
 
 
 class Model(nn.Module, ABC):
@@ -28,21 +43,18 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def greedy(
-        self,
-        source: Tensor,
-        lengths: Tensor,
-        *,
-        start: int,
-        end: int,
-        limit: int,
-        return_weights: bool = False,
-    ) -> tuple[list[list[int]], list[Tensor]]:
-        """What the model says to each source (B, T_k), of the `lengths` (B,), at most `limit` long.
+        self, source: Tensor, lengths: Tensor, *, limit: int, return_weights: bool = False
+    ) -> list[Said]:
+        """What is likeliest to each source (B, T_k), of the `lengths` (B,), token after token.
 
-        Returns:
-            For each source its output tokens, with `end` as the last one if the model ends by
-            itself; and, when asked, its attention weights (T_q, T_k) on the CPU, a row per token.
+        An output that does not end by itself has `limit` tokens.
         """
+
+    def tokens(
+        self, numbers: Sequence[int], source: Sequence[str], vocabulary: Vocabulary
+    ) -> list[str]:
+        """Decode what was said to a source; `vocabulary` is that of the targets."""
+        return vocabulary.decode(numbers)
 
     def score_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are the score's own."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from anyscore.lab.data.encoding import Encoded
+from anyscore.lab.data.tokens import UNK
 from anyscore.lab.errors import InputError
 from anyscore.lab.train.bahdanau import Bahdanau
 from anyscore.lab.train.model import Model
+from anyscore.lab.train.pointer import Pointer
 from anyscore.lab.train.recurrent import Recurrent
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.tagger import Classifier, Tagger
@@ -17,6 +19,7 @@ MODELS: dict[str, type[Model]] = {
     "recurrent": Recurrent,
     "bahdanau": Bahdanau,
     "transformer": Transformer,
+    "pointer": Pointer,
     "tagger": Tagger,
     "classifier": Classifier,
 }
@@ -45,7 +48,21 @@ def build_model(score: str, data: Encoded, settings: Settings, seed: int) -> Mod
 
 
 def check_fits(model: str, data: Encoded) -> None:
-    """Raises InputError, in one line, where a model of labels is given targets that are none."""
+    """Raises InputError, in one line, where targets are not what the model can say."""
+    if (model == "pointer") != data.places:
+        raise InputError(
+            f"--model {model}: expected targets as "
+            f"{'places of the source' if model == 'pointer' else 'tokens of their own'}; encode "
+            f"the task with places={model == 'pointer'}"
+        )
+    if data.places:
+        strange = sum(UNK in pair.target for pair in [*data.train, *data.valid_pairs])
+        if strange:
+            count = len(data.train) + len(data.valid_pairs)
+            raise InputError(
+                "--model pointer: expected targets made of tokens of their sources, got others in "
+                f"{strange:,} of {count:,} pairs; give a --unit by which they are, or another model"
+            )
     for item in [*data.train, *data.valid_pairs]:
         source, labels = len(item.source), len(item.target) - 1
         if model == "tagger" and labels != source:

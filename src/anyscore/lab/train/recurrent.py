@@ -68,6 +68,9 @@ class Recurrent(OneAttention):
         states, state = self._decode(token, memory.state, memory.keys, memory.lengths)
         return states, memory._replace(state=state)
 
+    def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        return memory._replace(state=None if memory.state is None else memory.state[:, rows])
+
     def _decode(
         self, target: Tensor, state: Tensor | None, keys: Tensor | PreparedKeys, lengths: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anyscore.lab.data.task import Task
 from anyscore.lab.errors import InputError
 
-MODELS = ("recurrent", "bahdanau", "transformer", "tagger", "classifier")
+MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
 """The names of the models; see `anyscore.lab.train.models`."""
 
 

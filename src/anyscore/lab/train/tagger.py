@@ -12,7 +12,7 @@ from anyscore.lab.data.tokens import UNK
 from anyscore.lab.train.batches import Batch
 from anyscore.lab.train.dropout import Dropout
 from anyscore.lab.train.gru import read_both_ways
-from anyscore.lab.train.model import Model, single_attention
+from anyscore.lab.train.model import Model, Said, single_attention
 from anyscore.lab.train.settings import Settings
 
 
@@ -68,27 +68,19 @@ class _Labeller(Model):
 
     @torch.no_grad()
     def greedy(
-        self,
-        source: Tensor,
-        lengths: Tensor,
-        *,
-        start: int,
-        end: int,
-        limit: int,
-        return_weights: bool = False,
-    ) -> tuple[list[list[int]], list[Tensor]]:
+        self, source: Tensor, lengths: Tensor, *, limit: int, return_weights: bool = False
+    ) -> list[Said]:
         """The likeliest label of each token or sequence; `limit` does not matter."""
         logits = self(source, lengths)
         logits[..., : UNK + 1] = -torch.inf  # what stands for something else is no label
-        counts = self._counts(lengths)
-        labels = logits.argmax(-1).tolist()
-        outputs = [row[:count] for row, count in zip(labels, counts, strict=True)]
-        if not return_weights:
-            return outputs, []
-        weights = self.attention.attention_weights
-        assert weights is not None  # the layer was just called
-        sizes = zip(weights.cpu(), counts, lengths.tolist(), strict=True)
-        return outputs, [rows[:count, :length] for rows, count, length in sizes]
+        likely, labels = logits.log_softmax(-1).max(-1)
+        looked = self.attention.attention_weights if return_weights else None
+        said = []
+        for i, (count, length) in enumerate(zip(self._counts(lengths), lengths, strict=True)):
+            weights = None if looked is None else looked[i, :count, :length].cpu()
+            numbers = labels[i, :count].tolist()
+            said.append(Said(numbers, float(likely[i, :count].sum()), weights))
+        return said
 
 
 class Tagger(_Labeller):

@@ -71,6 +71,9 @@ class Transformer(Translator):
             past.append(read)
         return y, memory._replace(past=past)
 
+    def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        return memory._replace(past=[read[rows] for read in memory.past])
+
     def read_out(self, states: Tensor) -> Tensor:
         logits: Tensor = self.to_logits(self.dropout(self.norm(states)))
         return logits

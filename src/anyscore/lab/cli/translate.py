@@ -1,0 +1,143 @@
+"""`anyscore translate`: what a trained model says to sources of the user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyscore.lab.cli.complaints import close_stdout, remark
+from anyscore.lab.errors import InputError
+from anyscore.lab.wording import visible
+
+_MOST_BEAMS = 256
+_OF_FILES = (".txt", ".tsv", ".csv", ".jsonl", ".gz")
+
+TRANSLATE_HELP = (
+    "Ask a trained model: a line of output for each source.\n\n"
+    "[bold]Of a comparison[/] the score that its verdict recommends is asked, with the seed that "
+    "did best in validation:\n\n"
+    '    anyscore translate runs/dates-1a2b3c4d "30 mars 2024"\n\n'
+    "[bold]A file, line by line[/], by beam search, to a file:\n\n"
+    "    anyscore translate runs/NAME sources.txt --beam 5 > outputs.txt\n\n"
+    "[bold]Where it looked[/], as a picture:\n\n"
+    '    anyscore translate runs/NAME "30 mars 2024" --png looks.png'
+)
+
+
+def translate(
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a comparison, or of a trial (RUN/trials/NAME).")
+    ],
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="A source; or a file of sources, one a line; - is standard input.",
+            show_default="standard input",
+        ),
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help="Of the trial.", show_default="what the verdict recommends")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the trial.", show_default="the best in validation")
+    ] = None,
+    beam: Annotated[
+        int, typer.Option(help="Outputs followed side by side; 1 takes the likeliest token.")
+    ] = 1,
+    attention: Annotated[
+        bool | None,
+        typer.Option(
+            "--attention/--no-attention",
+            help="Show where the model looked; with --json, give the weights.",
+            show_default="for a text on a terminal",
+        ),
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="A file for the heatmap of one source.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="A file for a page with the heatmaps of all sources.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each source, one a line.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option(help="Print outputs alone, and no remarks on standard error.")
+    ] = False,
+) -> None:
+    """Everything the command line says about a translation, checked and passed on."""
+    with _quiet_end():
+        from anyscore.lab.translate import pictures
+        from anyscore.lab.translate.sources import is_text, read_sources
+        from anyscore.lab.translate.trials import find_trial
+
+        if not 1 <= beam <= _MOST_BEAMS:
+            raise InputError(f"--beam: expected 1 to {_MOST_BEAMS}, got {beam}")
+        pictures.check_place("--png", png)
+        pictures.check_place("--html", html)
+        single = is_text(text)
+        place = find_trial(run, score, seed)
+        # See `compare`: threads that wait should sleep.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        from anyscore.lab.train.checkpoint import load_run
+        from anyscore.lab.train.stepwise import Stepwise
+        from anyscore.lab.translate.looks import heatmap
+        from anyscore.lab.translate.telling import notes_for, tell
+
+        model = load_run(place)
+        units = model.source_tokeniser.unit, model.target_tokeniser.unit
+        if beam > 1 and not isinstance(model.model, Stepwise):
+            raise InputError("--beam: this model says labels, each by itself; leave it out")
+        if not quiet:
+            remark(f"asking {place.name} of {run}")
+            if single and Path(text or "").suffix in _OF_FILES:
+                remark(f"there is no file {text}, so it is taken for a source")
+        if attention is None:
+            attention = single and sys.stdout.isatty() and not (quiet or as_json)
+        drawn = png is not None or html is not None
+        notes = notes_for(model)
+        sources = read_sources(text)
+        if drawn:
+            option, most = ("--png", 1) if png else ("--html", pictures.MOST)
+            sources = iter(pictures.few(option, sources, most))
+        shown = []
+        for told in tell(model, sources, notes, beam=beam, return_weights=attention or drawn):
+            if as_json:
+                print(json.dumps(told.record(weights=attention), ensure_ascii=False))
+            else:
+                print(visible(told.text))
+                for line in heatmap(told, units, _width()) if attention else ():
+                    print(f"  {line}")
+            if drawn and told.answer is not None:
+                shown.append(told)
+        sys.stdout.flush()
+        if png is not None:
+            pictures.write_picture(shown[0], units, png)
+        if html is not None:
+            pictures.write_html(shown, model.model.score, units, html)
+        if not quiet:
+            for line in notes.lines():
+                remark(line)
+
+
+@contextmanager
+def _quiet_end() -> Iterator[None]:
+    """Inside, Ctrl-C and a reader that leaves end it without a word: there is nothing to keep."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        close_stdout()
+        raise typer.Exit(1) from None
+
+
+def _width() -> int:
+    from rich.console import Console
+
+    return max(20, Console().width - 2)

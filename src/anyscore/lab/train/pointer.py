@@ -1,0 +1,161 @@
+"""A pointer network: the weights of its attention are what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anyscore import PreparedKeys, attention
+from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
+from anyscore.lab.train.batches import Batch
+from anyscore.lab.train.dropout import Dropout
+from anyscore.lab.train.gru import read_both_ways, read_forwards
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.stepwise import Stepwise
+from anyscore.layers import find_score, has_hidden
+from anyscore.torch import Attention
+
+PLACES = len(SPECIALS)
+"""The number that stands for a source's first token in a target; the others follow it."""
+
+
+class Memory(NamedTuple):
+    """The keys (B, 1 + T_k, hidden), their lengths (B,), the decoder's state (1, B, hidden), the
+    source (B, T_k), and for each of its tokens the first one that equals it (B, T_k)."""
+
+    keys: PreparedKeys
+    lengths: Tensor
+    state: Tensor
+    source: Tensor
+    first: Tensor
+
+
+class Pointer(Stepwise):
+    """Says tokens of its source, by the attention to them alone.
+
+        keys    = [the end; W_e [forward GRU; backward GRU](source)]    (B, 1 + T_k, hidden)
+        queries = GRU(embeddings of what was said), from tanh(W_s of what the backward GRU has read)
+        p(token | …) = Σ of Attention's weights over all places where the token stands
+
+    The first key is learned: to look at it is to end. Targets are no numbers of a vocabulary but
+    of places (`PLACES`, the first of each token); a token that stands at several places is said by
+    looking at any of them, and a token that the source vocabulary lacks can be said like others,
+    except that two equal ones are not known to be so.
+
+    Vinyals et al., "Pointer networks", 2015; the sum is that of Kadlec et al., "Text understanding
+    with the attention sum reader network", 2016.
+    """
+
+    def __init__(
+        self, score: str, settings: Settings, *, source_size: int, target_size: int
+    ) -> None:
+        super().__init__()
+        self.score = score
+        hidden = settings.hidden
+        half = (hidden + 1) // 2
+        self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
+        self.encoder = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
+        self.to_keys = nn.Linear(2 * half, hidden)
+        self.end = nn.Embedding(1, hidden)
+        self.to_state = nn.Linear(half, hidden)
+        self.decoder = nn.GRU(hidden, hidden, batch_first=True)
+        self.dropout = Dropout(settings.dropout)
+        width = hidden if has_hidden(find_score(score)) else None
+        self.attention = Pointing(score, hidden=width, d_q=hidden, d_k=hidden)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """log Σ exp of all scores − that of the scores of the places that are right."""
+        source, inputs, targets = batch.source, batch.inputs, batch.targets
+        keys, state = self._encode(source, batch.lengths)
+        queries, _ = read_forwards(self.decoder, self._embed(inputs, source), state)
+        lengths = batch.lengths.to(source.device) + 1
+        # The places of padding are beyond those of any target.
+        right = (_first(source) + PLACES)[:, None] == targets[..., None]
+        right = torch.cat([(targets == EOS)[..., None], right], dim=-1)
+        among_all = self.attention.log_sum(queries, keys, valid_lens=lengths)
+        among_right = self.attention.log_sum(queries, keys, mask=right)
+        said = targets != 0
+        return (among_all[said] - among_right[said]).mean()
+
+    def begin(self, source: Tensor, lengths: Tensor) -> Memory:
+        keys, state = self._encode(source, lengths)
+        lengths = lengths.to(source.device) + 1
+        return Memory(self.attention.prepare_keys(keys), lengths, state, source, _first(source))
+
+    def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """As of `Stepwise`; the states are the probabilities of all numbers."""
+        embedded = self._embed(token, memory.source)
+        queries, state = read_forwards(self.decoder, embedded, memory.state)
+        self.attention(queries, memory.keys, valid_lens=memory.lengths)
+        weights = self._weights()
+        sums = torch.zeros_like(weights[..., 1:])
+        sums.scatter_add_(2, memory.first[:, None], weights[..., 1:])
+        states = torch.cat([weights.new_zeros(*weights.shape[:-1], PLACES), sums], dim=-1)
+        states[..., EOS] = weights[..., 0]
+        return states, memory._replace(state=state)
+
+    def read_out(self, states: Tensor) -> Tensor:
+        return states.log()
+
+    def weights(self) -> Tensor:
+        """As of `Stepwise`. A row adds up to 1 less the weight of the end."""
+        return self._weights()[..., 1:]
+
+    def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        return memory._replace(state=memory.state[:, rows])
+
+    def tokens(
+        self, numbers: Sequence[int], source: Sequence[str], vocabulary: Vocabulary
+    ) -> list[str]:
+        return [source[number - PLACES] for number in numbers if number >= PLACES]
+
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        embedded = self.dropout(self.source_embedding(source))
+        read = read_both_ways(self.encoder, embedded, lengths.cpu())
+        state = torch.tanh(self.to_state(read[:, 0, self.encoder.hidden_size :]))
+        end = self.end.weight.expand(len(source), 1, -1)
+        return torch.cat([end, self.to_keys(read)], dim=1), state[None]
+
+    def _embed(self, numbers: Tensor, source: Tensor) -> Tensor:
+        """Of what numbers (B, T_q) stand for: specials, and tokens of the source (B, T_k)."""
+        pointed = source.gather(1, (numbers - PLACES).clamp(min=0))
+        tokens = torch.where(numbers < PLACES, numbers, pointed)
+        embedded: Tensor = self.dropout(self.source_embedding(tokens))
+        return embedded
+
+    def _weights(self) -> Tensor:
+        weights = self.attention.attention_weights
+        assert weights is not None  # the layer was just called
+        return weights
+
+
+class Pointing(Attention):
+    """A layer whose log-sum-exp is asked for as well."""
+
+    def log_sum(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        *,
+        valid_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Log Σ exp of the scores (B, T_q), over the keys that a query may attend to."""
+        found = attention(
+            queries, keys, keys.detach()[..., :1], score=self._score(queries), mask=mask,
+            valid_lens=valid_lens, return_lse=True,
+        )  # fmt: skip
+        lse: Tensor = found.lse
+        return lse
+
+
+def _first(source: Tensor) -> Tensor:
+    """For each token of (B, T_k) the first place where it stands; each unknown one is its own."""
+    own = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    shape = len(source), int(source.max()) + 1
+    first = torch.full(shape, source.shape[1], device=source.device)
+    first.scatter_reduce_(1, source, own, "amin")
+    return torch.where(source == UNK, own, first.gather(1, source))

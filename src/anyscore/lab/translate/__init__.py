@@ -1,0 +1,1 @@
+"""What a trained model says to sources of the user's."""

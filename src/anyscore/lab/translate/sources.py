@@ -1,0 +1,49 @@
+"""The sources that a user gives: a text, the lines of a file, or those of standard input."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+
+from anyscore.lab.data.opening import Input, readable_name
+from anyscore.lab.data.options import STDIN
+from anyscore.lab.errors import InputError
+
+
+def is_text(given: str | None) -> bool:
+    """Whether what is given is a source itself; else there is a file of that name, or none is."""
+    if given is None or given == STDIN:
+        return False
+    try:
+        mode = os.stat(given).st_mode
+    except (OSError, ValueError):  # no such file, or no name that a file could have
+        return True
+    if stat.S_ISDIR(mode):
+        raise InputError(
+            f"{readable_name(given)}: this is a directory; give a text or a file of sources, one a "
+            "line (the word itself can be piped in)"
+        )
+    return False
+
+
+def read_sources(given: str | None) -> Iterator[str]:
+    """The sources, each as it came, without its line end.
+
+    Raises:
+        InputError: nothing is given and nothing piped in; or the file cannot be read or is no text.
+    """
+    if given is not None and is_text(given):
+        yield given
+        return
+    path = STDIN if given is None else given
+    if path == STDIN and sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty():
+        raise InputError(
+            "expected a source, and standard input is a terminal; give a text or a file of "
+            "sources, one a line, or pipe them in"
+        )
+    file = Input(path, of="sources")
+    with file.opened() as stream:
+        for _, line in file.lines(stream):
+            yield line.rstrip("\r\n")

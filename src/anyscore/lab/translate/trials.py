@@ -1,0 +1,99 @@
+"""Which trained model is asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from anyscore.lab.assemble import COMPARISON_FILE
+from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.errors import InputError
+from anyscore.lab.trials import Trial
+from anyscore.lab.wording import listed
+
+
+def find_trial(folder: Path, score: str | None = None, seed: int | None = None) -> Path:
+    """The folder of a trial with a model in it.
+
+    Of a trial's folder, that folder. Of a comparison's: the trial with the score that the verdict
+    recommends (the highest mean where it recommends none), and of its seeds the one with the
+    lowest loss in validation.
+
+    Args:
+        folder: of a comparison, or of one of its trials.
+        score, seed: of a comparison's trials, where others are meant.
+
+    Raises:
+        InputError: no such folder, trial or model; no verdict yet; or something is damaged.
+    """
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "nothing"
+        raise InputError(f"{folder}: expected the folder of a comparison or a trial, found {what}")
+    if (folder / "model.json").is_file():
+        if score is not None or seed is not None:
+            raise InputError(
+                f"{folder}: --score and --seed choose among the trials of a comparison, and this "
+                "is a trial's folder; leave them out"
+            )
+        return folder
+    if (folder / "trial.json").is_file():
+        raise _no_model(folder)
+    comparison = Comparison(folder)
+    comparison.shared()  # or it is no comparison
+    seeds = _seeds(comparison)
+    if not seeds:
+        raise InputError(f"{folder}: no trial has finished here; continue the comparison first")
+    score = _recommended(folder) if score is None else score
+    if score not in seeds:
+        raise InputError(f"--score: {folder} has trials of {listed(list(seeds))}, none of {score}")
+    if seed is not None and seed not in seeds[score]:
+        has = listed(list(map(str, seeds[score])))
+        raise InputError(f"--seed: {folder} has trials of {score} with {has}, none with {seed}")
+    if seed is None:
+        seed = _best_seed(comparison, score, seeds[score])
+    place = comparison.place(Trial(score, seed))
+    if not (place / "model.json").is_file():
+        raise _no_model(place)
+    return place
+
+
+def _no_model(place: Path) -> InputError:
+    return InputError(
+        f"{place}: there is no model in it; only those that anyscore compare trains can be asked"
+    )
+
+
+def _seeds(comparison: Comparison) -> dict[str, list[int]]:
+    """By score, the seeds of its trials, without those at other learning rates."""
+    found: dict[str, list[int]] = {}
+    for name in sorted(comparison.names()):
+        match = re.fullmatch(r"(.+)-seed(\d+)", name, re.DOTALL)
+        if match:
+            found.setdefault(match[1], []).append(int(match[2]))
+    return {score: sorted(seeds) for score, seeds in found.items()}
+
+
+def _recommended(folder: Path) -> str:
+    try:
+        verdict = json.loads((folder / COMPARISON_FILE).read_text(encoding="utf-8"))["verdict"]
+        score = verdict["recommendation"]["score"] or verdict["standings"][0]["score"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        raise InputError(
+            f"{folder}: there is no verdict to go by; give --score, or make one with anyscore "
+            f"report {folder}"
+        ) from None
+    return str(score)
+
+
+def _best_seed(comparison: Comparison, score: str, seeds: list[int]) -> int:
+    """Of the lowest validation loss, that of its best epoch; the first of several."""
+    if len(seeds) == 1:
+        return seeds[0]
+    return min(seeds, key=lambda seed: _loss(comparison.load(Trial(score, seed).name)))
+
+
+def _loss(trial: Finished) -> float:
+    losses = [x.get("valid_loss") for x in trial.epochs if isinstance(x, dict)]
+    return min((x for x in losses if isinstance(x, int | float)), default=math.inf)
