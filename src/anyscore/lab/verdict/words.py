@@ -97,18 +97,15 @@ def _first(verdict: Mapping[str, Any]) -> str:
     if len(top) == 1:
         return f"{top[0]} beats every other score; {reached}."
     kinds = {d["verdict"] for d in _between(verdict, top)}
-    among = "All scores" if len(top) == len(names) and len(top) > 2 else listed(top)
+    every = len(top) == len(names) and len(top) > 2
     if kinds == {"equal"}:
         bound = max(d["bound"] for d in _between(verdict, top))
+        among = "All scores" if every else listed(top)
         told = f"{among} are equal within {max(bound, 0.05):.1f} points"
     else:
-        told = f"{among} are not told apart"
+        told = "No two scores are told apart" if every else f"{listed(top)} are not told apart"
     also = f"; {listed(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten" if beaten else ""
-    return (
-        f"{told[0].upper()}{told[1:]}{also}; {reached}."
-        if among[0].isupper()
-        else f"{told}{also}; {reached}."
-    )
+    return f"{told}{also}; {reached}."
 
 
 def _told(verdict: Mapping[str, Any]) -> list[str]:
