@@ -206,6 +206,11 @@ class Torch(NumPy):
         return results, dict(zip(inputs, found, strict=True))
 
 
+def _wide(x: np.ndarray) -> np.ndarray:
+    """x in the widest type of its kind, which every framework reads."""
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
 class Jax(NumPy):
     name = "jax"
     differentiates = True
@@ -216,7 +221,7 @@ class Jax(NumPy):
         self.jax.config.update("jax_platforms", "cpu")
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
-        return self.jax.numpy.asarray(x.astype(np.float64)).astype(dtype)
+        return self.jax.numpy.asarray(_wide(x)).astype(dtype)
 
     def mask(self, x: np.ndarray) -> Any:
         return self.jax.numpy.asarray(x)
@@ -242,8 +247,7 @@ class TensorFlow(NumPy):
         self.tf = import_module("tensorflow")
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
-        wide = np.complex128 if np.iscomplexobj(x) else np.float64
-        return self.tf.cast(self.tf.constant(x.astype(wide)), dtype)
+        return self.tf.cast(self.tf.constant(_wide(x)), dtype)
 
     def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
         """Its tensors have no strides."""
