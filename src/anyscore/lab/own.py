@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.lab.engine_ray import find_cluster
 from anyscore.lab.errors import InputError
+from anyscore.lab.logs import with_log
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
 from anyscore.lab.session import compare as carry_out
@@ -64,8 +66,12 @@ def compare(
     measure: str | None = None,
     scale: float = 100.0,
     span: float = 100.0,
-    jobs: int = 1,
+    jobs: int | None = None,
     minutes: float | None = None,
+    engine: str = "processes",
+    address: str | None = None,
+    gpus: float = 0,
+    log: str | None = None,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
     """Train your own model with every score and seed; say which scores differ.
@@ -88,8 +94,14 @@ def compare(
         scale: points that a result of 1 stands for.
         span: points from the worst result that an item can have to the best.
         jobs: trials side by side, in processes of their own; then `train` must be a function that
-            a module defines. With 1, all run in this process.
+            a module defines. With 1, or none given, all run in this process. With Ray, the most
+            that run side by side; if none is given, as many as the cluster has room for.
         minutes: stop when every pair is settled, or when time is up.
+        engine: "processes" of this machine, or "ray": the machines of a Ray cluster, which all
+            have `out` at the same path; see docs/machines.md.
+        address: with Ray, of the cluster; if not given, $RAY_ADDRESS, or this machine alone.
+        gpus: with Ray, how many each trial is given.
+        log: "tensorboard" or "trackio": curves are kept for these too; see docs/machines.md.
 
     Returns:
         The record that `comparison.json` in `out` holds; "verdict" is its conclusion, and
@@ -97,7 +109,7 @@ def compare(
 
     Raises:
         InputError: fewer than one seed, a score named twice, a `train` that no other process can
-            be given, a folder of something else.
+            be given, a folder of something else, no cluster, a package that is not installed.
         RunFailure: the disk is full or a file cannot be written.
 
     Example:
@@ -112,10 +124,13 @@ def compare(
     names = tuple(scores)
     if len(set(names)) < len(names) or not names:
         raise InputError(f"scores: expected different names, got {list(names)}")
-    if seeds < 1 or jobs < 1:
+    if seeds < 1 or (jobs is not None and jobs < 1):
         raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
+    cluster = find_cluster(engine, address, gpus=gpus)
+    watcher = with_log(watcher or Watcher(), log)
+    side_by_side = cluster is None and jobs is not None and jobs > 1
     wrapped = _Wrapped(train, measure or _RESULT)
-    if jobs > 1:
+    if side_by_side:
         try:
             pickle.dumps(wrapped)
         except Exception as error:
@@ -130,7 +145,8 @@ def compare(
         Path(out),
         shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
         measures=[Measure(measure or _RESULT, title, scale, span=span)],
-        jobs=jobs,
+        jobs=jobs or 0,
         watcher=watcher,
-        here=jobs == 1,
+        here=cluster is None and not side_by_side,
+        cluster=cluster,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
@@ -14,6 +15,7 @@ from anyscore import __version__
 from anyscore.lab.assemble import COMPARISON_FILE, assemble
 from anyscore.lab.comparison import Comparison, Finished, finite
 from anyscore.lab.engine import Event, run_here, run_processes
+from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import InputError
 from anyscore.lab.files import write_whole
 from anyscore.lab.report.page import write_report
@@ -54,6 +56,7 @@ def compare(
     about: Callable[[], Mapping[str, Any]] = dict,
     preload: str = "",
     here: bool = False,
+    cluster: Cluster | None = None,
 ) -> dict[str, Any]:
     """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
 
@@ -69,6 +72,7 @@ def compare(
         about: gives what else the report should know, when the folder is new.
         preload: a module that trials need, to be imported once.
         here: run trials in this process, one after the other.
+        cluster: run trials there, at most `jobs` side by side if that is not 0.
 
     Returns:
         What `comparison.json` holds.
@@ -83,10 +87,13 @@ def compare(
 
     def run(trials: Sequence[Any]) -> Iterator[Event]:
         if here:
-            return run_here(trials, train, folder)
+            return run_here(trials, train, folder, watcher.event)
+        if cluster is not None:
+            return run_ray(trials, train, folder, jobs or None, cluster)
         return run_processes(trials, train, folder, jobs, preload)
 
-    with comparison.opened(shared):
+    # One connection for all rounds.
+    with comparison.opened(shared), cluster.connected() if cluster else nullcontext():
         known = _about(comparison, plan, measures, about)
         watcher.begins(comparison, plan, known)
         try:
