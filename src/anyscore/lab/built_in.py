@@ -15,6 +15,7 @@ from scipy import stats
 
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
+from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.info import describe_machine
 from anyscore.lab.rounds import Plan
@@ -22,9 +23,10 @@ from anyscore.lab.session import Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.together import ALONE, Group, Leading, follow
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
 from anyscore.lab.train.translation import translation_train
-from anyscore.lab.trials import Trial
+from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure
 
 MEASURES = (
@@ -48,6 +50,8 @@ def compare_pairs(
     rates: bool = True,
     command: str | None = None,
     watcher: Callable[[Path, Encoded, int], Watcher] | None = None,
+    cluster: Cluster | None = None,
+    group: Group = ALONE,
 ) -> tuple[dict[str, Any], Path]:
     """Train the settings' model on a task with every score and seed; see `session.compare`.
 
@@ -57,6 +61,8 @@ def compare_pairs(
         rates: whether each score is tried at other learning rates too.
         command: what was typed, for the report.
         watcher: makes what is told how it goes, of the folder, the data and the steps of a trial.
+        cluster: where trials run, if not on this machine; a GPU for each, if the settings say so.
+        group: the processes that train together, of which this one is the first.
 
     Returns:
         What `comparison.json` holds, and the folder.
@@ -69,8 +75,12 @@ def compare_pairs(
         extra = tuple(Trial(s, plan.first_seed, rate) for rate in others for s in plan.scores)
         plan = replace(plan, extra=extra)
     steps = settings.epochs * steps_per_epoch(data, settings)
+    train: Train = translation_train(data, settings, threads=threads, group=group)
+    if cluster is not None and settings.device.startswith("cuda"):
+        cluster = replace(cluster, gpus=1)
+    together = group.size > 1
     record = compare(
-        translation_train(data, settings, threads=threads),
+        Leading(train, group) if together else train,
         plan,
         folder,
         shared=shared,
@@ -79,8 +89,17 @@ def compare_pairs(
         watcher=watcher and watcher(folder, data, steps),
         about=partial(_about, data, settings, plan, command),
         preload="anyscore.lab.train.translation",
+        here=together,
+        cluster=cluster,
     )
+    if together and not record["interrupted"]:
+        group.next_trial(None)
     return record, folder
+
+
+def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
+    """In the other processes of a group, what `compare_pairs` is in the first."""
+    follow(translation_train(encode(task), settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import build_model, check_fits
 from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.train.training import best_epoch, reported_failures, train
 from anyscore.lab.trials import Outcome, Report, Trial
 
@@ -32,14 +34,17 @@ class TranslationTrain:
     data: Encoded
     settings: Settings
     threads: int | None = None
+    group: Group = ALONE
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        with _threads(self.threads), reported_failures():
-            return _run(self.data, self.settings, trial, report)
+        # Of several processes, one that lacks memory ends them all.
+        told = reported_failures() if self.group.size == 1 else nullcontext()
+        with _threads(self.threads), told:
+            return _run(self.data, self.settings, trial, report, self.group)
 
 
 def translation_train(
-    data: Encoded, settings: Settings, *, threads: int | None = None
+    data: Encoded, settings: Settings, *, threads: int | None = None, group: Group = ALONE
 ) -> TranslationTrain:
     """The function (trial, report) → outcome that trains the settings' model on `data`.
 
@@ -48,6 +53,7 @@ def translation_train(
 
     Args:
         threads: of PyTorch while it trains; as many as it has if left out.
+        group: the processes that train together; of the first alone the outcome means something.
 
     Raises:
         InputError: the settings do not fit together, or the model not the data.
@@ -57,15 +63,16 @@ def translation_train(
     """
     settings.check()
     check_fits(settings.model, data)
-    return TranslationTrain(data, settings, threads)
+    return TranslationTrain(data, settings, threads, group)
 
 
-def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Outcome:
+def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group: Group) -> Outcome:
     model = build_model(trial.score, data, settings, trial.seed)
+    own = replace(settings, batch_size=math.ceil(settings.batch_size / group.size))
     facts: dict[str, Any] = {
         "parameters": parameters(model),
         "score_parameters": sum(x.numel() for x in model.score_parameters().values()),
-        "peak_memory_mib": peak_memory(model, data, settings),
+        "peak_memory_mib": peak_memory(model, data, own),
     }
     epochs = train(
         model,
@@ -74,7 +81,12 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Out
         seed=trial.seed,
         learning_rate=trial.learning_rate,
         report=report,
+        group=group,
     )
+    if group.rank:
+        return Outcome({})
+    if group.size > 1:
+        facts["processes"] = group.size
     facts["best_epoch"] = best_epoch(epochs)
     facts["examples"] = _examples(model, data, choose_examples(data.test))
     given = answers(model, data, data.test)

@@ -1,0 +1,166 @@
+"""One training in several processes of torchrun: each has a shard of every batch.
+
+The first process leads: it alone has a comparison, and tells the others which trial is next. They
+train along and keep nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.files import RunFailure
+from anyscore.lab.train.batches import Batch, Pairs
+from anyscore.lab.train.model import Model
+from anyscore.lab.trials import Outcome, Report, Train, Trial
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that train one model; one of them by itself is a group too.
+
+    Attributes:
+        rank: the number of this process, from 0 on.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def shard(self, pairs: Pairs, rows: Tensor) -> tuple[Batch, float]:
+        """This process's part of the batch `rows`, and what its loss counts in the mean.
+
+        A loss is a mean over the target tokens of its part, and parts have not equally many of
+        them: loss of the batch = Σ over processes (weight · loss of the part), and its gradient
+        likewise. A process that is left without pairs takes one that counts nothing.
+        """
+        if self.size == 1:
+            return pairs.batch(rows), 1.0
+        own = rows[self.rank :: self.size]
+        whole = int(pairs.targets.lengths[rows].sum())
+        batch = pairs.batch(own if len(own) else rows[:1])
+        return batch, batch.tokens / whole if len(own) else 0.0
+
+    def loss_of(self, model: Model) -> Callable[[Batch, float], Tensor]:
+        """(part of a batch, its weight) → a loss whose gradient is that of the whole batch."""
+        if self.size == 1:
+            return lambda batch, weight: model.loss(batch)
+        from torch.nn.parallel import DistributedDataParallel
+
+        together = DistributedDataParallel(_Loss(model))
+        # It takes the mean of the processes' gradients, where their sum is wanted.
+        return lambda batch, weight: together(batch) * (weight * self.size)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of every process's x, of the same shape."""
+        if self.size > 1:
+            torch.distributed.all_reduce(x)
+        return x
+
+    def next_trial(self, trial: Trial | None) -> Trial | None:
+        """The trial that the first process gives; None from it is the end."""
+        told = [trial]
+        torch.distributed.broadcast_object_list(told)
+        return told[0]
+
+
+ALONE = Group()
+
+
+class _Loss(nn.Module):
+    """The loss as what a call of a module gives, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.model.loss(batch)
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Group]:
+    """Inside, the group that torchrun says this process belongs to; without torchrun, `ALONE`.
+
+    On GPUs each process has one of its own.
+
+    Raises:
+        InputError: there are more processes here than GPUs.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    cuda = device.startswith("cuda")
+    if cuda:
+        local = int(os.environ["LOCAL_RANK"])
+        if device != "cuda" or local >= torch.cuda.device_count():
+            raise InputError(
+                "--device: under torchrun expected cuda, and a GPU for each process, got "
+                f"{device!r}, {torch.cuda.device_count()} GPU for process {local + 1}"
+            )
+        torch.cuda.set_device(local)
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        # A process that is lost ends all, by torchrun; who waits for one that tests need not ask.
+        timeout=timedelta(days=7),
+    )
+    try:
+        yield Group(torch.distributed.get_rank(), size)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Leading:
+    """What trains, in the first process: the others are told, and train along."""
+
+    train: Train
+    group: Group
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        self.group.next_trial(trial)
+        try:
+            return self.train(trial, report)
+        except TrialFailure:  # of all processes alike
+            raise
+        except Exception as error:  # the others wait for what will not come
+            raise RunFailure(_lost(self.group, error)) from error
+
+
+def follow(train: Train, group: Group) -> None:
+    """In the other processes: train along with the first, until it says that this was the last.
+
+    Ctrl-C is for the first process; the others go when it is gone.
+    """
+    stopped = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, remember)
+    try:
+        while (trial := group.next_trial(None)) is not None:
+            try:
+                train(trial, lambda told: None)
+            except TrialFailure:
+                continue
+    except Exception as error:
+        if stopped:
+            raise SystemExit(130) from None
+        raise RunFailure(_lost(group, error)) from error
+
+
+def _lost(group: Group, error: Exception) -> str:
+    said = (" ".join(str(error).split()) or type(error).__name__)[:300]
+    return f"process {group.rank + 1} of {group.size} cannot go on ({said}), so all of them end"
