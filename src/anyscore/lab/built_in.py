@@ -23,7 +23,7 @@ from anyscore.lab.session import Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.together import ALONE, Group, Leading, follow
+from anyscore.lab.train.together import ALONE, Group, follow, leading
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Train, Trial
@@ -75,25 +75,23 @@ def compare_pairs(
         extra = tuple(Trial(s, plan.first_seed, rate) for rate in others for s in plan.scores)
         plan = replace(plan, extra=extra)
     steps = settings.epochs * steps_per_epoch(data, settings)
-    train: Train = translation_train(data, settings, threads=threads, group=group)
     if cluster is not None and settings.device.startswith("cuda"):
         cluster = replace(cluster, gpus=1)
-    together = group.size > 1
-    record = compare(
-        Leading(train, group) if together else train,
-        plan,
-        folder,
-        shared=shared,
-        measures=MEASURES,
-        jobs=jobs,
-        watcher=watcher and watcher(folder, data, steps),
-        about=partial(_about, data, settings, plan, command),
-        preload="anyscore.lab.train.translation",
-        here=together,
-        cluster=cluster,
-    )
-    if together and not record["interrupted"]:
-        group.next_trial(None)
+    alone: Train = translation_train(data, settings, threads=threads, group=group)
+    with leading(alone, group) as train:
+        record = compare(
+            train,
+            plan,
+            folder,
+            shared=shared,
+            measures=MEASURES,
+            jobs=jobs,
+            watcher=watcher and watcher(folder, data, steps),
+            about=partial(_about, data, settings, plan, command),
+            preload="anyscore.lab.train.translation",
+            here=group.size > 1,
+            cluster=cluster,
+        )
     return record, folder
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -120,21 +121,44 @@ def joined(device: str) -> Iterator[Group]:
         torch.distributed.destroy_process_group()
 
 
-@dataclass(frozen=True)
-class Leading:
+@contextmanager
+def leading(train: Train, group: Group) -> Iterator[Train]:
+    """Inside, what trains with the whole group, in its first process; afterwards the others go."""
+    if group.size == 1:
+        yield train
+        return
+    leader = _Leader(train, group)
+    try:
+        yield leader
+    finally:
+        leader.dismiss()
+
+
+class _Leader:
     """What trains, in the first process: the others are told, and train along."""
 
-    train: Train
-    group: Group
+    def __init__(self, train: Train, group: Group) -> None:
+        self._train, self._group = train, group
+        self._waited_for = False  # by the others, in the middle of a training
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        self.group.next_trial(trial)
+        self._waited_for = True
+        self._group.next_trial(trial)
         try:
-            return self.train(trial, report)
+            outcome = self._train(trial, report)
         except TrialFailure:  # of all processes alike
+            self._waited_for = False
             raise
-        except Exception as error:  # the others wait for what will not come
-            raise RunFailure(_lost(self.group, error)) from error
+        except Exception as error:
+            raise RunFailure(_lost(self._group, error)) from error
+        self._waited_for = False
+        return outcome
+
+    def dismiss(self) -> None:
+        """Let the others go. In the middle of a training they go when this process ends."""
+        if not self._waited_for:
+            with suppress(RuntimeError):  # they are gone already
+                self._group.next_trial(None)
 
 
 def follow(train: Train, group: Group) -> None:
@@ -151,14 +175,12 @@ def follow(train: Train, group: Group) -> None:
         signal.signal(number, remember)
     try:
         while (trial := group.next_trial(None)) is not None:
-            try:
+            with suppress(TrialFailure):
                 train(trial, lambda told: None)
-            except TrialFailure:
-                continue
     except Exception as error:
-        if stopped:
-            raise SystemExit(130) from None
-        raise RunFailure(_lost(group, error)) from error
+        if not stopped:
+            print(f"anyscore: {_lost(group, error)}", file=sys.stderr, flush=True)
+        os._exit(1)  # any other way out would wait for the first process, for days
 
 
 def _lost(group: Group, error: Exception) -> str:
