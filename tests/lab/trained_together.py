@@ -1,4 +1,4 @@
-"""Trains one model of every kind, in this process or under torchrun; what came of it is saved.
+"""Trains a small model of every kind, by one process or as one of several.
 
 python trained_together.py FILE
 """
@@ -14,7 +14,7 @@ from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.train.models import MODELS, build_model
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.together import joined
+from anyscore.lab.train.together import Group, joined
 from anyscore.lab.train.training import train
 from anyscore.layers import SCORES
 
@@ -32,19 +32,26 @@ def task(model: str) -> Encoded:
 
 def trials() -> list[tuple[str, str]]:
     """Every model with one score, and every score with one model."""
-    return [(model, "additive") for model in MODELS] + [("recurrent", score) for score in SCORES]
+    return [*((model, "additive") for model in MODELS if model != "recurrent"),
+            *(("recurrent", score) for score in SCORES)]  # fmt: skip
+
+
+def trained(group: Group) -> dict[tuple[str, str], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    """By model and score: losses (epochs, 2) in training and validation, and parameters."""
+    found = {}
+    for name, score in trials():
+        settings = replace(SETTINGS, model=name)
+        data = task(name)
+        model = build_model(score, data, settings, seed=3)
+        epochs = train(model, data, settings, seed=3, group=group)
+        losses = [(x["train_loss"], x["valid_loss"]) for x in epochs]
+        found[name, score] = torch.tensor(losses, dtype=torch.float64), model.state_dict()
+    return found
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with joined("cpu") as group:
-        found = {}
-        for name, score in trials():
-            settings = replace(SETTINGS, model=name)
-            data = task(name)
-            model = build_model(score, data, settings, seed=3)
-            epochs = train(model, data, settings, seed=3, group=group)
-            losses = [(x["train_loss"], x["valid_loss"]) for x in epochs]
-            found[name, score] = torch.tensor(losses, dtype=torch.float64), model.state_dict()
+        found = trained(group)
         if group.rank == 0:
             torch.save((group.size, found), sys.argv[1])

@@ -36,6 +36,9 @@ class Log(Protocol):
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
         """Its numbers after an epoch."""
 
+    def fail(self, run: str) -> None:
+        """It ends before its time."""
+
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
         """Its hyperparameters and its results, after the last epoch."""
 
@@ -57,14 +60,16 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
 
         if run in self._writers:
-            self._writers.pop(run).close()
+            self.fail(run)
         shutil.rmtree(self.folder / run, ignore_errors=True)
-        self._writers[run] = SummaryWriter(str(self.folder / run))
+        self._writers[run] = SummaryWriter(str(self.folder / run), flush_secs=1)
 
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
         for name, value in numbers.items():
             self._writers[run].add_scalar(name, value, number)
-        self._writers[run].flush()
+
+    def fail(self, run: str) -> None:
+        self._writers.pop(run).close()
 
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
         from tensorboardX.summary import hparams
@@ -101,6 +106,9 @@ class Trackio:
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
         self._epochs[run].append((number, numbers))
 
+    def fail(self, run: str) -> None:
+        del self._epochs[run]
+
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
         import trackio
 
@@ -125,7 +133,7 @@ LOGS: dict[str, type[TensorBoard] | type[Trackio]] = {
     "tensorboard": TensorBoard,
     "trackio": Trackio,
 }
-_PACKAGES = {"tensorboard": ("tensorboardX",), "trackio": ("trackio",)}
+_PACKAGES = {"tensorboard": "tensorboardX", "trackio": "trackio"}
 
 
 def check_log(name: str | None) -> None:
@@ -134,8 +142,7 @@ def check_log(name: str | None) -> None:
         return
     if name not in LOGS:
         raise InputError(f"--log: expected {' or '.join(LOGS)}, got {name!r}")
-    for package in _PACKAGES[name]:
-        check_installed(package, f"--log {name}", extra=name)
+    check_installed(_PACKAGES[name], f"--log {name}", extra=name)
 
 
 def with_log(watcher: Watcher, name: str | None) -> Watcher:
@@ -156,6 +163,7 @@ class _Logged(Watcher):
 
     def __init__(self, watcher: Watcher, name: str) -> None:
         self._watcher, self._name = watcher, name
+        self._at_work: set[Trial] = set()
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
         self._watcher.begins(comparison, plan, about)
@@ -172,11 +180,19 @@ class _Logged(Watcher):
     def event(self, event: Event) -> None:
         self._watcher.event(event)
         if event.kind == "began":
+            self._at_work.add(event.trial)
             self.log.begin(run_name(event.trial))
         elif event.kind == "progress" and "epoch" in event.told:
             self._epoch(event.trial, event.told)
         elif event.kind == "finished":
+            self._at_work.discard(event.trial)
             self._end(self.comparison.load(event.trial.name))
+        elif event.kind == "failed":
+            self._fail(event.trial)
+
+    def _fail(self, trial: Trial) -> None:
+        self._at_work.discard(trial)
+        self.log.fail(run_name(trial))
 
     def _epoch(self, trial: Trial, told: Mapping[str, Any]) -> None:
         numbers = {n: float(x) for n, x in told.items() if _is_number(x)}
@@ -197,6 +213,8 @@ class _Logged(Watcher):
 
     def interrupted(self) -> None:
         self._watcher.interrupted()
+        for trial in tuple(self._at_work):
+            self._fail(trial)
 
 
 def run_name(trial: Trial) -> str:
