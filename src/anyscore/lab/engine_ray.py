@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from anyscore.lab.trials import Train, Trial
 ENGINES = ("processes", "ray")
 _RETRIES = 3  # of a trial whose machine was lost or whose process died
 _SECONDS = 0.2  # between two looks at what is told
+_KNOCK = 5.0  # seconds for a machine to answer at all
 _PATIENCE = 30.0  # seconds until what another machine wrote must be seen here
 
 
@@ -80,13 +82,20 @@ class Cluster:
                 )
             return
         try:
+            _knock(address)
             ray.init(address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            said = (str(error).strip().splitlines() or ["no answer"])[0]
+        except (OSError, RuntimeError, ValueError) as error:
             raise InputError(
-                f"--address {address}: no Ray cluster can be used there ({said[:200]}); start one "
-                "with `ray start --head`, or leave --address out"
+                f"--address {address}: no Ray cluster can be used there ({_short(error)}); start "
+                "one with `ray start --head`, or leave --address out"
             ) from None
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError if nobody answers at HOST:PORT: Ray asks for four minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=_KNOCK).close()
 
 
 def find_cluster(

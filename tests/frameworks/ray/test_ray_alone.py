@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def test_ctrl_c_ends_ray_too(pairs: Path, tmp_path: Path) -> None:
     assert process.stdout is not None
     while "Ctrl-C" not in process.stdout.readline():
         assert process.poll() is None
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
@@ -39,7 +41,8 @@ def _says(path: Path, text: str) -> bool:
         return False
 
 
-def test_an_address_where_nobody_answers_is_told(pairs: Path, tmp_path: Path) -> None:
-    result = call(*given(pairs, tmp_path / "run"), "--address", "127.0.0.1:9")
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "nowhere:x", "auto"])
+def test_an_address_where_nobody_answers_is_told(pairs: Path, tmp_path: Path, address: str) -> None:
+    result = call(*given(pairs, tmp_path / "run"), "--address", address)
     assert result.exit_code == 2, result.output
-    assert "--address 127.0.0.1:9: no Ray cluster can be used there" in plain(result.stderr)
+    assert f"--address {address}: no Ray cluster can be used there" in plain(result.stderr)
