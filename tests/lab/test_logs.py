@@ -135,6 +135,8 @@ class StandIn(ModuleType):
 
     def runs(self, project: str) -> list[Any]:
         names = [name for its, name in self.found if its == project]
+        if not names:
+            raise ValueError("Project does not exist")
         return [type("Run", (), {"name": name}) for name in names]
 
 
@@ -186,6 +188,7 @@ def test_what_is_missing_is_told_in_a_line(
     ("options", "said"),
     [
         (("--log", "wandb"), "--log: expected tensorboard or trackio, got 'wandb'"),
+        (("--log", "a:x:b"), "got 'a:x:b'"),  # which rich would draw
         (("--engine", "slurm"), "--engine: expected processes or ray, got 'slurm'"),
         (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
     ],

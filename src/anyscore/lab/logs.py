@@ -98,7 +98,10 @@ class Trackio:
     def names(self) -> set[str]:
         import trackio
 
-        return {run.name for run in trackio.Api().runs(self.project)}
+        try:
+            return {run.name for run in trackio.Api().runs(self.project)}
+        except ValueError:  # there is no such project yet
+            return set()
 
     def begin(self, run: str) -> None:
         self._epochs[run] = []

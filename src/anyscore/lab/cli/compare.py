@@ -257,7 +257,7 @@ def compare(
     )
     settings.check()
     plan = Plan(names, seeds or (3 if minutes is None else 20), seed, minutes)
-    console = Console()
+    console = Console(emoji=False)  # a name may have ":x:" in it
     made: list[TerminalWatcher] = []
 
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:

@@ -80,6 +80,6 @@ def _close_stdout() -> None:
 def complain(text: str) -> None:
     line = " ".join(visible(text).splitlines())
     with suppress(OSError):
-        Console(stderr=True).print(
+        Console(stderr=True, emoji=False).print(
             f"anyscore: {line}", style="bold red", markup=False, highlight=False, soft_wrap=True
         )
