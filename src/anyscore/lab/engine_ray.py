@@ -22,7 +22,6 @@ from anyscore.lab.extras import check_installed
 from anyscore.lab.files import RunFailure
 from anyscore.lab.trials import Train, Trial
 
-ENGINES = ("processes", "ray")
 _RETRIES = 3  # of a trial whose machine was lost or whose process died
 _SECONDS = 0.2  # between two looks at what is told
 _KNOCK = 5.0  # seconds for a machine to answer at all
@@ -96,24 +95,6 @@ def _knock(address: str) -> None:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=_KNOCK).close()
-
-
-def find_cluster(
-    engine: str, address: str | None, *, cpus: float = 1, gpus: float = 0
-) -> Cluster | None:
-    """What `engine` ("processes" or "ray") stands for; None where it needs no cluster.
-
-    Raises:
-        InputError: there is no such engine, it has no address, or Ray is not installed.
-    """
-    if engine not in ENGINES:
-        raise InputError(f"--engine: expected {' or '.join(ENGINES)}, got {engine!r}")
-    if engine != "ray":
-        if address is not None:
-            raise InputError("--address is that of a Ray cluster; give --engine ray too")
-        return None
-    check_installed("ray", "--engine ray", extra="ray")
-    return Cluster(address, cpus, gpus)
 
 
 class _Board:

@@ -15,8 +15,7 @@ import numpy as np
 
 from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.engine import Event
-from anyscore.lab.errors import InputError
-from anyscore.lab.extras import check_installed
+from anyscore.lab.extras import check_log
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
 from anyscore.lab.trials import Trial
@@ -132,20 +131,10 @@ class Trackio:
             os.environ |= elsewhere
 
 
-LOGS: dict[str, type[TensorBoard] | type[Trackio]] = {
+_LOGS: dict[str, type[TensorBoard] | type[Trackio]] = {
     "tensorboard": TensorBoard,
     "trackio": Trackio,
 }
-_PACKAGES = {"tensorboard": "tensorboardX", "trackio": "trackio"}
-
-
-def check_log(name: str | None) -> None:
-    """Raise InputError, in one line, where there is no such log or its package is missing."""
-    if name is None:
-        return
-    if name not in LOGS:
-        raise InputError(f"--log: expected {' or '.join(LOGS)}, got {name!r}")
-    check_installed(_PACKAGES[name], f"--log {name}", extra=name)
 
 
 def with_log(watcher: Watcher, name: str | None) -> Watcher:
@@ -170,7 +159,7 @@ class _Logged(Watcher):
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
         self._watcher.begins(comparison, plan, about)
-        self.comparison, self.log = comparison, LOGS[self._name](comparison.folder)
+        self.comparison, self.log = comparison, _LOGS[self._name](comparison.folder)
         self._settings = comparison.shared().get("settings", {})
         known = self.log.names()
         for finished in comparison.finished():  # before there was a log

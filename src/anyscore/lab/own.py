@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.lab.engine_ray import find_cluster
+from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_engine
 from anyscore.lab.logs import with_log
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
@@ -126,7 +127,8 @@ def compare(
         raise InputError(f"scores: expected different names, got {list(names)}")
     if seeds < 1 or (jobs is not None and jobs < 1):
         raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
-    cluster = find_cluster(engine, address, gpus=gpus)
+    check_engine(engine, address)
+    cluster = Cluster(address, gpus=gpus) if engine == "ray" else None
     watcher = with_log(watcher or Watcher(), log)
     side_by_side = cluster is None and jobs is not None and jobs > 1
     wrapped = _Wrapped(train, measure or _RESULT)

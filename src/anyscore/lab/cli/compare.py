@@ -225,7 +225,7 @@ def compare(
         max_tokens=max_tokens, limit=limit, split_seed=split_seed, skip_empty=skip_empty,
     )  # fmt: skip
     check_files(options)
-    cluster = check_machines(engine, address, log, jobs=jobs, threads=threads, stdin=pairs == "-")
+    check_machines(engine, address, log, jobs=jobs, stdin=pairs == "-")
     # Threads that wait should sleep: on a machine that is busy with other work, threads that spin
     # made a training step forty times slower. It must be said before PyTorch comes in.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -236,6 +236,7 @@ def compare(
     from anyscore.lab.data.summary import summary_lines
     from anyscore.lab.data.task import load_task
     from anyscore.lab.display import TerminalWatcher, show_outcome
+    from anyscore.lab.engine_ray import Cluster
     from anyscore.lab.logs import with_log
     from anyscore.lab.rounds import Plan
     from anyscore.lab.session import Watcher
@@ -257,6 +258,7 @@ def compare(
     )
     settings.check()
     plan = Plan(names, seeds or (3 if minutes is None else 20), seed, minutes)
+    cluster = Cluster(address, cpus=threads) if engine == "ray" else None
     console = Console(emoji=False)  # a name may have ":x:" in it
     made: list[TerminalWatcher] = []
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from anyscore.lab.engine_ray import ENGINES, Cluster, find_cluster
 from anyscore.lab.errors import InputError
-from anyscore.lab.logs import LOGS, check_log
+from anyscore.lab.extras import ENGINES, LOGS, check_engine, check_log
 
 _PANEL = "The comparison"
 
@@ -35,15 +34,11 @@ LogOption = Annotated[
 
 
 def check_machines(
-    engine: str, address: str | None, log: str | None, *, jobs: int, threads: int, stdin: bool
-) -> Cluster | None:
-    """The cluster that is asked for, if one is. GPUs are not known yet: `Cluster.gpus` is 0.
-
-    Raises:
-        InputError: there is no such engine or log, a package is missing, or the options do not
-            go together.
-    """
+    engine: str, address: str | None, log: str | None, *, jobs: int, stdin: bool
+) -> None:
+    """Raise InputError where these options are not known, not installed or not for each other."""
     check_log(log)
+    check_engine(engine, address)
     if under_torchrun():
         if engine != "processes" or jobs > 1:
             raise InputError(
@@ -52,7 +47,6 @@ def check_machines(
             )
         if stdin:
             raise InputError("-: under torchrun there is no standard input; give a file")
-    return find_cluster(engine, address, cpus=threads)
 
 
 def under_torchrun() -> bool:
