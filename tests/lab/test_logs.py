@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -203,3 +204,13 @@ def test_the_packages_are_asked_for_by_their_names() -> None:
     assert find_spec("tensorboardX") is not None
     with pytest.raises(InputError, match="needs the package 'no_such'"):
         extras.check_installed("no_such", "--x", extra="y")
+
+
+def test_nothing_is_imported_before_it_is_asked_for() -> None:
+    """By the help, and by a comparison that needs none of it."""
+    program = (
+        "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules; import anyscore.lab.own;"
+        "print(sorted({'ray', 'tensorboardX', 'trackio', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
