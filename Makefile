@@ -8,7 +8,7 @@ PYTEST := pytest -n auto --maxprocesses 8 --dist loadgroup
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton chapter
+FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton ray trackio chapter
 
 .PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare fuzz sanitize clean
 
@@ -54,6 +54,12 @@ triton: .venv/dev .venv/triton
 		-k "keeps_to_the_core and not Gaussian or False or autocast or over_masks_and_seeds"
 	$(WITH_TRITON) $(BIN)/$(PYTEST) tests/frameworks/triton/test_triton_compiled.py
 
+ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
+	$(BIN)/pytest tests/frameworks/ray
+
+trackio: .venv/dev .venv/trackio
+	PYTHONPATH=.venv/trackio $(BIN)/pytest tests/frameworks/trackio
+
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
 	$(BIN)/pytest tests/frameworks/chapter -k "not mxnet"
 	$(MXNET)/pytest tests/frameworks/chapter -k mxnet
@@ -84,6 +90,13 @@ clean:
 # Beside the environment, not in it: TensorFlow and Triton abort where both are imported.
 .venv/triton: constraints.txt .venv/dev
 	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ triton
+	touch $@
+
+# Beside it too: Trackio wants an older Pillow, for pictures, which are not logged here.
+.venv/trackio: constraints.txt .venv/dev
+	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ trackio==0.43.0 \
+		brotli gradio_client==2.7.2 httpcore==1.0.9 httpx==0.28.1 orjson python-multipart \
+		starlette==1.10.0 uvicorn
 	touch $@
 
 # MXNet 1.9.1 needs a NumPy that no other framework takes any more. The core is built there for plain

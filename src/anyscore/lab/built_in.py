@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,19 @@ from scipy import stats
 
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
-from anyscore.lab.engine import run_processes
+from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.info import describe_machine
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Watcher, compare
+from anyscore.lab.session import Carry, Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.together import ALONE, Group, follow, leading
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
-from anyscore.lab.train.translation import TranslationTrain, translation_train
-from anyscore.lab.trials import Trial
+from anyscore.lab.train.translation import translation_train
+from anyscore.lab.trials import Train, Trial
 from anyscore.lab.tuning import TUNING, found
 from anyscore.lab.tuning import tune as run_searches
 from anyscore.lab.verdict.judge import Measure
@@ -54,6 +56,8 @@ def compare_pairs(
     tune_hidden: bool = False,
     command: str | None = None,
     watcher: Callable[[Path, Encoded, int], Watcher] | None = None,
+    cluster: Cluster | None = None,
+    group: Group = ALONE,
 ) -> tuple[dict[str, Any], Path]:
     """Train the settings' model on a task with every score and seed; see `session.compare`.
 
@@ -66,6 +70,8 @@ def compare_pairs(
         tune_hidden: whether its width is searched as well.
         command: what was typed, for the report.
         watcher: makes what is told how it goes, of the folder, the data and the steps of a trial.
+        cluster: where trials run, if not on this machine; a GPU for each, if the settings say so.
+        group: the processes that train together, of which this one is the first.
 
     Returns:
         What `comparison.json` holds, and the folder.
@@ -82,40 +88,51 @@ def compare_pairs(
     watching = Watcher()
     if watcher is not None:
         watching = watcher(folder, data, settings.epochs * steps_per_epoch(data, settings))
-    train = translation_train(data, settings, threads=threads)
+    if cluster is not None and settings.device.startswith("cuda"):
+        cluster = replace(cluster, gpus=1)
+    alone = translation_train(data, settings, threads=threads, group=group)
     chosen: dict[str, Any] = {}
 
-    def search() -> TranslationTrain:
+    def search(carry: Carry) -> Train:
         watching.searches(plan.scores, tune)
-        one = Search(data, settings, tune, tune_hidden, (folder / TUNING).absolute(), threads)
+        place = folder / TUNING
+        one = Search(data, settings, tune, tune_hidden, place.absolute(), threads)
         run_searches(
             folder,
             plan.scores,
-            lambda trials: run_processes(trials, one, folder / TUNING, jobs, _PRELOAD),
+            partial(carry, one, place),
             shared=shared,
             on_event=watching.searched,
         )
         chosen.update({score: x["chosen"] for score, x in found(folder).items()})
         watching.chosen(chosen)
-        return replace(train, chosen=chosen)
+        return replace(alone, chosen=chosen)
 
-    record = compare(
-        train,
-        plan,
-        folder,
-        shared=shared,
-        measures=MEASURES,
-        jobs=jobs,
-        watcher=watching,
-        about=lambda: {
-            "command": command,
-            "machine": describe_machine(settings.device),
-            "step_ms": _costs(data, settings, plan, chosen),
-        },
-        preload=_PRELOAD,
-        prepare=search if tune else None,
-    )
+    with leading(alone, group) as train:
+        record = compare(
+            train,
+            plan,
+            folder,
+            shared=shared,
+            measures=MEASURES,
+            jobs=jobs,
+            watcher=watching,
+            about=lambda: {
+                "command": command,
+                "machine": describe_machine(settings.device),
+                "step_ms": _costs(data, settings, plan, chosen),
+            },
+            preload=_PRELOAD,
+            here=group.size > 1,
+            cluster=cluster,
+            prepare=search if tune else None,
+        )
     return record, folder
+
+
+def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
+    """In the other processes of a group, what `compare_pairs` is in the first."""
+    follow(translation_train(encode(task), settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +126,8 @@ class Comparison:
             "statistics": {n: np.asarray(x, float).tolist() for n, x in outcome.statistics.items()},
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
-        beside = self.folder / "trials" / f".{trial.name}.{os.getpid()}"
+        # No process's number: another machine may have the same.
+        beside = self.folder / "trials" / f".{trial.name}.{uuid4().hex}"
         try:
             beside.mkdir(parents=True)
             if outcome.save is not None:

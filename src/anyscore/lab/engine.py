@@ -9,9 +9,10 @@ import multiprocessing as mp
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -35,15 +36,26 @@ class Event:
     told: dict[str, Any]
 
 
-def run_here(trials: Sequence[Trial], train: Train, folder: Path) -> Iterator[Event]:
-    """One after the other, in this process: for functions that no other process can be given."""
+def run_here(
+    trials: Sequence[Trial],
+    train: Train,
+    folder: Path,
+    on_progress: Callable[[Event], None] | None = None,
+) -> Iterator[Event]:
+    """One after the other, in this process: for functions that no other process can be given.
+
+    on_progress: is given events of progress as they come; without it, they follow when a trial
+        has ended, since nothing can be yielded while it trains.
+    """
     comparison = Comparison(folder)
     for trial in trials:
         yield Event("began", trial, {})
-        told: list[dict[str, Any]] = []
-        failure = _attempt(trial, train, comparison, told.append)
-        yield from (Event("progress", trial, x) for x in told)
-        yield _ended(trial, failure)
+        late: list[Event] = []
+        failure = attempt(
+            trial, train, comparison, partial(_tell, on_progress or late.append, trial)
+        )
+        yield from late
+        yield ended(trial, failure)
 
 
 def run_processes(
@@ -56,7 +68,7 @@ def run_processes(
     Raises:
         RunFailure: nothing more can be written; those at work are ended.
     """
-    with _deferred() as asked:
+    with deferred() as asked:
         yield from _run_processes(trials, train, folder, jobs, preload, asked)
 
 
@@ -100,7 +112,7 @@ def _run_processes(
                 process.join()
                 if told.get("stop"):
                     raise RunFailure(told["failure"])
-                yield _ended(trial, told.get("failure"))
+                yield ended(trial, told.get("failure"))
     finally:
         for _, pipe, process in at_work.values():
             process.terminate()
@@ -112,7 +124,7 @@ def _run_processes(
 
 
 @contextmanager
-def _deferred() -> Iterator[Connection]:
+def deferred() -> Iterator[Connection]:
     """Inside, what can be read from once a signal has come that ends a comparison.
 
     An exception raised wherever the signal met this process might be forgotten: finalisers do.
@@ -146,13 +158,13 @@ def _work(trial: Trial, train: Train, folder: Path, pipe: Connection) -> None:
             os._exit(1)
 
     try:
-        failure = _attempt(trial, train, Comparison(folder), tell)
+        failure = attempt(trial, train, Comparison(folder), tell)
         tell({"ended": True} if failure is None else {"failure": failure})
     except RunFailure as problem:
         tell({"failure": str(problem), "stop": True})
 
 
-def _attempt(trial: Trial, train: Train, comparison: Comparison, tell: Any) -> str | None:
+def attempt(trial: Trial, train: Train, comparison: Comparison, tell: Any) -> str | None:
     """Train and keep what came of it; or keep, and give, the reason why not.
 
     Raises:
@@ -175,7 +187,11 @@ def _attempt(trial: Trial, train: Train, comparison: Comparison, tell: Any) -> s
     return reason
 
 
-def _ended(trial: Trial, failure: str | None) -> Event:
+def _tell(on_progress: Callable[[Event], None], trial: Trial, told: dict[str, Any]) -> None:
+    on_progress(Event("progress", trial, told))
+
+
+def ended(trial: Trial, failure: str | None) -> Event:
     if failure is None:
         return Event("finished", trial, {})
     return Event("failed", trial, {"failure": failure})

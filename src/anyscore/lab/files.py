@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 from anyscore.lab.errors import InputError
 
@@ -62,7 +63,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         RunFailure: when the disk is full or the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(beside, "wb") as stream:
             stream.write(content)

@@ -12,7 +12,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.extras import check_engine
+from anyscore.lab.logs import with_log
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
 from anyscore.lab.session import compare as carry_out
@@ -69,8 +72,12 @@ def compare(
     measure: str | None = None,
     scale: float = 100.0,
     span: float = 100.0,
-    jobs: int = 1,
+    jobs: int | None = None,
     minutes: float | None = None,
+    engine: str = "processes",
+    address: str | None = None,
+    gpus: float = 0,
+    log: str | None = None,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
     """Train your own model with every score and seed; say which scores differ.
@@ -93,8 +100,14 @@ def compare(
         scale: points that a result of 1 stands for.
         span: points from the worst result that an item can have to the best.
         jobs: trials side by side, in processes of their own; then `train` must be a function that
-            a module defines. With 1, all run in this process.
+            a module defines. With 1, or none given, all run in this process. With Ray, the most
+            that run side by side; if none is given, as many as the cluster has room for.
         minutes: stop when every pair is settled, or when time is up.
+        engine: "processes" of this machine, or "ray": the machines of a Ray cluster, which all
+            have `out` at the same path; see docs/machines.md.
+        address: with Ray, of the cluster; if not given, $RAY_ADDRESS, or this machine alone.
+        gpus: with Ray, how many each trial is given.
+        log: "tensorboard" or "trackio": curves are kept for these too; see docs/machines.md.
 
     Returns:
         The record that `comparison.json` in `out` holds; "verdict" is its conclusion, and
@@ -102,7 +115,7 @@ def compare(
 
     Raises:
         InputError: fewer than one seed, a score named twice, a `train` that no other process can
-            be given, a folder of something else.
+            be given, a folder of something else, no cluster, a package that is not installed.
         RunFailure: the disk is full or a file cannot be written.
         TrialFailure: every trial failed. A trial that fails beside others is warned of.
 
@@ -121,10 +134,14 @@ def compare(
     for name in names:
         if not isinstance(name, str) or not 0 < len(quote(name)) <= _LONGEST:
             raise InputError(f"scores: expected short names, got {name!r:.80}")
-    if seeds < 1 or jobs < 1:
+    if seeds < 1 or (jobs is not None and jobs < 1):
         raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
+    check_engine(engine, address)
+    cluster = Cluster(address, gpus=gpus) if engine == "ray" else None
+    watcher = with_log(watcher or Watcher(), log)
+    side_by_side = cluster is None and jobs is not None and jobs > 1
     wrapped = _Wrapped(train, measure or _RESULT)
-    if jobs > 1:
+    if side_by_side:
         try:
             pickle.dumps(wrapped)
         except Exception as error:
@@ -139,9 +156,10 @@ def compare(
         Path(out),
         shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
         measures=[Measure(measure or _RESULT, title, scale, span=span)],
-        jobs=jobs,
+        jobs=jobs or 0,
         watcher=watcher,
-        here=jobs == 1,
+        here=cluster is None and not side_by_side,
+        cluster=cluster,
     )
     _tell_of_failures(record, Path(out))
     return record

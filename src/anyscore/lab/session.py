@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
@@ -14,11 +15,12 @@ from anyscore import __version__
 from anyscore.lab.assemble import COMPARISON_FILE, assemble
 from anyscore.lab.comparison import Comparison, Finished, finite
 from anyscore.lab.engine import Event, run_here, run_processes
+from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import InputError
 from anyscore.lab.files import write_whole
 from anyscore.lab.report.page import write_report
 from anyscore.lab.rounds import Plan, play
-from anyscore.lab.trials import Train
+from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.layers import SCORES
 
@@ -51,6 +53,10 @@ class Watcher:
         """Ctrl-C was seen; what is finished is being written."""
 
 
+Carry = Callable[[Train, Path, Sequence[Trial]], Iterator[Event]]
+"""Carries trials out: what trains, the folder of their comparison, the trials."""
+
+
 def compare(
     train: Train,
     plan: Plan,
@@ -63,7 +69,8 @@ def compare(
     about: Callable[[], Mapping[str, Any]] = dict,
     preload: str = "",
     here: bool = False,
-    prepare: Callable[[], Train] | None = None,
+    cluster: Cluster | None = None,
+    prepare: Callable[[Carry], Train] | None = None,
 ) -> dict[str, Any]:
     """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
 
@@ -79,8 +86,9 @@ def compare(
         about: gives what else the report should know, when the folder is new.
         preload: a module that trials need, to be imported once.
         here: run trials in this process, one after the other.
-        prepare: does what comes before trials, once the folder is held, and gives the function
-            that trains in place of `train`.
+        cluster: run trials there, at most `jobs` side by side if that is not 0.
+        prepare: does what comes before trials, once the folder is held, with what carries trials
+            out; gives the function that trains, in place of `train`.
 
     Returns:
         What `comparison.json` holds.
@@ -93,21 +101,24 @@ def compare(
     comparison = Comparison(folder)
     interrupted, level = False, 0.95
 
-    def run(trials: Sequence[Any]) -> Iterator[Event]:
+    def carry(train: Train, place: Path, trials: Sequence[Trial]) -> Iterator[Event]:
         if here:
-            return run_here(trials, train, folder)
-        return run_processes(trials, train, folder, jobs, preload)
+            return run_here(trials, train, place, watcher.event)
+        if cluster is not None:
+            return run_ray(trials, train, place, jobs or None, cluster)
+        return run_processes(trials, train, place, jobs, preload)
 
-    with comparison.opened(shared):
+    # One connection for all rounds.
+    with comparison.opened(shared), cluster.connected() if cluster else nullcontext():
         known: Mapping[str, Any] = {}
         try:
-            train = train if prepare is None else prepare()
+            train = train if prepare is None else prepare(carry)
             known = _about(comparison, plan, measures, about)
             watcher.begins(comparison, plan, known)
             level = play(
                 comparison,
                 plan,
-                run,
+                partial(carry, train, folder),
                 on_event=watcher.event,
                 judge=partial(_judged, measures=measures),
                 on_verdict=watcher.verdict,

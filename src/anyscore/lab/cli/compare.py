@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from anyscore.lab.cli import sources as of
+from anyscore.lab.cli.machines import AddressOption, EngineOption, LogOption, check_machines, cores
 from anyscore.lab.cli.names import score_names
 from anyscore.lab.cli.report import JSON_HELP, QUIET_HELP
 from anyscore.lab.data.check import check_files
@@ -88,6 +89,9 @@ def compare(
     seed: Annotated[
         int, typer.Option(help="The first of the seeds.", rich_help_panel=_RUN)
     ] = 0,
+    engine: EngineOption = "processes",
+    address: AddressOption = None,
+    log: LogOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the comparison.", show_default="runs/NAME-…",
@@ -172,20 +176,24 @@ def compare(
         max_tokens=max_tokens, limit=limit, split_seed=split_seed, skip_empty=skip_empty,
     )  # fmt: skip
     check_files(options)
+    check_machines(engine, address, log, jobs=jobs, tune=tune, stdin=pairs == "-")
     # Threads that wait should sleep: on a machine that is busy with other work, threads that spin
     # made a training step forty times slower. It must be said before PyTorch comes in.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Here, because they import PyTorch: help and complaints should not wait for it.
     import torch
 
-    from anyscore.lab.built_in import compare_pairs
+    from anyscore.lab.built_in import compare_pairs, train_along
     from anyscore.lab.data.summary import summary_lines
     from anyscore.lab.data.task import load_task
     from anyscore.lab.display import TerminalWatcher, show_outcome
+    from anyscore.lab.engine_ray import Cluster
+    from anyscore.lab.logs import with_log
     from anyscore.lab.rounds import Plan
     from anyscore.lab.session import Watcher
     from anyscore.lab.train.devices import find_device
     from anyscore.lab.train.settings import Settings, default_epochs
+    from anyscore.lab.train.together import joined
 
     found = find_device(device)
     torch.set_num_threads(threads)
@@ -201,25 +209,31 @@ def compare(
     )
     settings.check()
     plan = Plan(names, seeds or (3 if minutes is None else 20), seed, minutes)
-    console = Console()
+    cluster = Cluster(address, cpus=threads) if engine == "ray" else None
+    console = Console(emoji=False)  # a name may have ":x:" in it
     made: list[TerminalWatcher] = []
 
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:
         if as_json or quiet:
-            return Watcher()
+            return with_log(Watcher(), log)
         lines = [task.description, *summary_lines(task.summary, data.too_long)]
         made.append(TerminalWatcher(console, folder, lines, steps))
-        return made[0]
+        return with_log(made[0], log)
 
-    try:
-        record, folder = compare_pairs(
-            task, settings, plan, out=out, split_seed=split_seed, jobs=jobs or _cores(found),
-            threads=threads, rates=rates and minutes is None, tune=tune, tune_hidden=tune_hidden,
-            command=_command(), watcher=watcher,
-        )  # fmt: skip
-    finally:
-        for one in made:
-            one.stop()
+    with joined(found) as group:
+        if group.rank:
+            train_along(task, settings, threads=threads, group=group)
+            return
+        try:
+            record, folder = compare_pairs(
+                task, settings, plan, out=out, split_seed=split_seed, threads=threads,
+                rates=rates and minutes is None, tune=tune, tune_hidden=tune_hidden,
+                jobs=jobs or (0 if cluster else cores(found)), cluster=cluster, group=group,
+                command=_command(), watcher=watcher,
+            )  # fmt: skip
+        finally:
+            for one in made:
+                one.stop()
     if as_json:
         print(json.dumps(record, ensure_ascii=False, indent=1))
     else:
@@ -228,13 +242,6 @@ def compare(
         raise typer.Exit(130)
     if any("failure" in trial for trial in record["trials"]):
         raise typer.Exit(1)
-
-
-def _cores(device: str) -> int:
-    """How many trials a device has room for side by side."""
-    if device != "cpu":
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _command() -> str:

@@ -91,6 +91,6 @@ def remark(text: str) -> None:
 def _say(text: str, style: str) -> None:
     line = " ".join(visible(text).splitlines())
     with suppress(OSError):
-        Console(stderr=True).print(
+        Console(stderr=True, emoji=False).print(
             f"anyscore: {line}", style=style, markup=False, highlight=False, soft_wrap=True
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from anyscore.lab.train.batches import Batch, Pairs, in_order, shuffled
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.quality import exact_match
 from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.trials import Report
 
 _WATCHED = 500  # validation sources answered after each epoch
 _CLIP = 1.0  # largest norm of the gradient
 _MEASURED = 256  # pairs side by side where only the loss is wanted
 _SECONDS = 0.25  # between two reports of progress
+_SEEDS = 2**32  # more than there are
 
 
 def train(
@@ -34,6 +37,7 @@ def train(
     seed: int,
     learning_rate: float | None = None,
     report: Report = lambda told: None,
+    group: Group = ALONE,
 ) -> list[dict[str, Any]]:
     """Train `model`; it ends as it was after its best epoch, that of the lowest validation loss.
 
@@ -42,6 +46,9 @@ def train(
 
     `report` is told of the steps a few times a second, and of every epoch. The order of batches
     and the dropout masks depend on the seed alone, not on the score.
+
+    The processes of a `group` call this together; each has a shard of every batch, and dropout
+    masks of its own. All end with the same parameters; the first alone looks at exact match.
 
     Returns:
         A record per epoch, as `Outcome.epochs` has them.
@@ -53,23 +60,24 @@ def train(
     rate = settings.learning_rate if learning_rate is None else learning_rate
     epochs: list[dict[str, Any]] = []
     best: dict[str, Tensor] = {}
-    with own_randomness(seed, device):
+    with own_randomness(seed + group.rank * _SEEDS, device):
         pairs, valid = Pairs(data.train, device), Pairs(data.valid_pairs, device)
-        optimiser = new_optimiser(model, rate)
+        optimiser, loss_of = new_optimiser(model, rate), group.loss_of(model)
         progress = _Progress(settings.epochs * steps_per_epoch(data, settings), report)
         for number in range(1, settings.epochs + 1):
             start = time.perf_counter()
             batches = epoch_batches(pairs, settings.batch_size, seed, number)
-            train_loss = _one_epoch(model, pairs, batches, number, optimiser, rate, progress)
+            model.train()
+            train_loss = _one_epoch(
+                model, loss_of, pairs, batches, number, optimiser, rate, progress, group
+            )
             seconds = time.perf_counter() - start
-            watched = data.valid[:_WATCHED]
-            outputs = [answer.tokens for answer in answers(model, data, watched)]
             epoch = {
                 "epoch": number,
                 "steps": progress.step,
                 "train_loss": train_loss,
-                "valid_loss": mean_loss(model, valid),
-                "valid_exact_match": exact_match(outputs, [item.answers for item in watched]),
+                "valid_loss": mean_loss(model, valid, group),
+                "valid_exact_match": _watch(model, data) if group.rank == 0 else math.nan,
                 "seconds": seconds,
             }
             _check(epoch["valid_loss"], f"after epoch {number}, in validation")
@@ -79,6 +87,12 @@ def train(
             report(dict(epoch))
     model.load_state_dict(best)
     return epochs
+
+
+def _watch(model: Model, data: Encoded) -> float:
+    watched = data.valid[:_WATCHED]
+    outputs = [answer.tokens for answer in answers(model, data, watched)]
+    return exact_match(outputs, [item.answers for item in watched])
 
 
 def best_epoch(epochs: list[dict[str, Any]]) -> int:
@@ -106,26 +120,28 @@ class _Progress:
 
 def _one_epoch(
     model: Model,
+    loss_of: Callable[[Batch, float], Tensor],
     pairs: Pairs,
     batches: Iterator[Tensor],
     number: int,
     optimiser: torch.optim.Optimizer,
     rate: float,
     progress: _Progress,
+    group: Group,
 ) -> float:
     """Train on every pair once. Nats per target token, on average."""
-    model.train()
     losses: list[Tensor] = []  # read seldom: a GPU would have to be waited for
     tokens: list[int] = []
     for rows in batches:
-        batch = pairs.batch(rows)
-        for group in optimiser.param_groups:
-            group["lr"] = rate * (1 - progress.step / progress.steps)
-        losses.append(training_step(model, batch, optimiser))
-        tokens.append(batch.tokens)
-        if progress.advance() and not math.isfinite(losses[-1].item()):
+        for parameters in optimiser.param_groups:
+            parameters["lr"] = rate * (1 - progress.step / progress.steps)
+        loss = loss_of(*group.shard(pairs, rows))
+        losses.append(_update(model, loss, optimiser) / group.size)
+        tokens.append(int(pairs.targets.lengths[rows].sum()))
+        # Of several processes none may stop before the others.
+        if progress.advance() and group.size == 1 and not math.isfinite(losses[-1].item()):
             break
-    values = torch.stack(losses).tolist()
+    values = group.sum(torch.stack(losses)).tolist()
     for step, value in enumerate(values, 1):
         _check(value, f"in step {step} of epoch {number}")
     return float(sum(v * t for v, t in zip(values, tokens, strict=True)) / sum(tokens))
@@ -143,7 +159,10 @@ def new_optimiser(model: Model, rate: float) -> torch.optim.Optimizer:
 
 def training_step(model: Model, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
     """Forward, backward and update; the loss before the update."""
-    loss = model.loss(batch)
+    return _update(model, model.loss(batch), optimiser)
+
+
+def _update(model: Model, loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
     optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
@@ -162,15 +181,17 @@ def steps_per_epoch(data: Encoded, settings: Settings) -> int:
 
 
 @torch.no_grad()
-def mean_loss(model: Model, pairs: Pairs) -> float:
+def mean_loss(model: Model, pairs: Pairs, group: Group = ALONE) -> float:
     """Nats per target token, with teacher forcing and without dropout."""
     model.eval()
     total, tokens = 0.0, 0
-    for rows in in_order(pairs.sources.lengths, _MEASURED):
+    batches = in_order(pairs.sources.lengths, _MEASURED)
+    for rows in islice(batches, group.rank, None, group.size):
         batch = pairs.batch(rows)
         total += model.loss(batch).item() * batch.tokens
         tokens += batch.tokens
-    return total / tokens
+    both = group.sum(torch.tensor([total, tokens], dtype=torch.float64))
+    return float(both[0] / both[1])
 
 
 @contextmanager

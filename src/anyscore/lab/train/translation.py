@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +22,7 @@ from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import build_model, check_fits
 from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.train.training import (
     best_epoch,
     cpu_threads,
@@ -31,11 +34,15 @@ from anyscore.lab.trials import Outcome, Report, Trial
 
 @dataclass(frozen=True)
 class TranslationTrain:
-    """Trains and tests one trial; can be pickled. See `translation_train`."""
+    """Trains and tests one trial; can be pickled. See `translation_train`.
+
+    chosen: numbers of `Settings` by score, which a search found; None where there was none.
+    """
 
     data: Encoded
     settings: Settings
     threads: int | None = None
+    group: Group = ALONE
     chosen: Mapping[str, Mapping[str, Any]] | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
@@ -44,16 +51,14 @@ class TranslationTrain:
             if trial.score not in self.chosen:
                 raise TrialFailure("the search for its learning rate failed; it has no numbers")
             settings = replace(settings, **self.chosen[trial.score])
-        with cpu_threads(self.threads), reported_failures():
-            return _run(self.data, settings, trial, report)
+        # Of several processes, one that lacks memory ends them all.
+        told = reported_failures() if self.group.size == 1 else nullcontext()
+        with cpu_threads(self.threads), told:
+            return _run(self.data, settings, trial, report, self.group)
 
 
 def translation_train(
-    data: Encoded,
-    settings: Settings,
-    *,
-    threads: int | None = None,
-    chosen: Mapping[str, Mapping[str, Any]] | None = None,
+    data: Encoded, settings: Settings, *, threads: int | None = None, group: Group = ALONE
 ) -> TranslationTrain:
     """The function (trial, report) → outcome that trains the settings' model on `data`.
 
@@ -62,27 +67,27 @@ def translation_train(
 
     Args:
         threads: of PyTorch while it trains; as many as it has if left out.
-        chosen: numbers of `Settings` by score, which a search found; those of `settings` for all
-            scores if left out.
+        group: the processes that train together; of the first alone the outcome means something.
 
     Raises:
         InputError: the settings do not fit together, or the model not the data.
 
     Raises (when what it returns is called):
-        TrialFailure: the loss stops being a number, there is not enough memory, or a search found
-            nothing for the score.
+        TrialFailure: the loss stops being a number, there is not enough memory, or a search
+            found nothing for the score.
     """
     settings.check()
     check_fits(settings.model, data)
-    return TranslationTrain(data, settings, threads, chosen)
+    return TranslationTrain(data, settings, threads, group)
 
 
-def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Outcome:
+def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group: Group) -> Outcome:
     model = build_model(trial.score, data, settings, trial.seed)
+    own = replace(settings, batch_size=math.ceil(settings.batch_size / group.size))
     facts: dict[str, Any] = {
         "parameters": parameters(model),
         "score_parameters": sum(x.numel() for x in model.score_parameters().values()),
-        "peak_memory_mib": peak_memory(model, data, settings),
+        "peak_memory_mib": peak_memory(model, data, own),
     }
     epochs = train(
         model,
@@ -91,7 +96,12 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report) -> Out
         seed=trial.seed,
         learning_rate=trial.learning_rate,
         report=report,
+        group=group,
     )
+    if group.rank:
+        return Outcome({})
+    if group.size > 1:
+        facts["processes"] = group.size
     facts["best_epoch"] = best_epoch(epochs)
     facts["examples"] = _examples(model, data, choose_examples(data.test))
     given = answers(model, data, data.test)

@@ -1,0 +1,254 @@
+"""Trials on the machines of a Ray cluster: Ray schedules them, and begins those of a lost one anew.
+
+A trial writes its folder itself, where all machines find it; whoever is first keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.engine import Event, attempt, deferred, ended
+from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_installed
+from anyscore.lab.files import RunFailure
+from anyscore.lab.trials import Train, Trial
+
+_RETRIES = 3  # of a trial whose machine was lost or whose process died
+_SECONDS = 0.2  # between two looks at what is told
+_KNOCK = 5.0  # seconds for a machine to answer at all
+_PATIENCE = 30.0  # seconds until what another machine wrote must be seen here
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where trials run, and what Ray keeps free for each.
+
+    Attributes:
+        address: of a Ray cluster; "auto" is the one that this machine belongs to. If left out,
+            that of the environment variable RAY_ADDRESS, or else a Ray of this machine alone,
+            which ends with the comparison.
+        cpus, gpus: of each trial.
+    """
+
+    address: str | None = None
+    cpus: float = 1
+    gpus: float = 0
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Inside, the module `ray`, connected. A connection that is there already is used.
+
+        Raises:
+            InputError: Ray is not installed, or nobody answers at the address.
+        """
+        check_installed("ray", "--engine ray", extra="ray")
+        import ray
+
+        if ray.is_initialized():
+            yield ray
+            return
+        handlers = {x: signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._connect(ray)
+            yield ray
+        finally:
+            ray.shutdown()
+            for number, handler in handlers.items():  # Ray puts its own in their place
+                with suppress(ValueError):  # not in the main thread
+                    signal.signal(number, handler)
+
+    def _connect(self, ray: Any) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        if address == "local":
+            cores = max(os.cpu_count() or 1, self.cpus)
+            ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+            has = ray.cluster_resources().get("GPU", 0)
+            if has < self.gpus:
+                raise InputError(
+                    f"--engine ray: expected {self.gpus:g} GPU for a trial, Ray finds {has:g} "
+                    "here; use --device cpu, or give the --address of a cluster"
+                )
+            return
+        try:
+            _knock(address)
+            ray.init(address, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"--address {address}: no Ray cluster can be used there ({_short(error)}); start "
+                "one with `ray start --head`, or leave --address out"
+            ) from None
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError if nobody answers at HOST:PORT: Ray asks for four minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=_KNOCK).close()
+
+
+class _Board:
+    """An actor beside the one who waits, where trials write how they are doing."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[int, dict[str, Any]]] = []
+
+    def tell(self, number: int, told: dict[str, Any]) -> None:
+        self._told.append((number, told))
+
+    def read(self) -> list[tuple[int, dict[str, Any]]]:
+        told, self._told = self._told, []
+        return told
+
+
+def run_ray(
+    trials: Sequence[Trial],
+    train: Train,
+    folder: Path,
+    jobs: int | None = None,
+    cluster: Cluster | None = None,
+) -> Iterator[Event]:
+    """As many side by side as the cluster has room for. Closing the iterator ends those at work.
+
+    Gives the events of `engine.run_processes`. A trial whose machine was lost begins again on
+    another one, and "began" is told again; after three times it has failed.
+
+    Args:
+        folder: on a path that is the same on all machines.
+        jobs: the most trials side by side; None for no limit but the cluster's.
+
+    Raises:
+        InputError: there is no Ray, no cluster, or `train` cannot be sent to it.
+        RunFailure: nothing more can be written, or the cluster is gone; those at work are ended.
+    """
+    cluster = cluster or Cluster()
+    with cluster.connected() as ray, deferred() as asked:
+        try:
+            yield from _run(ray, trials, train, folder, jobs, cluster, asked)
+        except ray.exceptions.RayError as error:
+            raise RunFailure(
+                f"Ray cannot go on ({_short(error)}); what is finished is kept, and the same "
+                "command goes on from there"
+            ) from None
+
+
+def _run(
+    ray: Any,
+    trials: Sequence[Trial],
+    train: Train,
+    folder: Path,
+    jobs: int | None,
+    cluster: Cluster,
+    asked: Any,
+) -> Iterator[Event]:
+    folder = folder.resolve()  # on other machines one starts elsewhere
+    folder.mkdir(parents=True, exist_ok=True)
+    comparison = Comparison(folder)
+    board = _new_board(ray)
+    work = ray.remote(_work).options(
+        num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=_RETRIES, retry_exceptions=False
+    )
+    try:
+        sent = ray.put(train)  # once, however many trials
+    except (TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"train: no other process can be given it ({_short(error)}); define it in a module"
+        ) from None
+    waiting, at_work = list(enumerate(trials)), dict[Any, Trial]()
+    try:
+        while waiting or at_work:
+            while waiting and (jobs is None or len(at_work) < jobs):
+                number, trial = waiting.pop(0)
+                at_work[work.remote(trial, sent, folder, board, number)] = trial
+            done, _ = ray.wait(list(at_work), num_returns=1, timeout=_SECONDS)
+            if asked.poll():
+                raise KeyboardInterrupt
+            for number, told in ray.get(board.read.remote()):
+                yield Event("began" if "node" in told else "progress", trials[number], told)
+            for reference in done:
+                trial = at_work.pop(reference)
+                yield ended(trial, _failure(ray, reference, trial, comparison))
+    finally:
+        for reference in at_work:
+            ray.cancel(reference, force=True)
+        if at_work:
+            ray.wait(list(at_work), num_returns=len(at_work), timeout=5)
+        ray.kill(board)
+
+
+def _new_board(ray: Any) -> Any:
+    """Here, so that it is lost with nobody but the one who reads it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> dict[str, Any]:
+    """On a machine of the cluster: what came of the trial, as `Event.told` has it."""
+    import ray
+
+    last = board.tell.remote(number, {"node": ray.get_runtime_context().get_node_id()})
+
+    def tell(told: dict[str, Any]) -> None:
+        nonlocal last
+        last = board.tell.remote(number, told)
+
+    comparison = Comparison(folder)
+    try:
+        if not folder.is_dir():
+            raise RunFailure(_unshared(folder, "is not there"))
+        if comparison.has(trial):  # kept before its machine was lost
+            return {}
+        failure = attempt(trial, train, comparison, tell)
+        return {} if failure is None else {"failure": failure}
+    except RunFailure as problem:
+        return {"failure": str(problem), "stop": True}
+    finally:
+        with suppress(ray.exceptions.RayError):
+            ray.get(last)  # nothing is told of a trial that has ended
+
+
+def _failure(ray: Any, reference: Any, trial: Trial, comparison: Comparison) -> str | None:
+    """Why a trial failed whose task has ended.
+
+    Raises:
+        RunFailure: nothing can be written, or what was written is not here.
+    """
+    try:
+        told = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        reason = f"Ray gave up on it: {_short(error)}"
+        comparison.fail(trial, reason, str(error))
+        return reason
+    if told.get("stop"):
+        raise RunFailure(told["failure"])
+    if "failure" not in told:
+        late = time.monotonic() + _PATIENCE
+        while not comparison.has(trial):  # network file systems take their time
+            if time.monotonic() > late:
+                raise RunFailure(_unshared(comparison.folder, f"lacks {trial.name} here"))
+            time.sleep(0.1)
+    failure: str | None = told.get("failure")
+    return failure
+
+
+def _unshared(folder: Path, what: str) -> str:
+    return f"{folder}: {what}; give --out on a path that all machines of the cluster share"
+
+
+def _short(error: BaseException) -> str:
+    """The one line of Ray's many that says it: the last one of a traceback, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    traceback = any("Traceback" in line or line.startswith("File ") for line in lines)
+    return lines[-1 if traceback else 0][:300] if lines else type(error).__name__

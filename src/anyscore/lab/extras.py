@@ -1,0 +1,39 @@
+"""Options that need packages of their own: which there are, and what to install."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from anyscore.lab.errors import InputError
+
+ENGINES = ("processes", "ray")
+LOGS = {"tensorboard": "tensorboardX", "trackio": "trackio"}
+"""What can be logged for, and the package that writes it."""
+
+
+def check_log(name: str | None) -> None:
+    """Raise InputError, in one line, where there is no such log or its package is missing."""
+    if name is None:
+        return
+    if name not in LOGS:
+        raise InputError(f"--log: expected {' or '.join(LOGS)}, got {name!r}")
+    check_installed(LOGS[name], f"--log {name}", extra=name)
+
+
+def check_engine(name: str, address: str | None) -> None:
+    """Raise InputError, in one line, where there is no such engine, or not with an address."""
+    if name not in ENGINES:
+        raise InputError(f"--engine: expected {' or '.join(ENGINES)}, got {name!r}")
+    if name == "ray":
+        check_installed("ray", "--engine ray", extra="ray")
+    elif address is not None:
+        raise InputError("--address is that of a Ray cluster; give --engine ray too")
+
+
+def check_installed(package: str, option: str, *, extra: str) -> None:
+    """Raise InputError, in one line, if `package` is missing, which comes with `extra`."""
+    if find_spec(package) is None:
+        raise InputError(
+            f"{option}: needs the package {package!r}, which is not installed; "
+            f"pip install 'anyscore[{extra}]'"
+        )

@@ -1,0 +1,188 @@
+"""One training in several processes of torchrun: each has a shard of every batch.
+
+The first process leads: it alone has a comparison, and tells the others which trial is next. They
+train along and keep nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.files import RunFailure
+from anyscore.lab.train.batches import Batch, Pairs
+from anyscore.lab.train.model import Model
+from anyscore.lab.trials import Outcome, Report, Train, Trial
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that train one model; one of them by itself is a group too.
+
+    Attributes:
+        rank: the number of this process, from 0 on.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def shard(self, pairs: Pairs, rows: Tensor) -> tuple[Batch, float]:
+        """This process's part of the batch `rows`, and what its loss counts in the mean.
+
+        A loss is a mean over the target tokens of its part, and parts have not equally many of
+        them: loss of the batch = Σ over processes (weight · loss of the part), and its gradient
+        likewise. A process that is left without pairs takes one that counts nothing.
+        """
+        if self.size == 1:
+            return pairs.batch(rows), 1.0
+        own = rows[self.rank :: self.size]
+        whole = int(pairs.targets.lengths[rows].sum())
+        batch = pairs.batch(own if len(own) else rows[:1])
+        return batch, batch.tokens / whole if len(own) else 0.0
+
+    def loss_of(self, model: Model) -> Callable[[Batch, float], Tensor]:
+        """(part of a batch, its weight) → a loss whose gradient is that of the whole batch."""
+        if self.size == 1:
+            return lambda batch, weight: model.loss(batch)
+        from torch.nn.parallel import DistributedDataParallel
+
+        together = DistributedDataParallel(_Loss(model))
+        # It takes the mean of the processes' gradients, where their sum is wanted.
+        return lambda batch, weight: together(batch) * (weight * self.size)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of every process's x, of the same shape."""
+        if self.size > 1:
+            torch.distributed.all_reduce(x)
+        return x
+
+    def next_trial(self, trial: Trial | None) -> Trial | None:
+        """The trial that the first process gives; None from it is the end."""
+        told = [trial]
+        torch.distributed.broadcast_object_list(told)
+        return told[0]
+
+
+ALONE = Group()
+
+
+class _Loss(nn.Module):
+    """The loss as what a call of a module gives, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.model.loss(batch)
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Group]:
+    """Inside, the group that torchrun says this process belongs to; without torchrun, `ALONE`.
+
+    On GPUs each process has one of its own.
+
+    Raises:
+        InputError: there are more processes here than GPUs.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    cuda = device.startswith("cuda")
+    if cuda:
+        local = int(os.environ["LOCAL_RANK"])
+        if device != "cuda" or local >= torch.cuda.device_count():
+            raise InputError(
+                "--device: under torchrun expected cuda, and a GPU for each process, got "
+                f"{device!r}, {torch.cuda.device_count()} GPU for process {local + 1}"
+            )
+        torch.cuda.set_device(local)
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        # A process that is lost ends all, by torchrun; who waits for one that tests need not ask.
+        timeout=timedelta(days=7),
+    )
+    try:
+        yield Group(torch.distributed.get_rank(), size)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def leading(train: Train, group: Group) -> Iterator[Train]:
+    """Inside, what trains with the whole group, in its first process; afterwards the others go."""
+    if group.size == 1:
+        yield train
+        return
+    leader = _Leader(train, group)
+    try:
+        yield leader
+    finally:
+        leader.dismiss()
+
+
+class _Leader:
+    """What trains, in the first process: the others are told, and train along."""
+
+    def __init__(self, train: Train, group: Group) -> None:
+        self._train, self._group = train, group
+        self._waited_for = False  # by the others, in the middle of a training
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        self._waited_for = True
+        self._group.next_trial(trial)
+        try:
+            outcome = self._train(trial, report)
+        except TrialFailure:  # of all processes alike
+            self._waited_for = False
+            raise
+        except Exception as error:
+            raise RunFailure(_lost(self._group, error)) from error
+        self._waited_for = False
+        return outcome
+
+    def dismiss(self) -> None:
+        """Let the others go. In the middle of a training they go when this process ends."""
+        if not self._waited_for:
+            with suppress(RuntimeError):  # they are gone already
+                self._group.next_trial(None)
+
+
+def follow(train: Train, group: Group) -> None:
+    """In the other processes: train along with the first, until it says that this was the last.
+
+    Ctrl-C is for the first process; the others go when it is gone.
+    """
+    stopped = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, remember)
+    try:
+        while (trial := group.next_trial(None)) is not None:
+            with suppress(TrialFailure):
+                train(trial, lambda told: None)
+    except Exception as error:
+        if not stopped:
+            print(f"anyscore: {_lost(group, error)}", file=sys.stderr, flush=True)
+        os._exit(1)  # any other way out would wait for the first process, for days
+
+
+def _lost(group: Group, error: Exception) -> str:
+    said = (" ".join(str(error).split()) or type(error).__name__)[:300]
+    return f"process {group.rank + 1} of {group.size} cannot go on ({said}), so all of them end"

@@ -1,0 +1,216 @@
+"""What is logged for TensorBoard and Trackio, read back without our code."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from command_line import SMALL, call, plain
+from made_trials import Trainer, made
+
+from anyscore.lab import compare as compare_own
+from anyscore.lab import extras
+from anyscore.lab.errors import InputError
+from anyscore.lab.trials import Outcome, Report, Trial
+
+
+def train(score: str, seed: int, report: Report) -> Outcome:
+    for epoch in (1, 2):
+        report({"step": epoch, "steps": 2})
+        report({"epoch": epoch, "train_loss": 1 / epoch, "valid_loss": seed + 0.5, "note": "none"})
+    return made(Trial(score, seed), items=50)
+
+
+def compare(train: Any, scores: list[str], **how: Any) -> None:
+    compare_own(train, scores, measure="exact_match", **how)
+
+
+def scalars(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], dict[str, Any]]:
+    """Every number of an event file by tag, and the hyperparameters; by TensorBoard's formats."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    settings: dict[str, Any] = {}
+    (path,) = folder.glob("events.out.tfevents.*")
+    data = path.read_bytes()
+    while data:  # length, its checksum, content, its checksum
+        (length,) = struct.unpack("<Q", data[:8])
+        event, data = Event.FromString(data[12 : 12 + length]), data[16 + length :]
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+            elif value.tag.endswith("session_start_info"):
+                content = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                for name, x in content.session_start_info.hparams.items():
+                    settings[name] = getattr(x, x.WhichOneof("kind"))
+    return found, settings
+
+
+def test_tensorboard_finds_curves_results_and_settings(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    compare(train, ["even", "better"], seeds=2, out=out, settings={"width": 3}, log="tensorboard")
+    folder = out / "tensorboard"
+    assert {str(x.parent.relative_to(folder)) for x in folder.rglob("events*")} == {
+        "even/seed0", "even/seed1", "better/seed0", "better/seed1",
+    }  # fmt: skip
+    found, settings = scalars(folder / "even" / "seed1")
+    assert found["train_loss"] == [(1, 1.0), (2, 0.5)]
+    assert found["valid_loss"] == [(1, 1.5), (2, 1.5)]
+    right = sum(made(Trial("even", 1), items=50).measures["exact_match"]) / 50
+    assert found["test_exact_match"] == [(0, pytest.approx(right))]
+    assert set(found) == {"train_loss", "valid_loss", "test_exact_match"}
+    assert settings == {"score": "even", "seed": 1, "width": 3}
+
+
+def test_trials_from_before_the_log_are_in_it_too(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    compare(train, ["even"], seeds=1, out=out)
+    compare(train, ["even"], seeds=2, out=out, log="tensorboard")
+    found, _ = scalars(out / "tensorboard" / "even" / "seed0")
+    assert found["train_loss"] == [(1, 1.0)]  # what that trial kept
+    before = {x: x.read_bytes() for x in (out / "tensorboard").rglob("events*")}
+    compare(train, ["even"], seeds=2, out=out, log="tensorboard")
+    assert {x: x.read_bytes() for x in (out / "tensorboard").rglob("events*")} == before
+
+
+def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
+    out, failing = tmp_path / "run", [True]
+
+    def fails(score: str, seed: int, report: Report) -> Outcome:
+        report({"epoch": 1, "train_loss": 9.0})
+        if failing:
+            raise ValueError("no luck")
+        return train(score, seed, report)
+
+    compare(fails, ["even"], seeds=1, out=out, log="tensorboard")
+    assert scalars(out / "tensorboard" / "even" / "seed0")[0] == {"train_loss": [(1, 9.0)]}
+    failing.clear()
+    compare(train, ["even"], seeds=1, out=out, log="tensorboard")
+    found, _ = scalars(out / "tensorboard" / "even" / "seed0")
+    assert found["train_loss"] == [(1, 1.0), (2, 0.5)]
+
+
+def test_the_command_line_logs(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = call(
+        "compare", pairs, "--scores", "dot", *SMALL, "--out", out, "--log", "tensorboard", "--rates"
+    )
+    assert result.exit_code == 0, result.output
+    found, settings = scalars(out / "tensorboard" / "dot" / "seed0-rate0.002")
+    assert {"train_loss", "valid_loss", "valid_exact_match", "test_exact_match"} <= set(found)
+    assert (settings["score"], settings["learning_rate"], settings["hidden"]) == ("dot", 0.002, 16)
+
+
+class StandIn(ModuleType):
+    """As much of Trackio as is used; it has one run at a time, and says what it does."""
+
+    def __init__(self) -> None:
+        super().__init__("trackio")
+        self.found: dict[tuple[str, str], tuple[dict[str, Any], list[tuple[int, Any]]]] = {}
+        self.at_work: tuple[str, str] | None = None
+
+    def init(self, project: str, name: str, config: dict[str, Any], **options: Any) -> Any:
+        assert options == {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        assert self.at_work is None
+        print("* Trackio project initialized")
+        self.at_work = project, name
+        self.found[project, name] = config, []
+        return self
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        assert self.at_work is not None
+        self.found[self.at_work][1].append((step, numbers))
+
+    def finish(self) -> None:
+        self.at_work = None
+
+    def Api(self) -> Any:
+        return self
+
+    def runs(self, project: str) -> list[Any]:
+        names = [name for its, name in self.found if its == project]
+        if not names:
+            raise ValueError("Project does not exist")
+        return [type("Run", (), {"name": name}) for name in names]
+
+
+def test_trackio_is_given_whole_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-in: the real one is tried by `make trackio`, since it wants an older Pillow."""
+    module = StandIn()
+    monkeypatch.setitem(sys.modules, "trackio", module)
+    monkeypatch.setattr(extras, "find_spec", lambda name: object())
+    out = tmp_path / "my run"
+    compare(quick, ["even"], seeds=1, out=out)
+    compare(train, ["even"], seeds=2, out=out, log="trackio")
+    assert set(module.found) == {("anyscore-my-run", f"even/seed{seed}") for seed in range(2)}
+    settings, numbers = module.found["anyscore-my-run", "even/seed1"]
+    assert settings == {"score": "even", "seed": 1}
+    assert numbers[:2] == [
+        (1, {"train_loss": 1.0, "valid_loss": 1.5}),
+        (2, {"train_loss": 0.5, "valid_loss": 1.5}),
+    ]
+    assert [step for step, _ in numbers] == [1, 2, 2]
+    assert set(numbers[2][1]) == {"test_exact_match"}
+    assert capsys.readouterr().out == ""  # --json has standard output to itself
+
+
+def quick(score: str, seed: int, report: Report) -> Outcome:
+    return Trainer()(Trial(score, seed), report)
+
+
+@pytest.mark.parametrize(
+    ("options", "package", "extra"),
+    [
+        (("--log", "tensorboard"), "tensorboardX", "tensorboard"),
+        (("--log", "trackio"), "trackio", "trackio"),
+        (("--engine", "ray"), "ray", "ray"),
+    ],
+)
+def test_what_is_missing_is_told_in_a_line(
+    pairs: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], package: str, extra: str
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == package else object())
+    result = call("compare", pairs, *options)
+    assert result.exit_code == 2
+    assert f"{' '.join(options)}: needs the package '{package}'" in plain(result.stderr)
+    assert f"pip install 'anyscore[{extra}]'" in plain(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--log", "wandb"), "--log: expected tensorboard or trackio, got 'wandb'"),
+        (("--log", "a:x:b"), "got 'a:x:b'"),  # which rich would draw
+        (("--engine", "slurm"), "--engine: expected processes or ray, got 'slurm'"),
+        (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
+    ],
+)
+def test_what_there_is_not_is_refused(pairs: Path, options: tuple[str, ...], said: str) -> None:
+    result = call("compare", pairs, *options)
+    assert result.exit_code == 2
+    assert said in plain(result.stderr)
+
+
+def test_the_packages_are_asked_for_by_their_names() -> None:
+    assert find_spec("tensorboardX") is not None
+    with pytest.raises(InputError, match="needs the package 'no_such'"):
+        extras.check_installed("no_such", "--x", extra="y")
+
+
+def test_nothing_is_imported_before_it_is_asked_for() -> None:
+    """By the help, and by a comparison that needs none of it."""
+    program = (
+        "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules; import anyscore.lab.own;"
+        "print(sorted({'ray', 'tensorboardX', 'trackio', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
