@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 from made_trials import made
@@ -93,6 +94,32 @@ def test_a_folder_at_work_is_refused_and_free_again_when_its_process_dies(tmp_pa
     process.join()
     with comparison.opened(SHARED):
         pass
+
+
+def test_one_that_has_just_begun_elsewhere_is_at_work_and_no_folder_of_other_files(
+    tmp_path: Path,
+) -> None:
+    """Between its lock and its settings another process may have anything in the folder."""
+    with FileLock(tmp_path / "lock"):
+        (tmp_path / ".settings.json.12").write_text("{")
+        for _ in range(2):
+            with (
+                pytest.raises(InputError, match="another anyscore is at work"),
+                Comparison(tmp_path).opened(SHARED),
+            ):
+                pass
+            (tmp_path / "trials").mkdir(exist_ok=True)
+    (tmp_path / "trials").rmdir()
+    with Comparison(tmp_path).opened(SHARED):  # it was killed there: nothing is in the way
+        assert json.loads((tmp_path / "settings.json").read_text())["shared"] == SHARED
+
+
+def test_other_files_beside_a_lock_are_other_files(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "thesis.txt").write_text("do not touch")
+    with pytest.raises(InputError, match="found other files"), Comparison(tmp_path).opened(SHARED):
+        pass
+    assert {x.name for x in tmp_path.iterdir()} == {"lock", "thesis.txt"}
 
 
 def _full(*_: object) -> None:

@@ -70,11 +70,9 @@ class Comparison:
         path = self.folder / _SETTINGS
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if not path.exists() and any(x.name != "lock" for x in self.folder.iterdir()):
-                raise InputError(
-                    f"{self.folder}: expected a new or empty folder or one of a comparison, found "
-                    "other files; give another with --out"
-                )
+            # Another process, that has just begun, has made its lock before anything else.
+            if not (self.folder / "lock").exists():
+                self._check_new()
             lock = FileLock(self.folder / "lock", timeout=0)
             lock.acquire()
         except Timeout:
@@ -85,6 +83,7 @@ class Comparison:
         except OSError as error:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
         try:  # an error of what the caller does inside is the caller's
+            self._check_new()
             text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
             if path.exists():
                 _check_same(self.folder, _read(path), json.loads(text))
@@ -94,6 +93,18 @@ class Comparison:
             yield
         finally:
             lock.release()
+
+    def _check_new(self) -> None:
+        """Raises InputError if the folder holds something, and no comparison."""
+        if (self.folder / _SETTINGS).exists():
+            return
+        names = {x.name for x in self.folder.iterdir()} - {"lock", _SETTINGS}
+        # A process that was killed may have left the settings half-written.
+        if any(not name.startswith(f".{_SETTINGS}") for name in names):
+            raise InputError(
+                f"{self.folder}: expected a new or empty folder or one of a comparison, found "
+                "other files; give another with --out"
+            )
 
     def _tidy(self) -> None:
         """Remove what a killed process left half-written."""
