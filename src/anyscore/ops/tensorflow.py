@@ -147,11 +147,29 @@ def matmul(x: Array, y: Array) -> Array:
     if len(x.shape) == len(y.shape) == 2:
         return _raw.MatMul(a=x, b=y)
     *lead, n = shape(x)
-    if len(y.shape) > 2 or math.prod(lead[:-1]) == 1:
+    shared = all(size == 1 for size in tuple(y.shape)[:-2])
+    if not shared or (len(y.shape) == 2 and math.prod(lead[:-1]) == 1):
+        if _misread(x, y):
+            both = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+            size = y.shape[-2:]
+            y = tf.broadcast_to(y, tf.concat([both, tf.shape(y)[-2:]], 0))
+            y = tf.ensure_shape(y, [None, None, *size])
         return _raw.BatchMatMulV2(x=x, y=y)
     # One product, where TensorFlow would make one per batch, and sum as many gradients of y.
-    product = _raw.MatMul(a=reshape(x, (math.prod(lead), n)), b=y)
-    return reshape(product, (*lead, shape(y)[-1]))
+    width = shape(y)[-1]
+    product = _raw.MatMul(a=reshape(x, (math.prod(lead), n)), b=reshape(y, (n, width)))
+    first = (1,) * (len(y.shape) - len(x.shape))
+    return reshape(product, (*first, *lead, width))
+
+
+def _misread(x: Array, y: Array) -> bool:
+    """Whether y may be one matrix for all of x, of shape (B, 1, m, n), though nothing says so yet.
+
+    TensorFlow 2.21 reads beyond such a y where oneDNN is in use, and corrupts the heap (its issue
+    117700).
+    """
+    four = len(x.shape) == 4 >= len(y.shape)
+    return four and x.shape[1] in (1, None) and set(y.shape[:-2]) <= {1, None}
 
 
 def cumsum(x: Array) -> Array:
