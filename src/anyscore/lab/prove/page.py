@@ -86,7 +86,7 @@ def _proof(result: Mapping[str, Any], stem: str) -> list[str]:
 def _part(part: Mapping[str, Any], several: bool) -> list[str]:
     published = any(part["published"])
     heads = [f"{measure['title']} (95 %)" for measure in part["measures"]]
-    lines = ["", f"### {part['name'][0].upper()}{part['name'][1:]}"] if several else []
+    lines = ["", f"### {part['name']}"] if several else []
     lines += ["", "|".join(["", "score", *(["published"] if published else []), *heads, ""])]
     lines += ["|---|" + "---:|" * (published + len(heads))]
     for score, said, standings in rows(part):

@@ -18,7 +18,7 @@ def bound(check: Mapping[str, Any]) -> str:
 
 def number(x: float | None) -> str:
     """With one decimal; a dash for what is none."""
-    return "—" if x is None else _minus(f"{x:.1f}")
+    return "—" if x is None else _minus(f"{round(x, 1) + 0.0:.1f}")
 
 
 def interval(found: Mapping[str, Any]) -> str:
