@@ -1,4 +1,4 @@
-"""The command line: `anyscore compare`, `translate`, `report`, `bench` and `info`."""
+"""The command line: `anyscore compare`, `prove`, `translate`, `report`, `bench`, `info`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from anyscore.lab.bench.command import BENCH_HELP, bench
 from anyscore.lab.cli.compare import COMPARE_HELP, compare
 from anyscore.lab.cli.complaints import one_line_errors, use_plain_characters
 from anyscore.lab.cli.info import info
+from anyscore.lab.cli.prove import PROVE_HELP, prove
 from anyscore.lab.cli.report import report
 from anyscore.lab.cli.translate import TRANSLATE_HELP, translate
 
@@ -45,6 +46,7 @@ def _main(
 
 app.command(help=COMPARE_HELP)(one_line_errors()(compare))
 app.command(help=TRANSLATE_HELP)(one_line_errors()(translate))
+app.command(help=PROVE_HELP)(one_line_errors()(prove))
 app.command()(one_line_errors()(report))
 app.command(help=BENCH_HELP)(one_line_errors()(bench))
 app.command()(one_line_errors()(info))

@@ -1,0 +1,87 @@
+"""`anyscore prove`: published findings, tried on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from anyscore.lab.cli.report import QUIET_HELP
+from anyscore.lab.data.opening import readable_name
+from anyscore.lab.errors import InputError
+from anyscore.lab.prove.names import NAMES, check, find
+
+PROVE_HELP = (
+    "Try published findings on attention scores on this machine, several seeds each; say which "
+    "stand.\n\n"
+    "[bold]All of them[/], in a quarter of an hour on two cores:\n\n"
+    "    anyscore prove\n\n"
+    "[bold]One or some[/], a few minutes each:\n\n"
+    "    anyscore prove lookup middle\n\n"
+    "lookup: a dictionary new in every example, GAT against GATv2. middle: keys on a line. "
+    "neighbours: kernel regression. longer: sequences longer than those trained on.\n\n"
+    "The folder gets report.html, proofs.json and every trial. The same command again goes on "
+    "where it stopped; more --seeds add to it."
+)
+
+
+def prove(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"{', '.join(NAMES)}; all of them if none.", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trials of each score.")] = 5,
+    out: Annotated[Path, typer.Option(help="Folder of the proofs.")] = Path("runs/proofs"),
+    jobs: Annotated[
+        int, typer.Option(help="Trials side by side.", show_default="as many as cores")
+    ] = 0,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the results as a page in Markdown, too.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
+) -> None:
+    """What the command line says about proofs, checked and passed on."""
+    check(names or ())
+    if not 1 <= seeds <= 10_000:
+        raise InputError(f"--seeds: expected 1 to 10,000, got {seeds}")
+    if not 0 <= jobs <= 10_000:
+        raise InputError(f"--jobs: expected 1 to 10,000, got {jobs}")
+    if str(out) in ("", "."):
+        raise InputError("--out: expected the name of a folder, got an empty one")
+    # Threads that wait should sleep. It must be said before PyTorch comes in.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from anyscore.lab.cli.compare import _cores
+    from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
+    from anyscore.lab.prove.display import TerminalProofs, show
+
+    console = Console()
+    watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
+    try:
+        record: dict[str, Any] = carry_out(
+            find(names or ()), seeds=seeds, out=out, jobs=jobs or _cores("cpu"),
+            command=readable_name(shlex.join(["anyscore", *sys.argv[1:]])), watcher=watcher,
+        )  # fmt: skip
+    finally:
+        if isinstance(watcher, TerminalProofs):
+            watcher.stop()
+    if page is not None:
+        from anyscore.lab.prove.page import write_page
+
+        write_page(record, out, page)
+    if as_json:
+        print(json.dumps(record, ensure_ascii=False, indent=1))
+    else:
+        show(console, record, out / REPORT_FILE)
+    if record["interrupted"]:
+        raise typer.Exit(130)
+    if any(part["failures"] for result in record["proofs"] for part in result["parts"]):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Published findings on attention scores, reproduced on this machine."""

@@ -1,0 +1,73 @@
+"""Does a claim stand? Each of its checks by an interval over seeds and test items.
+
+    low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
+
+so that all intervals of a proof hold their true means together with 95 % (Bonferroni). A check
+holds if its whole interval is on the claim's side of the bound, fails if the whole is on the other
+side, and is open otherwise. A claim stands as published if all its checks hold; not if one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from anyscore.lab.comparison import Finished
+from anyscore.lab.prove.proof import Check, Proof
+from anyscore.lab.verdict.judge import Measure
+from anyscore.lab.verdict.statistics import Spread
+
+HOLDS, FAILS, OPEN = "holds", "fails", "open"
+VERDICTS = {HOLDS: "as published", FAILS: "not as published", OPEN: "undecided"}
+
+
+def decide(proof: Proof, found: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
+    """What the trials of each part say of the claim.
+
+    Returns:
+        "verdict" and "checks": a record each, with "mean", "low", "high" (None where there are not
+        two seeds) and "state", one of "holds", "fails" and "open".
+    """
+    level = 1 - 0.05 / max(len(proof.checks), 1)
+    measures = {(part.name, m.name): m for part in proof.parts for m in part.measures}
+    checks = [
+        {**asdict(x), **_checked(x, found.get(x.part, ()), measures[x.part, x.measure], level)}
+        for x in proof.checks
+    ]
+    states = {x["state"] for x in checks}
+    state = FAILS if FAILS in states else OPEN if OPEN in states or not states else HOLDS
+    return {"state": state, "verdict": VERDICTS[state], "level": level, "checks": checks}
+
+
+def _checked(
+    check: Check, found: Sequence[Finished], measure: Measure, level: float
+) -> dict[str, Any]:
+    one = {x.trial.seed: x for x in found if x.trial.score == check.score}
+    other = {x.trial.seed: x for x in found if x.trial.score == check.beside}
+    seeds = sorted(one if check.beside is None else one.keys() & other.keys())
+    nothing = {"mean": None, "low": None, "high": None, "seeds": len(seeds), "state": OPEN}
+    if not seeds:
+        return nothing
+    rows = [measure.of_items(one[seed]) for seed in seeds]
+    if check.beside is not None:
+        rows = [x - measure.of_items(other[seed]) for x, seed in zip(rows, seeds, strict=True)]
+    spread = Spread.of(np.array(rows), measure.span)
+    if len(seeds) < 2:
+        return nothing | {"mean": spread.mean}
+    margin = spread.margin(level)
+    low, high = spread.mean - margin, spread.mean + margin
+    if measure.bounded and check.beside is None:
+        low, high = max(low, 0.0), min(high, measure.span)
+    state = _state(low, high, check.at_least, check.at_most)
+    return nothing | {"mean": spread.mean, "low": low, "high": high, "state": state}
+
+
+def _state(low: float, high: float, at_least: float | None, at_most: float | None) -> str:
+    least = -np.inf if at_least is None else at_least
+    most = np.inf if at_most is None else at_most
+    if high < least or low > most:
+        return FAILS
+    return HOLDS if low >= least and high <= most else OPEN

@@ -1,0 +1,102 @@
+"""Proofs on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.engine import Event
+from anyscore.lab.prove.carry_out import ProofWatcher
+from anyscore.lab.prove.proof import Part, Proof
+from anyscore.lab.prove.words import SIGNS, bound, interval, number, summary
+from anyscore.lab.rounds import Plan
+from anyscore.lab.session import Watcher
+from anyscore.lab.wording import counted, visible
+
+_STYLES = {"holds": "green", "fails": "bold red", "open": "yellow"}
+
+
+class TerminalProofs(ProofWatcher):
+    """Shows a bar for the part at work, and the outcome of each proof as it is known."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=None)
+
+    def begins(self, proof: Proof, part: Part) -> Watcher:
+        return _PartWatcher(self, f"{proof.name}, {part.name}")
+
+    def ended(self, result: dict[str, Any]) -> None:
+        self.line(f"{result['name']}: {summary(result)}", _STYLES[result["state"]])
+
+    def line(self, text: str, style: str = "") -> None:
+        self.console.print(
+            visible(text), style=style, markup=False, highlight=False, soft_wrap=True
+        )
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        self.progress.stop()
+
+
+class _PartWatcher(Watcher):
+    def __init__(self, proofs: TerminalProofs, name: str) -> None:
+        self.proofs, self.name = proofs, name
+
+    def begins(self, comparison: Comparison, plan: Plan, about: Any) -> None:
+        missing = [trial for trial in plan.trials if not comparison.has(trial)]
+        there = len(plan.trials) - len(missing)
+        what = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
+        told = f"{self.name}: {what}"
+        self.proofs.line(
+            f"{told}, {there} of {len(plan.trials)} trials are there" if there else told
+        )
+        self.proofs.progress.reset(
+            self.proofs.bar, total=len(plan.trials), completed=there, description=self.name
+        )
+        if missing:
+            self.proofs.progress.start()
+
+    def event(self, event: Event) -> None:
+        if event.kind == "failed":
+            self.proofs.line(f"{event.trial.name} FAILED: {event.told['failure']}", "bold red")
+        if event.kind in ("finished", "failed"):
+            self.proofs.progress.advance(self.proofs.bar)
+
+    def interrupted(self) -> None:
+        self.proofs.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", "yellow")
+
+
+def show(console: Console, record: dict[str, Any], report: Path) -> None:
+    """Each claim with its checks, and where the report is."""
+    for result in record["proofs"]:
+        console.print()
+        console.print(result["title"], style="bold", markup=False, highlight=False)
+        console.print(f"{result['source']}: “{result['words']}”", markup=False, highlight=False)
+        table = Table("", "claim", "bound", "ours", "interval")
+        for check in result["checks"]:
+            ours = number(check["mean"]), interval(check)
+            cells = SIGNS[check["state"]], check["says"], bound(check), *ours
+            table.add_row(*map(escape, cells), style=_STYLES[check["state"]])
+        console.print(table)
+        told = summary(result)
+        console.print(f"{told[0].upper()}{told[1:]}.", markup=False, highlight=False)
+    if record["interrupted"]:
+        console.print("Interrupted: this covers the trials that had finished.")
+    where = visible(str(report))
+    console.print(f"\nReport: {where}", markup=False, highlight=False, soft_wrap=True)

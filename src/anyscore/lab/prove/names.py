@@ -1,0 +1,37 @@
+"""The proofs by name. Their modules import PyTorch, so they are imported when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import cast
+
+from anyscore.lab.errors import InputError
+from anyscore.lab.prove.proof import Proof
+
+NAMES = ("lookup", "middle", "neighbours", "longer")
+
+
+def find(names: Sequence[str]) -> list[Proof]:
+    """The proofs of these names, all of them if there is none.
+
+    Raises:
+        InputError: there is no such proof, or it is named twice.
+    """
+    check(names)
+    modules = (import_module(f"anyscore.lab.prove.{name}") for name in names or NAMES)
+    return [cast(Proof, module.PROOF) for module in modules]
+
+
+def check(names: Sequence[str]) -> None:
+    """Raises InputError if one of the names is not that of a proof, or given twice."""
+    for name in names:
+        if name not in NAMES:
+            near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]}? " if near else ""
+            shown = name if len(name) < 60 else f"{name[:57]}…"
+            raise InputError(f"there is no proof {shown!r}; {meant}there are {', '.join(NAMES)}")
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise InputError(f"{', '.join(twice)}: given twice; give each proof once")

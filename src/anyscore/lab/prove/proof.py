@@ -1,0 +1,82 @@
+"""A proof: a published claim, trials that can contradict it, and what must hold for it to stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from anyscore.lab.trials import Train
+from anyscore.lab.verdict.judge import Measure
+
+Picture = Callable[[], bytes]
+"""Draws a PNG."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A comparison within a proof: scores that are trained and tested on the same task.
+
+    Attributes:
+        name: of the setting, as in "k = 10"; it names a folder.
+        scores: names of the variants, each handed to `train` as the score of a trial.
+        train: trains one; can be pickled.
+        measures: of the test items, the first the most important.
+        settings: plain data that tells these trials from others.
+    """
+
+    name: str
+    scores: tuple[str, ...]
+    train: Train
+    measures: tuple[Measure, ...]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A number of ours that a claim bounds.
+
+    The number is the mean of a measure over seeds and test items, of a score or, with `beside`, of
+    a score minus another one, in points.
+
+    Attributes:
+        says: the claim on it, in a sentence.
+        at_least, at_most: what it must not be below, or above.
+    """
+
+    says: str
+    part: str
+    score: str
+    measure: str
+    at_least: float | None = None
+    at_most: float | None = None
+    beside: str | None = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A published claim and how it is tried.
+
+    Attributes:
+        name: as typed.
+        title: a line.
+        paper: in short.
+        source: the paper, and where in it.
+        words: the claim as it is printed there.
+        task: what is trained and tested here.
+        ours: what is done otherwise than in the paper.
+        checks: all must hold for the claim to stand.
+        published: numbers of the paper, by part and score.
+        picture: what shows it, and a line on what is to be seen.
+    """
+
+    name: str
+    title: str
+    paper: str
+    source: str
+    words: str
+    task: str
+    ours: str
+    parts: tuple[Part, ...]
+    checks: tuple[Check, ...]
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    picture: tuple[Picture, str] | None = None

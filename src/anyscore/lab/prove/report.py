@@ -1,0 +1,66 @@
+"""One HTML file that shows what came of proofs; everything is inside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from anyscore.lab.files import write_whole
+from anyscore.lab.prove import words
+from anyscore.lab.report.axis import Axis, linear
+
+
+def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
+    """Write the report of `record`; pictures are read from `out`.
+
+    Raises:
+        RunFailure: the file cannot be written.
+    """
+    write_whole(path, render(record, out).encode("utf-8", "replace"))
+
+
+def render(record: Mapping[str, Any], out: Path) -> str:
+    """The page's text."""
+    environment = Environment(
+        loader=PackageLoader("anyscore.lab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    assert environment.loader is not None
+    style = environment.loader.get_source(environment, "report.css")[0]
+    digest = base64.b64encode(hashlib.sha256(f"\n{style}".encode()).digest()).decode()
+    return environment.get_template("proofs.html.j2").render(
+        record=record,
+        words=words,
+        axes={result["name"]: _axes(result) for result in record["proofs"]},
+        pictures={
+            result["name"]: _inside(out / result["picture"]["file"])
+            for result in record["proofs"]
+            if result["picture"]
+        },
+        style=Markup(style),
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def _axes(result: Mapping[str, Any]) -> dict[tuple[str, str], Axis]:
+    """The axis of each measure of each part: from the least number of ours to the largest."""
+    axes = {}
+    for part in result["parts"]:
+        for measure in part["measures"]:
+            values = [s[end] for s in measure["standings"] for end in ("mean", "low", "high")]
+            axes[part["name"], measure["name"]] = linear(values, room=0.05, at_most=4)
+    return axes
+
+
+def _inside(path: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
