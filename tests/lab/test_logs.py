@@ -16,7 +16,7 @@ from made_trials import Trainer, made
 
 from anyscore.lab import compare as compare_own
 from anyscore.lab import extras
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.trials import Outcome, Report, Trial
 
 
@@ -89,7 +89,8 @@ def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
             raise ValueError("no luck")
         return train(score, seed, report)
 
-    compare(fails, ["even"], seeds=1, out=out, log="tensorboard")
+    with pytest.raises(TrialFailure, match="no luck"):
+        compare(fails, ["even"], seeds=1, out=out, log="tensorboard")
     assert scalars(out / "tensorboard" / "even" / "seed0")[0] == {"train_loss": [(1, 9.0)]}
     failing.clear()
     compare(train, ["even"], seeds=1, out=out, log="tensorboard")

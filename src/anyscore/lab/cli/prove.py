@@ -59,7 +59,7 @@ def prove(
         raise InputError("--out: expected the name of a folder, got an empty one")
     # Threads that wait should sleep. It must be said before PyTorch comes in.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from anyscore.lab.cli.compare import _cores
+    from anyscore.lab.cli.machines import cores
     from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
     from anyscore.lab.prove.display import TerminalProofs, show
 
@@ -67,7 +67,7 @@ def prove(
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
     try:
         record: dict[str, Any] = carry_out(
-            find(names or ()), seeds=seeds, out=out, jobs=jobs or _cores("cpu"),
+            find(names or ()), seeds=seeds, out=out, jobs=jobs or cores("cpu"),
             command=readable_name(shlex.join(["anyscore", *sys.argv[1:]])), watcher=watcher,
         )  # fmt: skip
     finally:

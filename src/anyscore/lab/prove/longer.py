@@ -10,7 +10,6 @@ import torch
 
 from anyscore.lab.data.encoding import encode
 from anyscore.lab.data.task import Example, Task
-from anyscore.lab.data.tokens import BOS, EOS
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
@@ -50,12 +49,10 @@ class LongerTrain:
             draw = random.Random(length)
             told = [draw.choices(SYMBOLS, k=length) for _ in range(self.tested)]
             tokens = torch.tensor([source.encode(x) for x in told])
-            said, _ = model.greedy(
-                tokens, torch.full((self.tested,), length), start=BOS, end=EOS, limit=length
-            )
+            said = model.greedy(tokens, torch.full((self.tested,), length), limit=length)
             found[measure.name] = [
-                _share(target.decode(numbers), x[::-1] if self.reverse else x)
-                for numbers, x in zip(said, told, strict=True)
+                _share(target.decode(one.numbers), x[::-1] if self.reverse else x)
+                for one, x in zip(said, told, strict=True)
             ]
         return Outcome(found, epochs=epochs)
 
