@@ -1,14 +1,16 @@
-"""The proofs by name. Their modules import PyTorch, so they are imported when asked for."""
+"""The proofs by name. Their modules import SciPy and PyTorch: they wait until asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.prove.proof import Proof
+
+if TYPE_CHECKING:
+    from anyscore.lab.prove.proof import Proof
 
 NAMES = ("lookup", "middle", "neighbours", "longer")
 
@@ -21,7 +23,7 @@ def find(names: Sequence[str]) -> list[Proof]:
     """
     check(names)
     modules = (import_module(f"anyscore.lab.prove.{name}") for name in names or NAMES)
-    return [cast(Proof, module.PROOF) for module in modules]
+    return [cast("Proof", module.PROOF) for module in modules]
 
 
 def check(names: Sequence[str]) -> None:
