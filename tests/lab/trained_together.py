@@ -27,7 +27,8 @@ def task(model: str) -> Encoded:
     """Words to their reverse, their capitals or their lengths."""
     says = {"tagger": str.upper, "classifier": lambda word: str(len(word) % 3)}
     examples = [Example(x, (says.get(model, lambda word: word[::-1])(x),)) for x in WORDS]
-    return encode(Task("words", "Words", "character", examples, examples[:3], examples[3:6]))
+    made = Task("words", "Words", "character", examples, examples[:3], examples[3:6])
+    return encode(made, places=model == "pointer")
 
 
 def trials() -> list[tuple[str, str]]:

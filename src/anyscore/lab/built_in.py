@@ -132,7 +132,8 @@ def compare_pairs(
 
 def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
     """In the other processes of a group, what `compare_pairs` is in the first."""
-    follow(translation_train(encode(task), settings, threads=threads, group=group), group)
+    data = encode(task, places=settings.model == "pointer")
+    follow(translation_train(data, settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:
