@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check
-PYTEST := pytest -n auto --maxprocesses 8 --dist loadgroup
+# The examples of a file build on each other, so that a file stays on one worker.
+PYTEST := pytest -n auto --maxprocesses 8 --dist loadfile
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
@@ -42,10 +43,10 @@ tensorflow: .venv/dev
 	$(BIN)/$(PYTEST) tests/frameworks/tensorflow
 
 $(KERAS): keras-%: .venv/dev
-	KERAS_BACKEND=$* $(BIN)/$(PYTEST) --dist loadfile tests/frameworks/keras src/anyscore/keras
+	KERAS_BACKEND=$* $(BIN)/$(PYTEST) tests/frameworks/keras src/anyscore/keras
 
 mxnet: .venv/mxnet/dev
-	$(MXNET)/$(PYTEST) --dist loadfile tests/frameworks/mxnet src/anyscore/mxnet
+	$(MXNET)/$(PYTEST) tests/frameworks/mxnet src/anyscore/mxnet
 
 # What the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton

@@ -2,10 +2,8 @@
 
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 
-import pytest
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
-from sybil.integration.pytest import SybilItem
 from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser
 
@@ -18,10 +16,3 @@ _docstrings = Sybil(
 )
 
 pytest_collect_file = (_pages + _docstrings).pytest()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the examples of a file on one of xdist's workers: each builds on those before it."""
-    for item in items:
-        if isinstance(item, SybilItem):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
