@@ -6,6 +6,7 @@ train along and keep nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -117,8 +118,19 @@ def joined(device: str) -> Iterator[Group]:
     )
     try:
         yield Group(torch.distributed.get_rank(), size)
-    finally:
+    except RunFailure:  # a process is lost: the group's destructors may wait for it, for days
+        atexit.register(_end_at_once)
+        raise
+    except BaseException:
         torch.distributed.destroy_process_group()
+        raise
+    torch.distributed.destroy_process_group()
+
+
+def _end_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @contextmanager
