@@ -97,6 +97,17 @@ def test_a_function_that_returns_something_else(tmp_path: Path, given: Any, said
     assert "\n" not in failed[0]["failure"]
 
 
+@pytest.mark.parametrize("form", [dict, Outcome])
+def test_the_measure_to_judge_by_must_be_among_the_results(tmp_path: Path, form: Any) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        return form({"f1" if score == "bad" else "accuracy": results(score, seed).tolist()})
+
+    with pytest.warns(UserWarning, match="expected results named 'accuracy', got f1; let the"):
+        compare(train, ["good", "bad"], seeds=2, out=tmp_path / "named", measure="accuracy")
+    found = compare(train, ["good"], seeds=2, out=tmp_path / "first")  # the first, if none is named
+    assert found["verdict"]["standings"][0]["mean"] > 50
+
+
 def test_nothing_but_failures_raises_with_the_first_of_them(tmp_path: Path) -> None:
     def fails(score: str, seed: int, report: Any) -> Any:
         raise ValueError(f"no {score}")

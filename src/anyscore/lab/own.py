@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,17 +40,24 @@ class _Wrapped:
     measure: str
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        found = self.function(trial.score, trial.seed, report)
-        if isinstance(found, Outcome):
-            return found
-        if isinstance(found, Mapping):
-            named: dict[str, Sequence[float]] = {
-                str(name): _numbers(x) for name, x in found.items()
-            }
-            if named and self.measure not in named and self.measure == _RESULT:
-                named[_RESULT] = next(iter(named.values()))
-            return Outcome(named)
-        return Outcome({self.measure: _numbers(found)})
+        found = self._outcome(self.function(trial.score, trial.seed, report))
+        if self.measure == _RESULT and found.measures and _RESULT not in found.measures:
+            first = next(iter(found.measures.values()))
+            found = replace(found, measures={**found.measures, _RESULT: first})
+        names = [*found.measures, *found.statistics]
+        if self.measure not in names:
+            raise TypeError(
+                f"expected results named {self.measure!r}, got {', '.join(names) or 'none'}; let "
+                "the function return them, or give another measure"
+            )
+        return found
+
+    def _outcome(self, given: Given) -> Outcome:
+        if isinstance(given, Outcome):
+            return given
+        if isinstance(given, Mapping):
+            return Outcome({str(name): _numbers(x) for name, x in given.items()})
+        return Outcome({self.measure: _numbers(given)})
 
 
 def _numbers(x: Any) -> list[float]:
