@@ -1,11 +1,11 @@
 """Is a verdict to be trusted? Trains scores that are the same, and counts how often they "differ".
 
-python benchmarks/verdict_study.py train FOLDER --jobs 2     (half an hour on two cores)
+python benchmarks/verdict_study.py train FOLDER --jobs 2     (a quarter of an hour on two cores)
 python benchmarks/verdict_study.py page FOLDER > docs/verdict_study.md
 
 A/A: additive against concat, one function class with other first parameters; and additive against
-additive with other seeds, under another name. A/B: the same trials with a known share of the
-answers of one side spoilt.
+additive with other seeds, under another name. A/B: additive against scaled_dot; and additive
+against additive with other seeds, so many points of whose right answers are made wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from anyscore.lab.comparison import Comparison, Finished
@@ -36,29 +37,12 @@ EXACT = Measure("exact_match", "exact match", bounded=True)
 SEEDS = 12
 SIZES = (2, 3, 4)
 RESAMPLED = 40
-SPOILT = (0.01, 0.02, 0.05, 0.1)
+POWER_SIZES = (*SIZES, 8)
+POINTS = (1, 2, 5, 10, 20)
 ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
@@ -87,19 +71,21 @@ def made(name: str, pairs: list[tuple[str, str]]) -> Task:
     return Task(name, name, "word", *parts)
 
 
+# By name: the task, and how many epochs. Where training is short, seeds differ by much.
 TASKS = {
-    "reversed strings": reversed_strings,
-    "numbers in words": numbers,
-    "dates": lambda: load_task(DataOptions(limit=4000)),
+    "reversed strings": (reversed_strings, 8),
+    "numbers in words": (numbers, 8),
+    "dates": (lambda: load_task(DataOptions(limit=4000)), 8),
+    "numbers, trained longer": (numbers, 24),
 }
 
 
 def train(folder: Path, jobs: int) -> None:
     """Trials of each task: enough for comparisons that share none."""
     scores = {"additive": 2 * SEEDS, "concat": SEEDS, "scaled_dot": SEEDS}
-    for name, task in TASKS.items():
+    for name, (task, epochs) in TASKS.items():
         data = encode(task())
-        settings = Settings(epochs=8, hidden=32)
+        settings = Settings(epochs=epochs, hidden=32)
         run = Comparison(folder / name)
         with run.opened({"task": name, "settings": vars(settings)}):
             trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
@@ -141,9 +127,13 @@ def resampled(size: int) -> Iterator[tuple[int, ...]]:
     yield from islice(every, RESAMPLED)
 
 
-def differs(a: Any, b: Any, level: float = 0.95) -> bool:
+def verdict(a: Any, b: Any, level: float = 0.95) -> dict[str, Any]:
     (found,) = judge([*a, *b], EXACT, level=level)["differences"]
-    return bool(found["verdict"] == "differs")
+    return dict(found)
+
+
+def differs(a: Any, b: Any, level: float = 0.95) -> bool:
+    return bool(verdict(a, b, level)["verdict"] == "differs")
 
 
 def grown(a: Any, b: Any) -> bool:
@@ -154,14 +144,29 @@ def grown(a: Any, b: Any) -> bool:
     return False
 
 
-def spoil(trials: Any, share: float) -> Any:
-    """The same trials with that share of all answers wrong, of the same items in each."""
+def spoil(trials: Any, points: float) -> Any:
+    """The same trials, with so many points of right answers made wrong, drawn for each anew."""
     found = []
     for one in trials:
         right = one.measures["exact_match"].copy()
-        right[np.random.default_rng(0).random(len(right)) < share] = 0.0
+        random = np.random.default_rng(one.trial.seed)
+        rows = np.flatnonzero(right)
+        right[random.choice(rows, round(points / 100 * len(right)), replace=False)] = 0.0
         found.append(replace(one, measures={"exact_match": right}))
     return found
+
+
+def at_best(points: float, spread: float, seeds: int) -> float:
+    """How often a t-test over seeds finds a difference whose seeds' standard deviation is known."""
+    bound = stats.t.ppf(0.975, seeds - 1)
+    shift = points / spread * np.sqrt(seeds)
+    return float(stats.nct.sf(bound, seeds - 1, shift) + stats.nct.cdf(-bound, seeds - 1, shift))
+
+
+def reached(trials: Sequence[Finished], score: str) -> npt.NDArray[np.float64]:
+    """Points of each trial of a score, by seed."""
+    found = sorted((x for x in trials if x.trial.score == score), key=lambda x: x.trial.seed)
+    return 100 * np.array([x.measures["exact_match"].mean() for x in found])
 
 
 def page(folder: Path) -> str:
@@ -171,7 +176,7 @@ def page(folder: Path) -> str:
         "A generated page: `python benchmarks/verdict_study.py`. The verdict is that of "
         "[docs/verdict.md](verdict.md); each trial trains the model of `anyscore compare` anew.",
         "",
-        f"Trials: {sum(map(len, found.values()))}, of three tasks. "
+        f"Trials: {sum(map(len, found.values()))}, of {len(TASKS)} tasks. "
         + "; ".join(f"{name}: {_reached(trials)}" for name, trials in found.items())
         + ".",
         "",
@@ -207,34 +212,73 @@ def page(folder: Path) -> str:
         lines += ["", f"**{how.capitalize()}: {wrong} of {count}** ({wrong / count:.1%}; 95 %: "
                   f"{low:.1%} to {high:.1%}, were they independent)."]  # fmt: skip
     lines += ["", f"**Growing: {sum(growing)} of {len(growing)}.**", ""]
-    lines += ["## Known differences (A/B)", ""]
-    lines += [
-        "How often a difference is found: additive against itself with other seeds, and a share "
-        "of the other's answers spoilt (so many points, where all are right).",
-        "",
-        "|points|" + "|".join(f"{size} seeds" for size in (*SIZES, 8)) + "|",
-        "|---|" + "---|" * (len(SIZES) + 1),
-    ]
-    for share in SPOILT:
-        cells = []
-        for size in (*SIZES, 8):
-            said = []
-            for trials in found.values():
-                for seeds in islice(resampled(size), 20):
-                    a, b = KINDS["additive twice"](trials, seeds)
-                    said.append(differs(a, spoil(b, share)))
-            cells.append(f"{np.mean(said):.0%}")
-        lines.append(f"|{100 * share:g}|{'|'.join(cells)}|")
+    lines += _real(found) + _known(found)
     return "\n".join(lines) + "\n"
 
 
+def _real(found: dict[str, list[Finished]]) -> list[str]:
+    """The part on two scores that differ."""
+    lines = [
+        "## Two scores that differ (A/B)",
+        "",
+        "How often additive is found to differ from scaled_dot. *Truth* is the mean of all "
+        f"{SEEDS} seeds, and the standard deviation of a seed's difference. None of the verdicts "
+        "may name the wrong one of the two.",
+        "",
+        "|task|truth (points)|" + "|".join(f"{n} seeds" for n in POWER_SIZES) + "|wrong way|",
+        "|---|---|" + "---|" * (len(POWER_SIZES) + 1),
+    ]
+    for name, trials in found.items():
+        apart = reached(trials, "additive")[:SEEDS] - reached(trials, "scaled_dot")
+        cells, wrong, count = [], 0, 0
+        for size in POWER_SIZES:
+            said = [
+                verdict(named(trials, "additive", seeds), named(trials, "scaled_dot", seeds))
+                for seeds in resampled(size)
+            ]
+            told = [x for x in said if x["verdict"] == "differs"]
+            wrong += sum((x["better"] == "additive") != (apart.mean() > 0) for x in told)
+            count += len(said)
+            cells.append(f"{len(told) / len(said):.0%}")
+        truth = f"{apart.mean():+.1f} ± {apart.std(ddof=1):.1f}".replace("-", "−")
+        lines.append(f"|{name}|{truth}|{'|'.join(cells)}|{wrong} of {count}|")
+    return [*lines, ""]
+
+
+def _known(found: dict[str, list[Finished]]) -> list[str]:
+    """The part on differences that were made."""
+    lines = [
+        "## Known differences (A/B)",
+        "",
+        "How often a difference is found: additive against itself with other seeds, so many points "
+        "of whose right answers are made wrong. In brackets what a t-test over seeds alone would "
+        "find, were differences of seeds normal with the standard deviation that is given: the "
+        "luck of training is the limit, and more seeds, or longer training, are the way out.",
+        "",
+        "|task (a seed's deviation)|points|" + "|".join(f"{n} seeds" for n in POWER_SIZES) + "|",
+        "|---|---|" + "---|" * len(POWER_SIZES),
+    ]
+    for name, trials in found.items():
+        every = reached(trials, "additive")
+        spread = float(np.sqrt(2) * every.std(ddof=1))
+        for points in POINTS:
+            cells = []
+            for size in POWER_SIZES:
+                said = []
+                for seeds in resampled(size):
+                    a, b = KINDS["additive twice"](trials, seeds)
+                    said.append(differs(a, spoil(b, points)))
+                cells.append(f"{np.mean(said):.0%} ({at_best(points, spread, size):.0%})")
+            lines.append(f"|{name} ({spread:.1f})|{points}|{'|'.join(cells)}|")
+    return lines
+
+
 def _reached(trials: Sequence[Finished]) -> str:
-    by_score: dict[str, list[float]] = {}
-    for one in trials:
-        by_score.setdefault(one.trial.score, []).append(100 * one.measures["exact_match"].mean())
+    scores = dict.fromkeys(one.trial.score for one in trials)
     return ", ".join(
-        f"{score} {np.mean(x):.0f} % (from {min(x):.0f} to {max(x):.0f})"
-        for score, x in by_score.items()
+        f"{score} {x.mean():.0f} % (from {x.min():.0f} to {x.max():.0f})"
+        for score in scores
+        for x in [reached(trials, score)]
     )
 
 
