@@ -103,7 +103,7 @@ class TerminalWatcher(Watcher):
         self._advance(event, _named(event.trial), self.steps)
 
     def _advance(self, event: Event, name: str, steps: int) -> None:
-        """What has become of a trial or search of so many steps."""
+        """Show what happened to a trial or search of so many steps."""
         if event.kind == "progress":
             if "steps" in event.told and "step" in event.told:
                 self.done[event.trial] = steps * event.told["step"] / event.told["steps"]

@@ -29,7 +29,7 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class Event:
-    """What has become of a trial. told: progress, an epoch's record, or {"failure": a line}."""
+    """Something that happened to a trial. told: progress, an epoch's record, or {"failure": a line}."""
 
     kind: Literal["began", "progress", "finished", "failed"]
     trial: Trial

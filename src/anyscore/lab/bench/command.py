@@ -148,5 +148,5 @@ def _several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _ours_failed(result: dict[str, Any]) -> bool:
-    """Whether anyscore itself was wrong, or failed."""
+    """Tell whether anyscore itself was wrong, or failed."""
     return bool(result["entrants"]) and result["entrants"][0]["problem"] is not None

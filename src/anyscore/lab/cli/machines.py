@@ -55,7 +55,7 @@ def check_machines(
 
 
 def under_torchrun() -> bool:
-    """Whether this is one of several processes that torchrun has started."""
+    """Tell whether torchrun has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 

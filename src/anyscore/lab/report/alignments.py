@@ -150,7 +150,7 @@ def text(tokens: Sequence[str], unit: str) -> str:
 
 
 def label(token: str, unit: str) -> Label:
-    """What stands for a token beside a heatmap."""
+    """Label a token beside a heatmap."""
     if token == _END:
         return Label("⏎", "end of output")
     shown = text([token], unit)

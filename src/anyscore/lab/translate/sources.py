@@ -13,7 +13,7 @@ from anyscore.lab.errors import InputError
 
 
 def is_text(given: str | None) -> bool:
-    """Whether what is given is a source itself; else there is a file of that name, or none is."""
+    """Tell whether what is given is a source itself; else there is a file of that name, or none is."""
     if given is None or given == STDIN:
         return False
     try:

@@ -22,7 +22,7 @@ def doubts(trials: Sequence[Finished]) -> list[str]:
 
 
 def _nothing_learnt(trials: Sequence[Finished]) -> str | None:
-    """Whether outputs fit the sources of other items as well as their own.
+    """Tell whether outputs fit the sources of other items as well as their own.
 
     "unrelated" among the facts of a trial: by measure, its outputs against the references of other
     items.
