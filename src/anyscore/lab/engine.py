@@ -29,7 +29,11 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a trial. told: progress, an epoch's record, or {"failure": a line}."""
+    """Something that happened to a trial.
+
+    Attributes:
+        told: progress, an epoch's record, or {"failure": a line}.
+    """
 
     kind: Literal["began", "progress", "finished", "failed"]
     trial: Trial

@@ -13,7 +13,7 @@ from anyscore.lab.errors import InputError
 
 
 def is_text(given: str | None) -> bool:
-    """Tell whether what is given is a source itself; else there is a file of that name, or none is."""
+    """Tell whether a source itself is given, rather than the name of a file, or nothing."""
     if given is None or given == STDIN:
         return False
     try:

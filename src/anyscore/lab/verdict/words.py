@@ -141,7 +141,7 @@ def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
     order = sorted(costs, key=lambda name: costs[name]["median"])
     least, most = costs[order[0]], costs[order[-1]]
     if most["low"] <= least["high"]:
-        return [f"A training step takes about as long with each of them ({least['median']:.3g} ms)."]
+        return [f"A training step takes about as long with each ({least['median']:.3g} ms)."]
     level = [name for name in order if costs[name]["low"] <= least["high"]]
     ratio = most["median"] / least["median"]
     return [
