@@ -123,7 +123,7 @@ def _render(comparison: dict[str, Any]) -> str:
         measures=scores.measures(lines, verdict.get("measure", "")),
         best=scores.bests(lines),
         rates=rates.rates(comparison),
-        rate_figure=rates.rate_figure(comparison, order),
+        rate_figure=rates.rate_figure(comparison, order, scores.judged(verdict)[0]),
         searched=rates.searched(comparison),
         search_figure=rates.search_figure(comparison, order),
         learning_rate=rates.learning_rate,

@@ -50,16 +50,15 @@ def learning_rate(trial: dict[str, Any], comparison: dict[str, Any]) -> float | 
     return None if found is None else float(found)
 
 
-def rate_figure(comparison: dict[str, Any], order: list[str]) -> Figure | None:
-    """Test results against the learning rate; a dot at the one that scores are judged by."""
+def rate_figure(comparison: dict[str, Any], order: list[str], title: str) -> Figure | None:
+    """The measure `title` against the learning rate; a dot at the one scores are judged by."""
     usual = comparison["settings"].get("learning_rate")
     points = [
         (r["score"], r["learning_rate"], r["mean"], r["learning_rate"] == usual)
         for r in rates(comparison)
     ]
-    title = str(comparison["verdict"].get("title", "mean"))
     note = "against the learning rate; a dot at the one that the verdict is about"
-    return _figure("rates", title[:1].upper() + title[1:] + " of the test set", note, points, order)
+    return _figure("rates", f"{title} of the test set", note, points, order)
 
 
 def search_figure(comparison: dict[str, Any], order: list[str]) -> Figure | None:
