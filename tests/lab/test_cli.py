@@ -96,6 +96,7 @@ def test_json_quiet_and_report(pairs: Path, tmp_path: Path) -> None:
     (out / "report.html").unlink()
     rebuilt = call("report", out, "--export", tmp_path / "tables")
     assert rebuilt.exit_code == 0, rebuilt.output
+    assert rebuilt.stdout.endswith(f"\nTables and pictures: {tmp_path / 'tables'}\n")
     assert (out / "report.html").exists()
     assert {x.suffix for x in (tmp_path / "tables").iterdir()} >= {".csv", ".tex", ".json"}
     quiet = call("report", out, "--quiet")

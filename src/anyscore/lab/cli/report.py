@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.wording import counted
+from anyscore.lab.wording import counted, visible
 
 JSON_HELP = "Print the comparison as JSON, and nothing else."
 QUIET_HELP = "Print the verdict alone, without progress."
@@ -60,3 +60,6 @@ def report(
         print(json.dumps(record, ensure_ascii=False, indent=1))
     else:
         show_outcome(console, record, folder, quiet=quiet)
+        if export is not None:
+            told = f"Tables and pictures: {visible(str(export))}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
