@@ -12,7 +12,7 @@ from anyscore.lab.errors import InputError
 if TYPE_CHECKING:
     from anyscore.lab.prove.proof import Proof
 
-NAMES = ("lookup", "middle", "neighbours", "longer")
+NAMES = ("lookup", "middle", "neighbours", "longer", "width")
 
 
 def find(names: Sequence[str]) -> list[Proof]:
