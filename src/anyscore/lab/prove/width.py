@@ -37,7 +37,7 @@ LOOKED = Measure("looked", "looks at the right character", bounded=True)
 
 @dataclass(frozen=True, eq=False)
 class Multiplicative(Score):
-    """s = scale · ⟨W_q q, W_k k⟩, scale = 1 unless given; W_q (h, d_q), W_k (h, d_k).
+    """s = scale · ⟨W_q q, W_k k⟩, W_q (h, d_q), W_k (h, d_k), scale = 1 unless given.
 
     Initialisation: a projected entry has the variance of an entry that is projected, so that the
     variance of the score is scale² · h. Source: Britz et al. 2017, eq. 7.
@@ -45,7 +45,7 @@ class Multiplicative(Score):
 
     W_q: Array
     W_k: Array
-    scale: Any = None
+    scale: Any = 1.0
 
     formula: ClassVar[str] = "⟨W_q q, W_k k⟩"
     shapes: ClassVar[Shapes] = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "scale": ()}
@@ -59,21 +59,19 @@ class Multiplicative(Score):
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         a, b = xp.matmul(query, xp.transpose(self.W_q)), xp.matmul(key, xp.transpose(self.W_k))
-        product = Factors(a, b, factors.PRODUCT)
-        return product if self.scale is None else scaled(xp, product, number(xp, self.scale, query))
+        return scaled(xp, Factors(a, b, factors.PRODUCT), number(xp, self.scale, query))
 
 
 def attention(name: str, hidden: int) -> Attention:
     """The layer of a trial's name over queries and keys of the width `hidden`."""
-    sizes = {"d_q": hidden, "d_k": hidden}
     if name == NONE:
-        return Attention("scaled_dot", scale=0.0, **sizes)
+        return Attention("scaled_dot", d_q=hidden, d_k=hidden, scale=0.0)
     kind, _, told = name.partition(", ")
     width = int(told)
     if kind == "additive":
-        return Attention("additive", hidden=width, **sizes)
-    scale = {"scale": 1 / math.sqrt(width)} if kind == "scaled" else {}
-    return Attention(Multiplicative, hidden=width, **sizes, **scale)
+        return Attention("additive", hidden=width, d_q=hidden, d_k=hidden)
+    scale = 1 / math.sqrt(width) if kind == "scaled" else 1.0
+    return Attention(Multiplicative, hidden=width, d_q=hidden, d_k=hidden, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,9 @@ class WidthTrain:
     """Trains and tests the laboratory's recurrent model with an attention of the trial's width."""
 
     hidden: int = 64
-    epochs: int = 6
-    batch: int = 64
-    rate: float = 4e-3
+    epochs: int = 4
+    batch: int = 16
+    rate: float = 2e-3
     characters: int = 500
     tested: int = 2000
 
@@ -139,8 +137,12 @@ _TRAIN = WidthTrain()
 _PUBLISHED = {
     "additive": ("22.23 ± 0.11", "22.33 ± 0.04", "22.47 ± 0.27", "22.10 ± 0.18"),
     "multiplicative": ("22.03 ± 0.08", "22.33 ± 0.28", "21.78 ± 0.05", "18.22 ± 0.03"),
-    "scaled": (),
 }
+_SCORES = (
+    *(f"{kind}, {width}" for kind in _PUBLISHED for width in WIDTHS),
+    *(f"scaled, {width}" for width in (WIDTHS[0], WIDTHS[-1])),
+    NONE,
+)
 _BEST = "additive, 512"
 
 
@@ -156,13 +158,13 @@ PROOF = Proof(
     "architectures, section 4.5 and table 6",
     words="We found that the parameterized additive attention mechanism slightly but consistently "
     "outperformed the multiplicative one, with the attention dimensionality having little effect.",
-    task="A Chinese phrase is to be read, a syllable for each character: 11,198 phrases made of the "
-    "500 commonest characters of the dictionary in pypinyin, 8,698 to train on, 2,000 to test. The "
-    "laboratory's recurrent model, 64 wide, whose decoder learns of the phrase through attention "
-    "alone; 6 epochs. Queries and keys are projected to the paper's four widths, and their product "
-    "⟨W_q q, W_k k⟩ taken as it is (multiplicative), or w·tanh(W_q q + W_k k) (additive). The "
-    "share of syllables that are right at their place is measured, and how often the character "
-    "whose syllable is due is the one looked at most.",
+    task="A Chinese phrase is to be read, a syllable for each character: 11,198 phrases made of "
+    "the 500 commonest characters of the dictionary in pypinyin, 8,698 to train on, 2,000 to test. "
+    "The laboratory's recurrent model, 64 wide, whose decoder learns of the phrase through "
+    "attention alone, is trained on them 4 times over. Queries and keys are projected to the "
+    "paper's four widths, and their product ⟨W_q q, W_k k⟩ taken as it is (multiplicative), or "
+    "w·tanh(W_q q + W_k k) (additive). The share of syllables that are right at their place is "
+    "measured, and the share of characters that are looked at most when their syllable is due.",
     ours="The paper translates English to German with a model 512 wide and measures BLEU, which "
     "says little of phrases of two to eight characters. Our bounds follow from its table by "
     "proportion, and were set before multiplicative attention was tried here. Additive changes by "
@@ -178,7 +180,7 @@ PROOF = Proof(
     parts=(
         Part(
             _PART,
-            (*(f"{kind}, {width}" for kind in _PUBLISHED for width in WIDTHS), NONE),
+            _SCORES,
             _TRAIN,
             (SYLLABLES, LOOKED),
             asdict(_TRAIN),
@@ -207,7 +209,7 @@ PROOF = Proof(
         **{
             (_PART, f"{kind}, {width}"): f"{said} BLEU"
             for kind, told in _PUBLISHED.items()
-            for width, said in zip(WIDTHS, told, strict=False)
+            for width, said in zip(WIDTHS, told, strict=True)
         },
         (_PART, NONE): "11.57 ± 0.30 BLEU",
     },
