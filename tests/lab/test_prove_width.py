@@ -89,8 +89,10 @@ def test_models_differ_in_the_score_alone() -> None:
         assert first.shared_parameters().keys() == other.shared_parameters().keys()
         for name, x in first.shared_parameters().items():
             assert torch.equal(x, other.shared_parameters()[name])
-    again = width.build(width._SCORES[0], data, Settings(hidden=16), 3)
+    torch.rand(1)  # what was drawn before is of no account
+    again, another = (width.build(width._SCORES[0], data, Settings(hidden=16), x) for x in (3, 4))
     assert all(map(torch.equal, first.parameters(), again.parameters()))
+    assert not any(map(torch.equal, first.parameters(), another.parameters()))
 
 
 def test_what_is_measured() -> None:
