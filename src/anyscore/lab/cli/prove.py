@@ -25,7 +25,8 @@ PROVE_HELP = (
     "[bold]One or some[/], a few minutes each:\n\n"
     "    anyscore prove lookup middle\n\n"
     "lookup: a dictionary new in every example, GAT against GATv2. middle: keys on a line. "
-    "neighbours: kernel regression. longer: sequences longer than those trained on.\n\n"
+    "neighbours: kernel regression. longer: sequences longer than those trained on. width: phrases "
+    "in Chinese, additive against multiplicative attention of four widths.\n\n"
     "The folder gets report.html, proofs.json and every trial. The same command again goes on "
     "where it stopped; more --seeds add to it."
 )

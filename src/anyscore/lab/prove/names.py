@@ -8,18 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_installed
 
 if TYPE_CHECKING:
     from anyscore.lab.prove.proof import Proof
 
-NAMES = ("lookup", "middle", "neighbours", "longer")
+NAMES = ("lookup", "middle", "neighbours", "longer", "width")
+PACKAGES = {"width": "pypinyin"}
+"""What some need for their data alone, and meet only when they train."""
 
 
 def find(names: Sequence[str]) -> list[Proof]:
     """The proofs of these names, all of them if there is none.
 
     Raises:
-        InputError: there is no such proof, or it is named twice.
+        InputError: there is no such proof, it is named twice, or its package is missing.
     """
     check(names)
     modules = (import_module(f"anyscore.lab.prove.{name}") for name in names or NAMES)
@@ -27,7 +30,11 @@ def find(names: Sequence[str]) -> list[Proof]:
 
 
 def check(names: Sequence[str]) -> None:
-    """Raises InputError if one of the names is not that of a proof, or given twice."""
+    """Check the names of proofs, all of them if there is none, and the packages that they need.
+
+    Raises:
+        InputError: there is no such proof, it is named twice, or its package is missing.
+    """
     for name in names:
         if name not in NAMES:
             near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
@@ -37,3 +44,6 @@ def check(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise InputError(f"{', '.join(twice)}: given twice; give each proof once")
+    for name in names or NAMES:
+        if name in PACKAGES:
+            check_installed(PACKAGES[name], f"the proof {name}", extra="lab")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from anyscore.lab.files import write_whole
 from anyscore.lab.prove import words
 from anyscore.lab.report.axis import Axis, linear
+from anyscore.lab.report.rendering import templates
 
 
 def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
@@ -27,16 +24,7 @@ def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
 
 def render(record: Mapping[str, Any], out: Path) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=PackageLoader("anyscore.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    assert environment.loader is not None
-    style = environment.loader.get_source(environment, "report.css")[0]
-    digest = base64.b64encode(hashlib.sha256(f"\n{style}".encode()).digest()).decode()
+    environment, own = templates()
     return environment.get_template("proofs.html.j2").render(
         record=record,
         words=words,
@@ -46,9 +34,7 @@ def render(record: Mapping[str, Any], out: Path) -> str:
             for result in record["proofs"]
             if result["picture"]
         },
-        style=Markup(style),
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
+        **own,
     )
 
 

@@ -6,14 +6,12 @@ content security policy forbids any request, and any script or style but the pag
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from anyscore import __version__
@@ -23,6 +21,7 @@ from anyscore.lab.report.alignments import examples
 from anyscore.lab.report.axis import linear, minus, numbers
 from anyscore.lab.report.curves import figures
 from anyscore.lab.report.forest import WORDS, forest
+from anyscore.lab.report.rendering import templates
 from anyscore.lab.wording import counted, visible
 
 
@@ -70,20 +69,8 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment() -> tuple[Environment, dict[str, Any]]:
-    """What renders pages, and what each of them holds: style sheet, script and policy."""
-    environment = Environment(
-        loader=PackageLoader("anyscore.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_seen,
-    )
-    loader = environment.loader
-    assert loader is not None
-    style, script = (
-        loader.get_source(environment, name)[0] for name in ("report.css", "report.js")
-    )
+    """What renders pages with a script, and what each of them is given."""
+    environment, own = templates(script="report.js")
     environment.filters |= {
         "number": number,
         "p": _p,
@@ -91,13 +78,7 @@ def _environment() -> tuple[Environment, dict[str, Any]]:
         "counted": counted,
         "plain": _plain,
     }
-    return environment, {
-        # The page's own style sheet and script stand in it as they are, and nothing else may.
-        "style": Markup(style),
-        "script": Markup(script),
-        "policy": f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
-    }
+    return environment, own
 
 
 def _render(comparison: dict[str, Any]) -> str:
@@ -207,16 +188,3 @@ def _formula(text: str) -> Markup:
     return Markup("").join(
         Markup("<sub>{}</sub>" if i % 2 else "{}").format(part) for i, part in enumerate(parts)
     )
-
-
-def _seen(value: Any) -> Any:
-    """What the page says: text without the characters that no page may hold."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "\t".join(map(visible, value.split("\t")))
-
-
-def _hash(text: str) -> str:
-    """What a content security policy knows a script or style sheet by."""
-    digest = hashlib.sha256(f"\n{text}".encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"

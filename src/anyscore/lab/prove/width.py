@@ -1,0 +1,221 @@
+"""Wider attention: an unscaled product of projections gets worse, an additive score does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from anyscore import Score, factors
+from anyscore.factors import Factors
+from anyscore.lab.data.encoding import Encoded, Item, encode
+from anyscore.lab.prove import phrases
+from anyscore.lab.prove.proof import Check, Part, Proof
+from anyscore.lab.train.answering import Answer, answers
+from anyscore.lab.train.recurrent import Recurrent
+from anyscore.lab.train.settings import Settings
+from anyscore.lab.train.training import train
+from anyscore.lab.trials import Outcome, Report, Trial
+from anyscore.lab.verdict.judge import Measure
+from anyscore.ops import Array, Ops
+from anyscore.score import Init, Shapes, uniform
+from anyscore.scores.scale import number, scaled
+from anyscore.torch import Attention
+
+WIDTHS = (128, 256, 512, 1024)
+"""Of what queries and keys are projected to, those of the paper."""
+
+NONE = "no attention"
+"""Every character is looked at alike."""
+
+SYLLABLES = Measure("syllables", "syllables right", bounded=True)
+LOOKED = Measure("looked", "looks at the right character", bounded=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Multiplicative(Score):
+    """s = scale · ⟨W_q q, W_k k⟩, W_q (h, d_q), W_k (h, d_k), scale = 1 unless given.
+
+    Initialisation: a projected entry has the variance of an entry that is projected, so that the
+    variance of the score is scale² · h. Source: Britz et al. 2017, eq. 7.
+    """
+
+    W_q: Array
+    W_k: Array
+    scale: Any = 1.0
+
+    formula: ClassVar[str] = "⟨W_q q, W_k k⟩"
+    shapes: ClassVar[Shapes] = {"W_q": ("h", "d_q"), "W_k": ("h", "d_k"), "scale": ()}
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        return {
+            "W_q": uniform(hidden, d_q, variance=1 / d_q),
+            "W_k": uniform(hidden, d_k, variance=1 / d_k),
+        }
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        a, b = xp.matmul(query, xp.transpose(self.W_q)), xp.matmul(key, xp.transpose(self.W_k))
+        return scaled(xp, Factors(a, b, factors.PRODUCT), number(xp, self.scale, query))
+
+
+def attention(name: str, hidden: int) -> Attention:
+    """The layer of a trial's name over queries and keys of the width `hidden`."""
+    if name == NONE:
+        return Attention("scaled_dot", d_q=hidden, d_k=hidden, scale=0.0)
+    kind, _, told = name.partition(", ")
+    width = int(told)
+    if kind == "additive":
+        return Attention("additive", hidden=width, d_q=hidden, d_k=hidden)
+    scale = 1 / math.sqrt(width) if kind == "scaled" else 1.0
+    return Attention(Multiplicative, hidden=width, d_q=hidden, d_k=hidden, scale=scale)
+
+
+@dataclass(frozen=True)
+class WidthTrain:
+    """Trains and tests the laboratory's recurrent model with an attention of the trial's width."""
+
+    hidden: int = 64
+    epochs: int = 4
+    batch: int = 16
+    rate: float = 2e-3
+    characters: int = 500
+    tested: int = 2000
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        torch.set_num_threads(1)
+        data = encode(phrases.task(self.characters, self.tested))
+        settings = Settings(
+            epochs=self.epochs, batch_size=self.batch, hidden=self.hidden, learning_rate=self.rate
+        )
+        model = build(trial.score, data, settings, trial.seed)
+        epochs = train(model, data, settings, seed=trial.seed, report=report)
+        given = answers(model, data, data.test, return_weights=True)
+        pairs = list(zip(given, data.test, strict=True))
+        return Outcome(
+            {
+                SYLLABLES.name: [said_right(*pair) for pair in pairs],
+                LOOKED.name: [looked_right(*pair) for pair in pairs],
+            },
+            epochs=epochs,
+        )
+
+
+def build(name: str, data: Encoded, settings: Settings, seed: int) -> Recurrent:
+    """The model in its initial state; what does not belong to the score is the same for all."""
+    with torch.random.fork_rng(devices=[]):
+        model = Recurrent(
+            "dot",
+            settings,
+            source_size=len(data.source_vocabulary),
+            target_size=len(data.target_vocabulary),
+        )
+        model.attention = attention(name, settings.hidden)
+        torch.manual_seed(seed)
+        model.draw()
+    return model
+
+
+def said_right(given: Answer, item: Item) -> float:
+    """Of the syllables of a phrase, the share that was said at its place."""
+    (right,) = item.answers
+    return sum(a == b for a, b in zip(given.tokens, right, strict=False)) / len(right)
+
+
+def looked_right(given: Answer, item: Item) -> float:
+    """Of the characters of a phrase, the share looked at most when its syllable was due."""
+    assert given.weights is not None
+    places: Sequence[int] = given.weights.argmax(-1).tolist()
+    return sum(a == b for a, b in enumerate(places[: len(item.source)])) / len(item.source)
+
+
+_PART = "phrases"
+_TRAIN = WidthTrain()
+_PUBLISHED = {
+    "additive": ("22.23 ± 0.11", "22.33 ± 0.04", "22.47 ± 0.27", "22.10 ± 0.18"),
+    "multiplicative": ("22.03 ± 0.08", "22.33 ± 0.28", "21.78 ± 0.05", "18.22 ± 0.03"),
+}
+_SCORES = (
+    *(f"{kind}, {width}" for kind in _PUBLISHED for width in WIDTHS),
+    *(f"scaled, {width}" for width in (WIDTHS[0], WIDTHS[-1])),
+    NONE,
+)
+_BEST = "additive, 512"
+
+
+def _beside(says: str, score: str, other: str, low: float | None, high: float | None) -> Check:
+    return Check(says, _PART, score, SYLLABLES.name, low, high, other)
+
+
+PROOF = Proof(
+    name="width",
+    title="Wider attention",
+    paper="Britz et al. 2017",
+    source="Britz, Goldie, Luong and Le 2017, Massive exploration of neural machine translation "
+    "architectures, section 4.5 and table 6",
+    words="We found that the parameterized additive attention mechanism slightly but consistently "
+    "outperformed the multiplicative one, with the attention dimensionality having little effect.",
+    task="A Chinese phrase is to be read, a syllable for each character: 11,198 phrases made of "
+    "the 500 commonest characters of the dictionary in pypinyin, 8,698 to train on, 2,000 to test. "
+    "The laboratory's recurrent model, 64 wide, whose decoder learns of the phrase through "
+    "attention alone, is trained on them 4 times over. Queries and keys are projected to the "
+    "paper's four widths, and their product ⟨W_q q, W_k k⟩ taken as it is (multiplicative), or "
+    "w·tanh(W_q q + W_k k) (additive). The share of syllables that are right at their place is "
+    "measured, and the share of characters that are looked at most when their syllable is due.",
+    ours="The paper translates English to German with a model 512 wide and measures BLEU, which "
+    "says little of phrases of two to eight characters. Our bounds follow from its table by "
+    "proportion, and were set before multiplicative attention was tried here. Additive changes by "
+    "at most 1.6 % of its best from width to width: 2 points here. Multiplicative is 0.9, 0.0 and "
+    "3.1 % behind additive up to 512: from 1 point ahead to 4 behind. At 1024 it is 17.6 % behind, "
+    "which the paper's words pass over: half of that, 9 points. Its better one of two models "
+    "without attention, which are given the encoder's last state, is 48.5 % behind: half of that, "
+    "24 points, for ours, which is given the mean of the keys. “Scaled” is multiplicative divided "
+    "by √width, which the paper leaves out (Vaswani et al. 2017 cite it as a reason for dividing). "
+    "Projections keep the variance of what they project; those of the paper, by Glorot's rule, "
+    "nearly do. Training is short: after a first look at all scores it was made 2.7 times as long, "
+    "until “scaled” came as far as additive with other seeds than the reported ones; of those, not "
+    "all do. Products stick where additive does not, so multiplicative is far behind at every "
+    "width, and that it is so at 1024 says little of width alone. With training three times as "
+    "long, one seed has 77.2 % at 128 and 76.3 % at 1024. Whoever reads each character as it is "
+    "mostly read has 92.9 % right: attention has to find the character, and what stands around it "
+    "tells little more.",
+    parts=(
+        Part(
+            _PART,
+            _SCORES,
+            _TRAIN,
+            (SYLLABLES, LOOKED),
+            asdict(_TRAIN),
+        ),
+    ),
+    checks=(
+        *(
+            _beside(f"additive: {width} is as good as 512", f"additive, {width}", _BEST, -2, 2)
+            for width in WIDTHS
+            if width != 512
+        ),
+        *(
+            _beside(
+                f"multiplicative is slightly behind additive at {width}",
+                f"multiplicative, {width}", f"additive, {width}", -4, 1,
+            )
+            for width in WIDTHS[:-1]
+        ),
+        _beside(
+            "multiplicative falls behind additive at 1024",
+            "multiplicative, 1024", "additive, 1024", None, -9,
+        ),
+        _beside("without attention it is far worse", NONE, _BEST, None, -24),
+    ),
+    published={
+        **{
+            (_PART, f"{kind}, {width}"): f"{said} BLEU"
+            for kind, told in _PUBLISHED.items()
+            for width, said in zip(WIDTHS, told, strict=True)
+        },
+        (_PART, NONE): "11.57 ± 0.30 BLEU",
+    },
+)  # fmt: skip

@@ -1,0 +1,53 @@
+"""The templates of pages, and what a page holds: its own style sheet and script, and no others."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from anyscore.lab.wording import visible
+
+
+def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:
+    """What renders pages, and what each of them is given: style, script and policy.
+
+    script: the file of the page's script; without it the policy allows none.
+    """
+    environment = Environment(
+        loader=PackageLoader("anyscore.lab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_seen,
+    )
+    loader = environment.loader
+    assert loader is not None
+    # They stand in the page as they are.
+    style, own = (
+        loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
+    )
+    allowed = f"script-src '{_hash(own)}'; " if script else ""
+    return environment, {
+        "style": Markup(style),
+        "script": Markup(own),
+        "policy": f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+    }
+
+
+def _seen(value: Any) -> Any:
+    """What the page says: text without the characters that no page may hold."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\t".join(map(visible, value.split("\t")))
+
+
+def _hash(text: str) -> str:
+    """What a content security policy knows a script or style sheet by."""
+    digest = hashlib.sha256(f"\n{text}".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
