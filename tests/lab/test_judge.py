@@ -62,7 +62,10 @@ def test_one_seed_settles_nothing() -> None:
     (one,) = found["differences"]
     assert (one["difference"], one["p"], one["holm"]) == (None, None, None)
     assert found["recommendation"]["score"] is None
-    assert "One seed cannot tell luck from merit: give --seeds 3 or more." in found["sentences"]
+    assert (
+        "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
+        in found["sentences"]
+    )
 
 
 def test_nothing_and_one_score() -> None:

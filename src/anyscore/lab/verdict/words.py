@@ -8,6 +8,7 @@ from typing import Any
 from anyscore.lab.wording import counted, listed
 
 _MANY = 4  # differences told one by one
+_ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
 
 
 def said(
@@ -52,7 +53,7 @@ def difference(found: Mapping[str, Any], title: str, level: float) -> str:
     """What is known of two scores."""
     a, b = found["better"], found["worse"]
     if found["difference"] is None:
-        return f"{a} against {b}: one seed cannot tell luck from merit; give --seeds 3 or more."
+        return f"{a} against {b}: {_ONE_SEED}"
     points, trials = f"{found['difference']:.1f} points", _trials(found)
     span = interval(found, level)
     if found["verdict"] == "differs":
@@ -118,7 +119,7 @@ def _told(verdict: Mapping[str, Any]) -> list[str]:
         sentences.append(f"{len(settled) - _MANY} more differences are settled: see the report.")
     open_ones = [d for d in found if d["verdict"] == "undecided"]
     if open_ones and open_ones[0]["difference"] is None:
-        return [*sentences, "One seed cannot tell luck from merit: give --seeds 3 or more."]
+        return [*sentences, _ONE_SEED]
     if len(open_ones) <= 2:
         return [*sentences, *(d["sentence"] for d in open_ones)]
     few = sorted(
