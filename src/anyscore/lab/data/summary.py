@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
+from anyscore.lab.data.counts import Counts
+from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokenisers import Tokeniser
@@ -42,21 +45,20 @@ def summarise(
     - "max_tokens", "split_seed", "limit".
     """
     train, valid, test = parts
-    every = [*train, *valid, *test]
-    targets = Counter(reference for e in every for reference in e.references)
-    pairs = sum(targets.values())
+    pairs, targets, commonest = Counts(r for e in chain(*parts) for r in e.references).facts()
+    held_out = {e.source for e in (*valid, *test)}
+    known = {e.source for e in train if e.source in held_out}
     met: Counter[str] = sum((Counter(r.met) for r in readers.values()), Counter())
-    known = {e.source for e in train}
     own = {part: items for part, items in (("valid", valid), ("test", test)) if part in readers}
     rows = met["rows"] if readers else pairs
     return {
         "files": [{"part": part, **file} for part, r in readers.items() for file in r.files],
         "rows": rows,
         "pairs": pairs,
-        "sources": len({e.source for e in every}),
-        "targets": len(targets),
-        "commonest_target": max(targets.values()) / pairs,
-        "several_targets": sum(len(e.references) > 1 for e in every),
+        "sources": len(train) + len(held_out - known),
+        "targets": targets,
+        "commonest_target": commonest / pairs,
+        "several_targets": sum(len(e.references) > 1 for e in chain(*parts)),
         "parts": {"train": len(train), "valid": len(valid), "test": len(test)},
         "cut": [part for part in ("valid", "test") if part not in own],
         "repeated": met["repeated"],
@@ -81,10 +83,13 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
     return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, found), strict=True))
 
 
-def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
-    """Three to six plain lines of what `summarise` found, for a terminal.
+def summary_lines(
+    summary: dict[str, Any], too_long: Mapping[str, int] | None = None, on_disk: bool = False
+) -> list[str]:
+    """Three to seven plain lines of what `summarise` found, for a terminal.
 
-    `too_long` is that of the encoded task: by part, what was left out for its length.
+    `too_long` and `on_disk` are those of the encoded task: by part, what was left out for its
+    length; whether what is trained on lies on disk.
     """
     parts, lengths = summary["parts"], summary["lengths"]
     lines = [
@@ -123,6 +128,8 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
     notes += [f"taken as text: {' and '.join(texts)}"] if texts else []
     if notes:
         lines.append("; ".join(notes))
+    if on_disk:
+        lines.append(f"kept on disk: what is trained on, in {folder()}; memory does not hold it")
     leaks = {part: count for part, count in summary["leaked"].items() if count}
     if leaks:
         said = " and ".join(
