@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-import multiprocessing as mp
 import os
-import pickle
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,18 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyscore.lab.built_in import _fingerprint, _shared
-from anyscore.lab.data import counts, disk, numbers, tokenisers
-from anyscore.lab.data.counts import Counts
+from anyscore.lab.data import counts, numbers, summary, tokenisers
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.examples import StoredExamples
 from anyscore.lab.data.memory import Budget
-from anyscore.lab.data.numbers import NumberedPairs, Pair
+from anyscore.lab.data.numbers import NumberedPairs
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example, group
 from anyscore.lab.data.summary import summary_lines
 from anyscore.lab.data.task import Task, load_task, read_pairs, split
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure
 from anyscore.lab.train.batches import Pairs, shuffled
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
@@ -157,8 +148,6 @@ def test_ties_of_checksums_are_broken_alike(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_kind_of_input_streams(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gzip
-
     expected = load_task(DataOptions(table)).train
     spill(monkeypatch)
     packed = table.with_name("p.tsv.gz")
@@ -172,13 +161,8 @@ def test_every_kind_of_input_streams(table: Path, monkeypatch: pytest.MonkeyPatc
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(table.read_bytes()))
     writer.start()
-    for given in (
-        DataOptions(packed),
-        DataOptions(sides[0], sides[1]),
-        DataOptions(lines),
-        DataOptions(pipe),
-    ):
-        found = load_task(given).train
+    for path in (packed, sides[0], lines, pipe):
+        found = load_task(DataOptions(path, sides[1] if path == sides[0] else None)).train
         assert isinstance(found, StoredExamples)
         assert list(found) == expected
     writer.join()
@@ -204,9 +188,7 @@ def test_training_is_the_same_to_the_bit(table: Path, monkeypatch: pytest.Monkey
     def losses() -> list[tuple[float, float]]:
         data = encode(load_task(DataOptions(table)))
         model = build_model("additive", data, SETTINGS, 0)
-        return [
-            (e["train_loss"], e["valid_loss"]) for e in train(model, data, SETTINGS, seed=0)
-        ]
+        return [(e["train_loss"], e["valid_loss"]) for e in train(model, data, SETTINGS, seed=0)]
 
     held = losses()
     spill(monkeypatch)
@@ -225,3 +207,67 @@ def test_batches_are_the_same(table: Path, monkeypatch: pytest.MonkeyPatch) -> N
             for batch in batches[1:]:
                 assert torch.equal(torch.as_tensor(batch[name]), torch.as_tensor(expected))
         assert batches[0]["source"].dtype == torch.int64
+
+
+def without_times(x: Any) -> Any:
+    """A record without what differs from run to run."""
+    if isinstance(x, dict):
+        left_out = ("seconds", "step_ms", "created", "command", "machine", "peak_memory_mib")
+        left_out += ("sentences",)  # of the time of a step, too
+        return {k: without_times(v) for k, v in x.items() if k not in left_out}
+    return [without_times(v) for v in x] if isinstance(x, list) else x
+
+
+def test_the_whole_comparison_is_the_same(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two processes; either folder goes on where memory is as for the other."""
+    outs = table.with_name("held"), table.with_name("stored")
+
+    def compare(out: Path, seeds: str = "1") -> Any:
+        options = ("--scores", "dot,additive", *SMALL, "--seeds", seeds, "--jobs", "2")
+        result = call("compare", table, *options, "--out", out)
+        assert result.exit_code == 0, result.output
+        return result
+
+    compare(outs[0])
+    spill(monkeypatch)
+    place = table.with_name("temporary")
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    told = plain(compare(outs[1]).output)
+    assert f"kept on disk: what is trained on, in {place}; memory does not hold it" in told
+    for path in sorted(outs[0].rglob("*.*")):
+        other = outs[1] / path.relative_to(outs[0])
+        if path.suffix == ".json":
+            one, two = (without_times(json.loads(x.read_text())) for x in (path, other))
+            assert one == two, path
+        elif path.suffix == ".safetensors":
+            assert path.read_bytes() == other.read_bytes()
+    compare(outs[0], "2")  # begun in memory, goes on with data on disk
+    assert len(list((outs[0] / "trials").iterdir())) == 4
+
+
+def test_ray_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    spill(monkeypatch)
+    options = ("--engine", "ray", "--scores", "dot", *SMALL, "--out", table.with_name("run"))
+    check_refused(call("compare", table, *options), "--engine ray: the training data do not fit")
+    assert not table.with_name("run").exists()
+
+
+def test_subwords_are_made_of_so_many_characters(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = DataOptions(table, unit="bpe", subwords=80)
+    read: list[str] = []
+    marked = tokenisers.marked
+    monkeypatch.setattr(tokenisers, "marked", lambda text: read.append(text) or marked(text))
+    load_task(replace(options, source_unit="word"))
+    every = len(read)
+    for module in (tokenisers, summary):
+        monkeypatch.setattr(module, "LEARNT_FROM", 100)
+    read.clear()
+    task = load_task(replace(options, source_unit="word"))
+    assert len(read) < every
+    assert "subwords are made of the first 100 characters of a side" in "; ".join(
+        summary_lines(task.summary)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from sys import intern
 
 from anyscore.lab.data.examples import StoredExamples
 from anyscore.lab.data.numbers import NumberedPairs, Pair
@@ -192,8 +193,9 @@ def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
 
 
 def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
+    """The tokens of an example; equal ones are one string in memory."""
     return _Tokens(
         example,
-        tuple(source.tokenise(example.source)),
-        tuple(tuple(target.tokenise(reference)) for reference in example.references),
+        tuple(map(intern, source.tokenise(example.source))),
+        tuple(tuple(map(intern, target.tokenise(reference))) for reference in example.references),
     )

@@ -13,7 +13,7 @@ from anyscore.lab.data.counts import Counts
 from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example
-from anyscore.lab.data.tokenisers import Tokeniser
+from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
 
 _MEASURED = 10_000  # examples whose lengths are taken
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
@@ -42,6 +42,7 @@ def summarise(
       side, or are beyond `limit`; "numbers", "lists": values that were made texts;
     - "leaked": by part, how many of its items have a source that training has;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
+    - "subwords_of": how many characters of a side its subwords were made of, if not of all;
     - "max_tokens", "split_seed", "limit".
     """
     train, valid, test = parts
@@ -71,10 +72,20 @@ def summarise(
             "source": _lengths((e.source for e in train[:_MEASURED]), tokenisers[0]),
             "target": _lengths((r for e in train[:_MEASURED] for r in e.references), tokenisers[1]),
         },
+        "subwords_of": _subwords_of(train, tokenisers),
         "max_tokens": options.max_tokens,
         "split_seed": options.split_seed,
         "limit": options.limit,
     }
+
+
+def _subwords_of(train: Sequence[Example], tokenisers: tuple[Tokeniser, Tokeniser]) -> int | None:
+    sides = (e.source for e in train), (r for e in train for r in e.references)
+    cut = any(
+        tokeniser.unit == "bpe" and sum(map(len, texts)) > LEARNT_FROM
+        for tokeniser, texts in zip(tokenisers, sides, strict=True)
+    )
+    return LEARNT_FROM if cut else None
 
 
 def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
@@ -125,6 +136,10 @@ def summary_lines(
         )
     texts = [f"{summary[key]:,} {key}" for key in ("numbers", "lists") if summary[key]]
     notes = [f"left out: {', '.join(left_out)}"] if left_out else []
+    if summary.get("subwords_of"):
+        notes.append(
+            f"subwords are made of the first {summary['subwords_of']:,} characters of a side"
+        )
     notes += [f"taken as text: {' and '.join(texts)}"] if texts else []
     if notes:
         lines.append("; ".join(notes))
