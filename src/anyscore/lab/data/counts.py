@@ -8,8 +8,9 @@ from itertools import islice
 
 from anyscore.lab.data.disk import Database
 
-_MOST = 10**6  # different ones in memory: about 200 MB
-_TOGETHER = 10**5  # that are counted before memory is looked at
+_MOST = 2**28  # bytes of those in memory
+_PER_TEXT = 150  # bytes, besides its characters
+_TOGETHER = 10**4  # that are counted before memory is looked at
 
 
 class Counts:
@@ -21,7 +22,8 @@ class Counts:
         texts = iter(texts)
         while some := list(islice(texts, _TOGETHER)):
             self._counts.update(some)
-            if len(self._counts) > _MOST:
+            characters = sum(map(len, some)) / len(some)
+            if len(self._counts) * (_PER_TEXT + characters) > _MOST:
                 self._store()
         if self._database is not None:
             self._store()
@@ -43,7 +45,7 @@ class Counts:
         return [text for text, _ in rows]
 
     def facts(self) -> tuple[int, int, int]:
-        """How many came, how many different ones, and how often the commonest."""
+        """The number that came, that of different ones, and that of the commonest."""
         counts = self._counts.values()
         if self._database is None:
             return sum(counts), len(counts), max(counts, default=0)

@@ -60,7 +60,7 @@ class Database:
             self._connection.executemany(statement, rows)
 
     def rows(self, query: str, *values: Any) -> Iterator[Any]:
-        """What a query finds, row by row."""
+        """Give the rows that a query finds, as they are taken."""
         with failures_told():
             yield from self._connection.execute(query, values)
 

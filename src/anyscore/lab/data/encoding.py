@@ -62,7 +62,7 @@ class Encoded:
 
     @property
     def left_out(self) -> int:
-        """How many examples were too long."""
+        """The number of examples that were too long."""
         return sum(self.too_long.values())
 
     @property
@@ -178,7 +178,7 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
 
 
 def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:
-    """Where each token of a target stands first in its source."""
+    """The place at which each token of a target stands first in its source."""
     first = {token: place for place, token in reversed(list(enumerate(source, len(SPECIALS))))}
     return [first.get(token, UNK) for token in target]
 

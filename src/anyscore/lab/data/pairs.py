@@ -162,7 +162,7 @@ def _after(
 
 
 def _driven_out(source: str, seed: int, limit: int, greatest: list[tuple[int, str]]) -> str | None:
-    """Which source a new one drives out of the `limit` that are kept, maybe itself."""
+    """The source that a new one drives out of the `limit` that are kept, maybe itself."""
     entry = -int.from_bytes(_checksum(source, seed), "big"), source
     if len(greatest) < limit:
         heapq.heappush(greatest, entry)

@@ -170,7 +170,7 @@ def _cut(examples: Sequence[Example], own: Mapping[str, list[Example]], seed: in
 
 
 def held_out_size(count: int) -> int:
-    """How many of `count` go to validation, and as many again to test."""
+    """The number, of `count`, that go to validation, and as many again to test."""
     return min(MOST_HELD_OUT, max(1, count // 10))
 
 
@@ -191,7 +191,7 @@ def _name(options: DataOptions) -> str:
 
 
 def _description(options: DataOptions) -> str:
-    """Where the pairs came from, in a few words."""
+    """Say where the pairs came from, in a few words."""
     assert options.path is not None
     names = [Path(readable_name(p)).name for p in (options.path, options.target_path) if p]
     if len(names) == 2:

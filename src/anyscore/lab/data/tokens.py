@@ -152,7 +152,7 @@ class Vocabulary:
         return cls(counts.ranked(size, min_count))
 
     def __len__(self) -> int:
-        """How many numbers there are, specials included."""
+        """The count of numbers, specials included."""
         return len(self._tokens)
 
     def __contains__(self, token: object) -> bool:
