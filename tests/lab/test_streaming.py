@@ -18,7 +18,7 @@ from command_line import SMALL, call, check_refused, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyscore.lab.built_in import _fingerprint, _shared
+from anyscore.lab.built_in import _fingerprint, _fingerprint_of_all, _shared
 from anyscore.lab.data import counts, numbers, summary, tokenisers
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.examples import StoredExamples
@@ -269,3 +269,9 @@ def test_subwords_are_made_of_so_many_characters(
     assert "subwords are made of the first 100 characters of a side" in "; ".join(
         summary_lines(task.summary)
     )
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 2001])
+def test_the_checksum_is_that_of_all_at_once(count: int) -> None:
+    pairs = [Pair((4, n), (n, 2)) for n in range(count)]
+    assert _fingerprint_of_all(iter(pairs)) == _fingerprint([vars(x) for x in pairs])
