@@ -23,7 +23,7 @@ from anyscore.lab.data import counts, numbers, summary, tokenisers
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.examples import StoredExamples
 from anyscore.lab.data.memory import Budget
-from anyscore.lab.data.numbers import NumberedPairs
+from anyscore.lab.data.numbers import NumberedPairs, Pair
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example, group
 from anyscore.lab.data.summary import summary_lines
