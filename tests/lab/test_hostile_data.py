@@ -56,7 +56,10 @@ def archive() -> bytes:
          "UTF-8 text"),
         (b"", ": there are no pairs in this file; give one that has some"),
         (gzip.compress(b"", mtime=0), ": there are no pairs in this file; give one that has some"),
-        (gzip.compress(TWELVE, mtime=0)[:-9], ": this gzip file is cut short; download or pack it again"),
+        (
+            gzip.compress(TWELVE, mtime=0)[:-9],
+            ": this gzip file is cut short; download or pack it again",
+        ),
         ("こんにちは\tHallo\n".encode("cp932"), ', line 1: expected UTF-8, found the byte 0x82 at '
          'position 1; it would read "こんにちは Hallo" in CP932, "偙傫偵偪偼 Hallo" in GB18030, '
          '"‚±‚ñ‚É‚¿‚Í H" in WINDOWS-1252, "‚±‚ń‚É‚ż‚Í H" in WINDOWS-1250; if one is right, save it '
