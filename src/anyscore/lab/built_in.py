@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from scipy import stats
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
 from anyscore.lab.engine_ray import Cluster
-from anyscore.lab.errors import TrialFailure
+from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.info import describe_machine
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Carry, Watcher, compare
@@ -77,6 +78,11 @@ def compare_pairs(
         What `comparison.json` holds, and the folder.
     """
     data = encode(task, places=settings.model == "pointer")
+    if cluster is not None and data.on_disk:
+        raise InputError(
+            "--engine ray: the training data do not fit into memory and lie on the disk of this "
+            "machine; give --limit to train on a part of them, or leave --engine out"
+        )
     shared = _shared(task, data, settings, split_seed)
     if tune:
         shared["settings"] |= {"tune": tune, "tune_hidden": tune_hidden}
@@ -149,18 +155,29 @@ def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> d
             "left_out": data.left_out,
             "source_vocabulary": len(data.source_vocabulary),
             "target_vocabulary": len(data.target_vocabulary),
-            "pairs_checksum": _fingerprint(
-                [vars(x) for x in (*data.train, *data.valid, *data.test)]
-            ),
+            "pairs_checksum": _fingerprint_of_all(chain(data.train, data.valid, data.test)),
             "summary": task.summary,
         },
         "settings": {**asdict(settings), "split_seed": split_seed},
     }
 
 
+_as_text = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
+
+
 def _fingerprint(x: Any) -> str:
-    text = json.dumps(x, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return hashlib.sha256(_as_text(x).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _fingerprint_of_all(records: Iterable[object]) -> str:
+    """`_fingerprint` of the list of their attributes, some at a time: they may be on disk."""
+    found, between = hashlib.sha256(b"["), ""
+    records = iter(records)
+    while some := [vars(record) for record in islice(records, 1000)]:
+        found.update(f"{between}{_as_text(some)[1:-1]}".encode("utf-8", "surrogatepass"))
+        between = ", "
+    found.update(b"]")
+    return found.hexdigest()[:8]
 
 
 def _costs(

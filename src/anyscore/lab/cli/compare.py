@@ -216,7 +216,7 @@ def compare(
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:
         if as_json or quiet:
             return with_log(Watcher(), log)
-        lines = [task.description, *summary_lines(task.summary, data.too_long)]
+        lines = [task.description, *summary_lines(task.summary, data.too_long, data.on_disk)]
         made.append(TerminalWatcher(console, folder, lines, steps))
         return with_log(made[0], log)
 

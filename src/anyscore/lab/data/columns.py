@@ -20,7 +20,7 @@ _UNFIT = re.compile("[\0\ud800-\udfff]")  # JSON can write them, a file of text 
 
 
 class Columns:
-    """Which cells of a table are the pairs.
+    """The cells of a table that are the pairs.
 
     Attributes:
         met: how many values were numbers or lists, and how many rows were empty and left out.
@@ -62,7 +62,7 @@ class Columns:
                 self.met["empty"] += 1
 
     def _header(self, record: Record) -> Record:
-        """What names the columns: the first row, if a column was asked for by its name."""
+        """The names of the columns: the first row, if a column was asked for by its name."""
         if isinstance(record, dict):
             return record
         named = any(column_number(c, s) is None for c, s in zip(self.asked, SIDES, strict=True))
@@ -183,7 +183,7 @@ class Columns:
 
 
 def _inner(record: dict[str, Any], path: str) -> Any:
-    """What stands at "a.b" in objects within objects; None if nothing does."""
+    """The value at "a.b" in objects within objects; None if there is none."""
     value: Any = record
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

@@ -68,7 +68,7 @@ def decode(raw: bytes, name: str, *, first: bool = False, packed: bool = False) 
 
 
 def _advice(raw: bytes, wrong: int, name: str, packed: bool) -> str:
-    """How the place reads in each encoding that fits: the user knows which is right, we do not."""
+    """Show the place in each encoding that fits: the user knows which is right, we do not."""
     readings: dict[str, str] = {}
     for iconv_name, python_name in _ENCODINGS:
         try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from sys import intern
 
+from anyscore.lab.data.examples import StoredExamples
+from anyscore.lab.data.numbers import NumberedPairs, Pair
 from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
 from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
 from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
 from anyscore.lab.errors import InputError
-from anyscore.lab.train.batches import Pair
 
 _MOST_KINDS = 10_000  # of tokens in a vocabulary: the softmax over more would be most of the cost
 
@@ -50,8 +52,8 @@ class Encoded:
     target_tokeniser: Tokeniser
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
-    train: list[Pair]
-    valid_pairs: list[Pair]
+    train: NumberedPairs
+    valid_pairs: NumberedPairs
     valid: list[Item]
     test: list[Item]
     limit: int
@@ -60,13 +62,18 @@ class Encoded:
 
     @property
     def left_out(self) -> int:
-        """How many examples were too long."""
+        """The number of examples that were too long."""
         return sum(self.too_long.values())
 
     @property
     def unit(self) -> Unit:
-        """That of the targets."""
+        """The unit of the targets."""
         return self.target_tokeniser.unit
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether what is trained on lies in temporary files, which this machine alone can read."""
+        return self.train.on_disk
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,27 @@ class _Tokens:
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 
+class _Fitting:
+    """Examples as tokens, made anew each time they are gone through; those that fit.
+
+    Attributes:
+        left_out: how many the last time did not.
+    """
+
+    def __init__(self, examples: Sequence[Example], sides: tuple[Tokeniser, Tokeniser], most: int):
+        self._examples, self._sides, self._most = examples, sides, most
+        self.left_out = 0
+
+    def __iter__(self) -> Iterator[_Tokens]:
+        self.left_out = 0
+        for example in self._examples:
+            tokens = _tokens(example, *self._sides)
+            if tokens.fits(self._most):
+                yield tokens
+            else:
+                self.left_out += 1
+
+
 def encode(task: Task, *, places: bool = False) -> Encoded:
     """Tokenise, build the vocabularies, number the tokens; those of targets by place if asked.
 
@@ -86,21 +114,11 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
         InputError: when nothing is left to train on or to test.
     """
     source, target = task.tokenisers or _tokenisers(task)
-    parts = []
-    too_long = {}
-    for name, examples in (("train", task.train), ("valid", task.valid), ("test", task.test)):
-        tokens = (_tokens(example, source, target) for example in examples)
-        kept = [item for item in tokens if item.fits(task.max_tokens)]
-        too_long[name] = len(examples) - len(kept)
-        parts.append(kept)
-    train, valid, test = parts
-    if not (train and valid and test):
-        units = " or ".join(dict.fromkeys(f"{unit}s" for unit in task.units))
-        way_out = ", or --unit word" if "character" in task.units else ""
-        raise InputError(
-            f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
-            f"left to train on; give shorter pairs{way_out}"
-        )
+    given = {"train": task.train, "valid": task.valid, "test": task.test}
+    fitting = {name: _Fitting(x, (source, target), task.max_tokens) for name, x in given.items()}
+    on_disk = isinstance(task.train, StoredExamples)
+    train = fitting["train"] if on_disk else list(fitting["train"])
+    valid, test = list(fitting["valid"]), list(fitting["test"])
     # Source tokens seen once stand for the unknown, so that the model has met it before the test.
     source_vocabulary = Vocabulary.build(
         (item.source for item in train), size=_MOST_KINDS, min_count=2
@@ -108,9 +126,17 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
     target_vocabulary = Vocabulary.build(
         (target for item in train for target in item.targets), size=_MOST_KINDS
     )
+    too_long = {name: part.left_out for name, part in fitting.items()}
+    if any(too_long[name] == len(part) for name, part in given.items()):
+        units = " or ".join(dict.fromkeys(f"{unit}s" for unit in task.units))
+        way_out = ", or --unit word" if "character" in task.units else ""
+        raise InputError(
+            f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
+            f"left to train on; give shorter pairs{way_out}"
+        )
 
-    def pairs(items: Sequence[_Tokens]) -> list[Pair]:
-        return [
+    def pairs(items: Iterable[_Tokens], on_disk: bool = False) -> NumberedPairs:
+        numbered = (
             Pair(
                 tuple(source_vocabulary.encode(item.source)),
                 (
@@ -120,7 +146,8 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
             )
             for item in items
             for target in item.targets
-        ]
+        )
+        return NumberedPairs(numbered, on_disk=on_disk)
 
     def items(part: Sequence[_Tokens]) -> list[Item]:
         return [
@@ -133,13 +160,14 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
             for item in part
         ]
 
-    longest = max(len(target) for item in train for target in item.targets)
+    numbered = pairs(train, on_disk)
+    longest = int(numbered.targets.lengths.array().max()) - 1  # without its end
     return Encoded(
         source_tokeniser=source,
         target_tokeniser=target,
         source_vocabulary=source_vocabulary,
         target_vocabulary=target_vocabulary,
-        train=pairs(train),
+        train=numbered,
         valid_pairs=pairs(valid),
         valid=items(valid),
         test=items(test),
@@ -150,7 +178,7 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
 
 
 def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:
-    """Where each token of a target stands first in its source."""
+    """The place at which each token of a target stands first in its source."""
     first = {token: place for place, token in reversed(list(enumerate(source, len(SPECIALS))))}
     return [first.get(token, UNK) for token in target]
 
@@ -159,14 +187,15 @@ def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
     source, target = task.units
     size = DataOptions.subwords
     return (
-        make_tokeniser(source, [e.source for e in task.train], size),
-        make_tokeniser(target, [r for e in task.train for r in e.references], size),
+        make_tokeniser(source, (e.source for e in task.train), size),
+        make_tokeniser(target, (r for e in task.train for r in e.references), size),
     )
 
 
 def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
+    """The tokens of an example; equal ones are one string in memory."""
     return _Tokens(
         example,
-        tuple(source.tokenise(example.source)),
-        tuple(tuple(target.tokenise(reference)) for reference in example.references),
+        tuple(map(intern, source.tokenise(example.source))),
+        tuple(tuple(map(intern, target.tokenise(reference))) for reference in example.references),
     )

@@ -31,7 +31,7 @@ _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the pairs are, which of them are used, and what a token is.
+    """The place of the pairs, which of them are used, and what a token is.
 
     Attributes:
         path: a table of pairs, or the sources alone if there is a `target_path`; "-" is standard

@@ -5,30 +5,20 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from anyscore.lab.data.columns import Columns
+from anyscore.lab.data.examples import Example as Example
+from anyscore.lab.data.examples import store
 from anyscore.lab.data.memory import Budget
 from anyscore.lab.data.opening import Input
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.table import find_format, read_rows
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A source and every target it was seen with, in the order seen.
-
-    In training each reference makes a pair of its own; in testing any of them is right.
-    """
-
-    source: str
-    references: tuple[str, ...]
 
 
 class Reader:
@@ -100,54 +90,85 @@ def group(
     limit: int | None = None,
     seed: int = 0,
     met: Counter[str] | None = None,
-) -> list[Example]:
+) -> Sequence[Example]:
     """One example per distinct source, with its distinct targets, both in the order first seen.
 
     `limit` keeps that many distinct sources, each as likely as any other, in memory for no more:
     a source is kept if the checksum of `seed` and its text is among the `limit` least, so the same
     sources are kept in whatever order they come. `met` is told how many pairs were "repeated".
 
+    A list; what memory does not hold is gathered on disk, with the same result.
+
     Raises:
-        InputError: if memory does not hold what is to be kept.
+        InputError: if memory is full before it was thought to be.
+        RunFailure: if the disk is full.
+    """
+    pairs = ((normalise(source), normalise(target)) for source, target in pairs)
+    budget = Budget()
+    examples: Sequence[Example]
+    try:
+        references = _gather(pairs, limit, seed, budget)
+        if budget.spent:
+            first = ((s, t, n) for s, known in references.items() for t, n in known.items())
+            then = ((source, target, 1) for source, target in _after(references, pairs))
+            rows = ((s, t, n, _checksum(s, seed)) for s, t, n in chain(first, then))
+            examples, repeated = store(rows, limit)
+        else:
+            examples = [Example(source, tuple(targets)) for source, targets in references.items()]
+            repeated = sum(n - 1 for known in references.values() for n in known.values())
+    except MemoryError:
+        raise InputError(
+            "there is not enough memory for the pairs; give --limit to train on a part of them"
+        ) from None
+    if met is not None:
+        met["repeated"] += repeated
+    return examples
+
+
+def _gather(
+    pairs: Iterator[tuple[str, str]], limit: int | None, seed: int, budget: Budget
+) -> dict[str, dict[str, int]]:
+    """By source, how often each target came; of all pairs, or of those until the budget is spent.
+
+    Each pair that was taken is in it, unless the `limit` drove its source out for good.
     """
     references: dict[str, dict[str, int]] = {}
     greatest: list[tuple[int, str]] = []  # a heap of minus the checksum
-    budget = Budget()
-    try:
-        for source, target in pairs:
-            source, target = normalise(source), normalise(target)
-            known = references.get(source)
-            if known is None:
-                if limit is not None:
-                    out = _driven_out(source, seed, limit, greatest)
-                    if out == source:
-                        continue
-                    for text in () if out is None else (out, *references.pop(out)):
-                        budget.forget(text)
-                known = references[source] = {}
-                budget.keep(source)
-            known[target] = known.get(target, 0) + 1
-            if known[target] == 1:
-                budget.keep(target)
-            if budget.spent:
-                raise MemoryError
-    except MemoryError:
-        kept = len(references)
-        references.clear()
-        raise InputError(
-            f"there is not enough memory for all pairs: it was full after {kept:,} distinct "
-            "sources; give --limit, fewer than that, to train on a part of them"
-        ) from None
-    if met is not None:
-        met["repeated"] += sum(n - 1 for known in references.values() for n in known.values())
-    return [Example(source, tuple(targets)) for source, targets in references.items()]
+    for source, target in pairs:
+        known = references.get(source)
+        if known is None:
+            if limit is not None:
+                out = _driven_out(source, seed, limit, greatest)
+                if out == source:
+                    continue
+                for text in () if out is None else (out, *references.pop(out)):
+                    budget.forget(text)
+            known = references[source] = {}
+            budget.keep(source)
+        known[target] = known.get(target, 0) + 1
+        if known[target] == 1:
+            budget.keep(target)
+        if budget.spent:
+            break
+    return references
+
+
+def _after(
+    references: dict[str, dict[str, int]], pairs: Iterator[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """The pairs, once memory is free of those before."""
+    references.clear()
+    yield from pairs
 
 
 def _driven_out(source: str, seed: int, limit: int, greatest: list[tuple[int, str]]) -> str | None:
-    """Which source a new one drives out of the `limit` that are kept, maybe itself."""
-    text = f"{seed}\0{source}".encode()
-    entry = -int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big"), source
+    """The source that a new one drives out of the `limit` that are kept, maybe itself."""
+    entry = -int.from_bytes(_checksum(source, seed), "big"), source
     if len(greatest) < limit:
         heapq.heappush(greatest, entry)
         return None
     return heapq.heappushpop(greatest, entry)[1]
+
+
+def _checksum(source: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed}\0{source}".encode(), digest_size=8).digest()

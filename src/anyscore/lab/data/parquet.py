@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, BinaryIO
 
+from anyscore.lab.data.disk import failures_told, new_file
 from anyscore.lab.data.opening import Input
 from anyscore.lab.errors import InputError
 
@@ -29,11 +28,14 @@ def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[st
     check_pyarrow(source.name)
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     # Parquet is read from its end, a pipe only from its beginning.
-    with tempfile.TemporaryFile() as whole:
-        shutil.copyfileobj(stream, whole, 2**20)
+    with new_file() as whole:
+        while piece := stream.read(2**20):
+            with failures_told():
+                whole.write(piece)
         if not whole.tell():
             return
-        whole.seek(0)
+        with failures_told():
+            whole.seek(0)
         try:
             table = parquet.ParquetFile(whole)
             names = table.schema_arrow.names

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
+from anyscore.lab.data.counts import Counts
+from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example
-from anyscore.lab.data.tokenisers import Tokeniser
+from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
 
 _MEASURED = 10_000  # examples whose lengths are taken
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
@@ -39,24 +42,24 @@ def summarise(
       side, or are beyond `limit`; "numbers", "lists": values that were made texts;
     - "leaked": by part, how many of its items have a source that training has;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
+    - "subwords_of": how many characters of a side its subwords were made of, if not of all;
     - "max_tokens", "split_seed", "limit".
     """
     train, valid, test = parts
-    every = [*train, *valid, *test]
-    targets = Counter(reference for e in every for reference in e.references)
-    pairs = sum(targets.values())
+    pairs, targets, commonest = Counts(r for e in chain(*parts) for r in e.references).facts()
+    held_out = {e.source for e in (*valid, *test)}
+    known = {e.source for e in train if e.source in held_out}
     met: Counter[str] = sum((Counter(r.met) for r in readers.values()), Counter())
-    known = {e.source for e in train}
     own = {part: items for part, items in (("valid", valid), ("test", test)) if part in readers}
     rows = met["rows"] if readers else pairs
     return {
         "files": [{"part": part, **file} for part, r in readers.items() for file in r.files],
         "rows": rows,
         "pairs": pairs,
-        "sources": len({e.source for e in every}),
-        "targets": len(targets),
-        "commonest_target": max(targets.values()) / pairs,
-        "several_targets": sum(len(e.references) > 1 for e in every),
+        "sources": len(train) + len(held_out - known),
+        "targets": targets,
+        "commonest_target": commonest / pairs,
+        "several_targets": sum(len(e.references) > 1 for e in chain(*parts)),
         "parts": {"train": len(train), "valid": len(valid), "test": len(test)},
         "cut": [part for part in ("valid", "test") if part not in own],
         "repeated": met["repeated"],
@@ -69,10 +72,20 @@ def summarise(
             "source": _lengths((e.source for e in train[:_MEASURED]), tokenisers[0]),
             "target": _lengths((r for e in train[:_MEASURED] for r in e.references), tokenisers[1]),
         },
+        "subwords_of": _subwords_of(train, tokenisers),
         "max_tokens": options.max_tokens,
         "split_seed": options.split_seed,
         "limit": options.limit,
     }
+
+
+def _subwords_of(train: Sequence[Example], tokenisers: tuple[Tokeniser, Tokeniser]) -> int | None:
+    sides = (e.source for e in train), (r for e in train for r in e.references)
+    cut = any(
+        tokeniser.unit == "bpe" and sum(map(len, texts)) > LEARNT_FROM
+        for tokeniser, texts in zip(tokenisers, sides, strict=True)
+    )
+    return LEARNT_FROM if cut else None
 
 
 def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
@@ -81,10 +94,13 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
     return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, found), strict=True))
 
 
-def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
-    """Three to six plain lines of what `summarise` found, for a terminal.
+def summary_lines(
+    summary: dict[str, Any], too_long: Mapping[str, int] | None = None, on_disk: bool = False
+) -> list[str]:
+    """Three to seven plain lines of what `summarise` found, for a terminal.
 
-    `too_long` is that of the encoded task: by part, what was left out for its length.
+    `too_long` and `on_disk` are those of the encoded task: by part, what was left out for its
+    length; whether what is trained on lies on disk.
     """
     parts, lengths = summary["parts"], summary["lengths"]
     lines = [
@@ -120,9 +136,15 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
         )
     texts = [f"{summary[key]:,} {key}" for key in ("numbers", "lists") if summary[key]]
     notes = [f"left out: {', '.join(left_out)}"] if left_out else []
+    if summary.get("subwords_of"):
+        notes.append(
+            f"subwords are made of the first {summary['subwords_of']:,} characters of a side"
+        )
     notes += [f"taken as text: {' and '.join(texts)}"] if texts else []
     if notes:
         lines.append("; ".join(notes))
+    if on_disk:
+        lines.append(f"kept on disk: what is trained on, in {folder()}; memory does not hold it")
     leaks = {part: count for part, count in summary["leaked"].items() if count}
     if leaks:
         said = " and ".join(

@@ -6,12 +6,12 @@ that two spellings of one source are one source.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anyscore.lab.data.examples import shuffled
 from anyscore.lab.data.opening import readable_name
 from anyscore.lab.data.options import FEWEST_SOURCES, MAX_TOKENS, STDIN, Column, DataOptions, Unit
 from anyscore.lab.data.pairs import Example as Example
@@ -31,6 +31,7 @@ class Task:
     """Examples to train on, to watch and to test on, and what tokens are made of.
 
     Attributes:
+        train: a list, or on disk (see `examples`) what memory does not hold.
         unit: of both sides, or of the targets where `source_unit` says another for the sources.
         tokenisers: of sources and targets, where they are already made; `encode` makes the others.
         summary: what is known of the data (see `summary.summarise`); may be empty.
@@ -40,7 +41,7 @@ class Task:
     name: str
     description: str
     unit: Unit
-    train: list[Example]
+    train: Sequence[Example]
     valid: list[Example]
     test: list[Example]
     source_unit: Unit | None = None
@@ -50,11 +51,11 @@ class Task:
 
     @property
     def units(self) -> tuple[Unit, Unit]:
-        """Of the sources and of the targets."""
+        """The unit of the sources and that of the targets."""
         return self.source_unit or self.unit, self.unit
 
 
-Split = tuple[list[Example], list[Example], list[Example]]
+Split = tuple[Sequence[Example], list[Example], list[Example]]
 
 
 def load_task(options: DataOptions) -> Task:
@@ -98,7 +99,7 @@ def _task(
     """The parts with their tokenisers and what can be said of them."""
     train = parts[0]
     units = find_units(options, train)
-    texts = [e.source for e in train], [r for e in train for r in e.references]
+    texts = (e.source for e in train), (r for e in train for r in e.references)
     source, target = (
         make_tokeniser(unit, side, options.subwords)
         for unit, side in zip(units, texts, strict=True)
@@ -125,12 +126,12 @@ def _dates(options: DataOptions) -> Task:
 
 def read_pairs(
     path: str | Path, source: Column | None = None, target: Column | None = None
-) -> list[Example]:
+) -> Sequence[Example]:
     """The examples of a table, one per distinct source, in the order of the file.
 
     `source` and `target` are columns, by number from 1 or by name; columns 1 and 2 if left out.
     Blank lines are skipped, further columns ignored, repeated pairs counted once. The file is read
-    line by line.
+    line by line, and kept on disk if memory does not hold its pairs.
 
     Raises InputError, naming the line, for a file that cannot be read, that is not UTF-8, that
     lacks a column, or where one side of a pair is empty.
@@ -150,7 +151,7 @@ def split(examples: Iterable[Example], seed: int) -> Split:
     return _cut(grouped, {}, seed)
 
 
-def _cut(examples: list[Example], own: Mapping[str, list[Example]], seed: int) -> Split:
+def _cut(examples: Sequence[Example], own: Mapping[str, list[Example]], seed: int) -> Split:
     """The parts; those in `own` as they are, the others cut from `examples`."""
     missing = 2 - len(own)
     if missing and len(examples) < FEWEST_SOURCES:
@@ -160,17 +161,16 @@ def _cut(examples: list[Example], own: Mapping[str, list[Example]], seed: int) -
             f"at least {FEWEST_SOURCES} are needed"
         )
     if missing:
-        examples = list(examples)
-        random.Random(seed).shuffle(examples)
+        examples = shuffled(examples, seed)
     size = held_out_size(len(examples))
     rest = len(examples) - missing * size
-    cut = iter([examples[start : start + size] for start in range(rest, len(examples), size)])
+    cut = iter([list(examples[start : start + size]) for start in range(rest, len(examples), size)])
     valid, test = (own[part] if part in own else next(cut) for part in ("valid", "test"))
     return examples[:rest], valid, test
 
 
 def held_out_size(count: int) -> int:
-    """How many of `count` go to validation, and as many again to test."""
+    """The number, of `count`, that go to validation, and as many again to test."""
     return min(MOST_HELD_OUT, max(1, count // 10))
 
 
@@ -191,7 +191,7 @@ def _name(options: DataOptions) -> str:
 
 
 def _description(options: DataOptions) -> str:
-    """Where the pairs came from, in a few words."""
+    """Say where the pairs came from, in a few words."""
     assert options.path is not None
     names = [Path(readable_name(p)).name for p in (options.path, options.target_path) if p]
     if len(names) == 2:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, get_args
 
 from anyscore.lab.data.options import Unit
 from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
+
+LEARNT_FROM = 10**7
+"""Characters of a side's texts that subwords are made of."""
 
 _UNKNOWN = "\0"  # what no text holds
 
@@ -69,7 +72,8 @@ class Subwords(Tokeniser):
     def train(cls, texts: Iterable[str], size: int) -> Subwords:
         """The `size` pieces, single characters among them, that `texts` ask for.
 
-        The same texts give the same pieces.
+        The same texts give the same pieces. Texts beyond the first `LEARNT_FROM` characters are
+        not read: pieces that recur have come by then, and counting more of them takes memory.
         """
         package = _package()
         tokenizer = package.Tokenizer(package.models.BPE(unk_token=_UNKNOWN))
@@ -80,7 +84,7 @@ class Subwords(Tokeniser):
         trainer = package.trainers.BpeTrainer(
             vocab_size=size, show_progress=False, special_tokens=[_UNKNOWN]
         )
-        tokenizer.train_from_iterator((marked(text) for text in texts), trainer)
+        tokenizer.train_from_iterator((marked(text) for text in _first(texts)), trainer)
         return cls(json.loads(tokenizer.to_str()))
 
     def tokenise(self, text: str) -> list[str]:
@@ -120,6 +124,15 @@ def check_subwords() -> None:
             "the unit bpe needs the package tokenizers, which is not installed; "
             "pip install tokenizers, or choose another unit"
         )
+
+
+def _first(texts: Iterable[str]) -> Iterator[str]:
+    read = 0
+    for text in texts:
+        yield text
+        read += len(text)
+        if read >= LEARNT_FROM:
+            return
 
 
 def _package() -> Any:

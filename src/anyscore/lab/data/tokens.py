@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
+from anyscore.lab.data.counts import Counts
 from anyscore.lab.data.options import Unit as Unit
 from anyscore.lab.errors import InputError
 
@@ -148,12 +148,11 @@ class Vocabulary:
         all), the more frequent first and equals in the order of their text: same texts in any
         order, same numbers.
         """
-        counts = Counter(token for tokens in texts for token in tokens)
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return cls([token for token, count in ranked if count >= min_count][:size])
+        counts = Counts(token for tokens in texts for token in tokens)
+        return cls(counts.ranked(size, min_count))
 
     def __len__(self) -> int:
-        """How many numbers there are, specials included."""
+        """The count of numbers, specials included."""
         return len(self._tokens)
 
     def __contains__(self, token: object) -> bool:

@@ -39,7 +39,7 @@ def choose_unit(examples: Sequence[Example]) -> Unit:
 
 
 def _sides(examples: Sequence[Example]) -> tuple[list[str], list[str]]:
-    sample = examples[:_LOOKED_AT]
+    sample = list(examples[:_LOOKED_AT])
     return [e.source for e in sample], [r for e in sample for r in e.references]
 
 

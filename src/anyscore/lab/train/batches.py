@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
 
+from anyscore.lab.data.numbers import NumberedPairs, Ragged
+from anyscore.lab.data.numbers import Pair as Pair
 from anyscore.lab.data.tokens import BOS, PAD
 
 _POOL = 16  # batches
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One source and one of its targets as token numbers; the target ends with EOS."""
-
-    source: tuple[int, ...]
-    target: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -42,16 +35,22 @@ class Batch:
 
 
 class Sequences:
-    """Token sequences one after the other in one tensor on `device`, padded only when taken.
+    """Token sequences one after the other in one tensor, padded and of 64 bits only when taken.
+
+    They lie on `device`, or on disk as they did before.
 
     Attributes:
         lengths: (N,), on the CPU.
     """
 
-    def __init__(self, sequences: Sequence[Sequence[int]], device: torch.device) -> None:
-        self.lengths = torch.tensor([len(sequence) for sequence in sequences])
-        self._starts = (self.lengths.cumsum(0) - self.lengths).to(device)
-        self._tokens = torch.tensor(list(chain.from_iterable(sequences)), device=device)
+    def __init__(self, sequences: Ragged | Sequence[Sequence[int]], device: torch.device) -> None:
+        given = sequences if isinstance(sequences, Ragged) else Ragged(sequences)
+        self.lengths = torch.from_numpy(given.lengths.array()).long()
+        # From disk, only what is taken goes to the device.
+        place = torch.device("cpu") if given.on_disk else device
+        self._starts = (self.lengths.cumsum(0) - self.lengths).to(place)
+        self._tokens = torch.from_numpy(given.tokens.array()).to(place)
+        self._device = device
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The sequences of these numbers (B,) -> tokens (B, longest), padded, and lengths (B,)."""
@@ -60,15 +59,17 @@ class Sequences:
         ends = lengths.to(device)[:, None]
         # Beyond a sequence's end its last token is read in place of padding, then replaced.
         at = self._starts[rows.to(device)][:, None] + torch.minimum(place, ends - 1)
-        return self._tokens.take(at).masked_fill_(place >= ends, PAD), lengths
+        tokens = self._tokens.take(at).masked_fill_(place >= ends, PAD)
+        return tokens.to(self._device, torch.int64), lengths
 
 
 class Pairs:
-    """All pairs of a part of the data on `device`, of which batches are taken."""
+    """All pairs of a part of the data, of which batches are taken, on `device`."""
 
     def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
-        self.sources = Sequences([pair.source for pair in pairs], device)
-        self.targets = Sequences([pair.target for pair in pairs], device)
+        numbered = pairs if isinstance(pairs, NumberedPairs) else NumberedPairs(pairs)
+        self.sources = Sequences(numbered.sources, device)
+        self.targets = Sequences(numbered.targets, device)
 
     def __len__(self) -> int:
         return len(self.sources.lengths)

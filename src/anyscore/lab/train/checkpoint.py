@@ -65,7 +65,7 @@ def save_run(
         "source_tokeniser": data.source_tokeniser.to_json(),
         "target_tokeniser": data.target_tokeniser.to_json(),
         "limit": data.limit,
-        "longest_source": max(len(pair.source) for pair in data.train),
+        "longest_source": int(data.train.sources.lengths.array().max()),
         "source_vocabulary": data.source_vocabulary.to_json(),
         "target_vocabulary": data.target_vocabulary.to_json(),
     }

@@ -1,0 +1,63 @@
+"""How often each of many texts comes: counted in memory, and on disk beyond what that holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+
+from anyscore.lab.data.disk import Database
+
+_MOST = 2**28  # bytes of those in memory
+_PER_TEXT = 150  # bytes, besides its characters
+_TOGETHER = 10**4  # that are counted before memory is looked at
+
+
+class Counts:
+    """Texts and how often each came; exact, however many there are."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._counts: Counter[str] = Counter()
+        self._database: Database | None = None
+        texts = iter(texts)
+        while some := list(islice(texts, _TOGETHER)):
+            self._counts.update(some)
+            characters = sum(map(len, some)) / len(some)
+            if len(self._counts) * (_PER_TEXT + characters) > _MOST:
+                self._store()
+        if self._database is not None:
+            self._store()
+
+    def ranked(self, size: int | None = None, least: int = 1) -> list[str]:
+        """The texts that came `least` times or more, the more frequent first, equals in order.
+
+        size: how many at most.
+        """
+        if self._database is None:
+            ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+            return [text for text, count in ranked if count >= least][:size]
+        rows = self._database.rows(
+            "SELECT text, sum(times) AS count FROM counts GROUP BY text HAVING count >= ? "
+            "ORDER BY count DESC, text LIMIT ?",
+            least,
+            -1 if size is None else size,
+        )
+        return [text for text, _ in rows]
+
+    def facts(self) -> tuple[int, int, int]:
+        """The number that came, that of different ones, and that of the commonest."""
+        counts = self._counts.values()
+        if self._database is None:
+            return sum(counts), len(counts), max(counts, default=0)
+        (found,) = self._database.rows(
+            "SELECT sum(count), count(*), max(count) FROM "
+            "(SELECT sum(times) AS count FROM counts GROUP BY text)"
+        )
+        return found[0], found[1], found[2]
+
+    def _store(self) -> None:
+        if self._database is None:
+            self._database = Database()
+            self._database.do("CREATE TABLE counts (text TEXT, times INTEGER)")
+        self._database.add("INSERT INTO counts VALUES (?, ?)", self._counts.items())
+        self._counts.clear()
