@@ -87,7 +87,7 @@ class Ragged:
     """Sequences of token numbers, one after the other.
 
     Attributes:
-        tokens: of all of them, in 16 bits: vocabularies have fewer.
+        tokens: of all of them, in 16 bits: vocabularies and places are fewer.
         lengths: of each.
         on_disk: whether these lie in temporary files.
     """
