@@ -11,6 +11,7 @@ from anyscore.lab.wording import listed
 
 _LITTLE = 0.05
 _FALLING = 0.02
+_NATS = 0.001  # of a token: of ten tokens, one output in a hundred
 
 
 def doubts(trials: Sequence[Finished]) -> list[str]:
@@ -49,8 +50,8 @@ def _still_learning(trials: Sequence[Finished]) -> list[str]:
         if len(losses) > 1:
             last = losses[max(0, len(losses) - 1 - max(1, len(losses) // 10))]
             best = min(losses)
-            is_last = losses[-1] == best and best < (1 - _FALLING) * last
-            falling.setdefault(trial.trial.score, []).append(is_last)
+            fallen = last - best > max(_FALLING * last, _NATS)
+            falling.setdefault(trial.trial.score, []).append(fallen and losses[-1] == best)
     names = [score for score, seen in falling.items() if mean(seen) > 0.5]
     if not names:
         return []
