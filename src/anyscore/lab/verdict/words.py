@@ -169,7 +169,8 @@ def recommendation(
             "sentence": f"Recommendation: take {cheapest}; of those that are equal it {why}.",
         }
     seeds = [d["more_seeds"] for d in _between(verdict, top) if d["more_seeds"] is not None]
-    more = f"; about {counted(min(seeds), 'more seed')} may settle it" if seeds else ""
+    what = "it" if len(top) == 2 else "the first pair of them"
+    more = f"; about {counted(min(seeds), 'more seed')} may settle {what}" if seeds else ""
     return {
         "score": None,
         "sentence": f"No recommendation by quality: {listed(top)} are not told apart{more}. Until "
