@@ -209,6 +209,15 @@ def test_the_command_ends_with_a_table_and_three_files(tmp_path: Path) -> None:
     assert "blocks: small enough for one block" in plain(result.output)
 
 
+def test_json_and_quiet(tmp_path: Path) -> None:
+    given = ("--rivals", "eager", "--parts", "speed")
+    told = run(tmp_path / "json", *given, "--json")
+    assert json.loads(told.stdout) == json.loads((tmp_path / "json" / "bench.json").read_bytes())
+    told = run(tmp_path / "quiet", *given, "--quiet")
+    assert "Ctrl-C" not in told.stdout
+    assert f"bench.json, bench.md, bench.png in {tmp_path / 'quiet'}" in told.stdout
+
+
 def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "anyscore.lab.bench.parts.peak_growth", lambda *_: {"mib": 2.5, "problem": None}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from command_line import call, plain
 
+from anyscore import Plan
 from anyscore.kernels import cpu
+from anyscore.lab import places
 
 
 def test_info_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +24,19 @@ def test_info_says_why_there_is_no_core(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 0
     assert "there is none [yet]: build it" in plain(result.output)
     assert "instruction set" not in plain(result.output)
+
+
+def test_info_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"numpy": {"dot": Plan("fused", "because")}, "jax": "it is broken"}
+    monkeypatch.setattr(places, "plans", lambda asked: found)
+    record = json.loads(call("info", "--json").stdout)
+    assert record["frameworks"]["PyTorch"].startswith("2.")
+    assert record["plans"]["numpy"]["dot"]["reason"] == "because"
+    assert record["plans"]["jax"] == "it is broken"
+    assert "cpu" in record["devices"]
+
+
+def test_quiet_info_asks_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "plans", None)
+    assert "are computed by" not in plain(call("info", "--quiet").output)
+    assert json.loads(call("info", "--quiet", "--json").stdout)["plans"] == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterable
@@ -73,6 +74,10 @@ def bench(
             show_default="runs/bench-DATE-TIME",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what bench.json holds, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help="Print the summary alone.")] = False,
 ) -> None:
     """Everything the command line says about a benchmark, checked and passed on."""
     if threads is not None and threads < 1:
@@ -115,14 +120,17 @@ def bench(
         settings = settings.quicker()
     console = Console()
     with run_folder(out, "bench") as folder:
-        watcher = TerminalWatcher(console)
+        shown = None if quiet or as_json else TerminalWatcher(console)
+        command = shlex.join(["anyscore", *sys.argv[1:]])
         try:
-            record = run(
-                settings, folder, watcher=watcher, command=shlex.join(["anyscore", *sys.argv[1:]])
-            )
+            record = run(settings, folder, watcher=shown, command=command)
         finally:
-            watcher.stop()
-    show_summary(console, record, folder)
+            if shown is not None:
+                shown.stop()
+    if as_json:
+        print(json.dumps(record, ensure_ascii=False, indent=1))
+    else:
+        show_summary(console, record, folder)
     if record["interrupted"]:
         raise typer.Exit(130)
     if any(_ours_failed(result) for result in record["results"]):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -13,11 +16,37 @@ from anyscore import __version__
 from anyscore.layers import SCORES
 
 
-def info() -> None:
+def info(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option(help="Do not ask the frameworks, which takes seconds.")
+    ] = False,
+) -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     from anyscore.lab.info import core, devices, frameworks
     from anyscore.lab.places import plans
 
+    asked = [x.package for x in frameworks() if x.version and x.package != "keras"]
+    computed = {} if quiet else plans(asked)
+    if as_json:
+        record = {
+            "anyscore": __version__,
+            "python": sys.version.split()[0],
+            "frameworks": {x.name: x.version for x in frameworks()},
+            "devices": dict(devices()),
+            "core": core(),
+            "scores": {name: score.formula for name, score in SCORES.items()},
+            "plans": {
+                place: found
+                if isinstance(found, str)
+                else {name: asdict(plan) for name, plan in found.items()}
+                for place, found in computed.items()
+            },
+        }
+        print(json.dumps(record, ensure_ascii=False, indent=1))
+        return
     console = Console()
     console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
     table = Table("framework", "installed")
@@ -33,9 +62,10 @@ def info() -> None:
     for name, score in SCORES.items():
         table.add_row(name, escape(score.formula))
     console.print(table)
+    if quiet:
+        return
     table = Table("tensors of", "scores", "are computed by", "because", show_lines=True)
-    asked = [x.package for x in frameworks() if x.version and x.package != "keras"]
-    for place, found in plans(asked).items():
+    for place, found in computed.items():
         if isinstance(found, str):
             table.add_row(place, "", "", escape(found))
             continue
