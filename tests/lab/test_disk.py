@@ -71,7 +71,7 @@ def test_files_lie_where_tmpdir_says_and_have_no_name(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
-    """The same numbers, with less address space than half of what memory would take."""
+    """Streaming gives the same numbers with less than half of the address space."""
     path = tmp_path / "p.tsv"
     with path.open("w") as stream:
         for n in range(30_000):

@@ -1,4 +1,4 @@
-"""What stands against a recommendation, told from the facts and curves of trials."""
+"""Doubts about a recommendation are told from the facts and curves of trials."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_each_character_has_one_syllable_whose_place_is_its_own() -> None:
 
 
 def test_reading_each_character_as_it_is_mostly_read() -> None:
-    """What the page says of it: context tells little more."""
+    """Context tells little more than a character's commonest reading, as the page says."""
     task = phrases.task(500, 2000)
     met: dict[str, list[str]] = {}
     for x in task.train:

@@ -28,13 +28,14 @@ def info(
     from anyscore.lab.info import core, devices, frameworks
     from anyscore.lab.places import plans
 
-    asked = [x.package for x in frameworks() if x.version and x.package != "keras"]
+    known = frameworks()
+    asked = [x.package for x in known if x.version and x.package != "keras"]
     computed = {} if quiet else plans(asked)
     if as_json:
         record = {
             "anyscore": __version__,
             "python": sys.version.split()[0],
-            "frameworks": {x.name: x.version for x in frameworks()},
+            "frameworks": {x.name: x.version for x in known},
             "devices": dict(devices()),
             "core": core(),
             "scores": {name: score.formula for name, score in SCORES.items()},
@@ -50,7 +51,7 @@ def info(
     console = Console()
     console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
     table = Table("framework", "installed")
-    for framework in frameworks():
+    for framework in known:
         table.add_row(framework.name, framework.version or "no")
     console.print(table)
     table = Table("device", "what it is")

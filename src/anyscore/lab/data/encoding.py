@@ -72,7 +72,7 @@ class Encoded:
 
     @property
     def on_disk(self) -> bool:
-        """Whether what is trained on lies in temporary files, which this machine alone can read."""
+        """Tell whether the training pairs lie in temporary files of this machine."""
         return self.train.on_disk
 
 
@@ -117,8 +117,8 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
     given = {"train": task.train, "valid": task.valid, "test": task.test}
     fitting = {name: _Fitting(x, (source, target), task.max_tokens) for name, x in given.items()}
     on_disk = isinstance(task.train, StoredExamples)
-    train = fitting["train"] if on_disk else list(fitting["train"])
-    valid, test = list(fitting["valid"]), list(fitting["test"])
+    train = fitting["train"] if on_disk else _held(fitting["train"])
+    valid, test = _held(fitting["valid"]), _held(fitting["test"])
     # Source tokens seen once stand for the unknown, so that the model has met it before the test.
     source_vocabulary = Vocabulary.build(
         (item.source for item in train), size=_MOST_KINDS, min_count=2
@@ -193,9 +193,20 @@ def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
 
 
 def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
-    """The tokens of an example; equal ones are one string in memory."""
     return _Tokens(
         example,
-        tuple(map(intern, source.tokenise(example.source))),
-        tuple(tuple(map(intern, target.tokenise(reference))) for reference in example.references),
+        tuple(source.tokenise(example.source)),
+        tuple(tuple(target.tokenise(reference)) for reference in example.references),
     )
+
+
+def _held(items: Iterable[_Tokens]) -> list[_Tokens]:
+    """All of them in memory, where equal tokens are one string."""
+    return [
+        _Tokens(
+            item.example,
+            tuple(map(intern, item.source)),
+            tuple(tuple(map(intern, target)) for target in item.targets),
+        )
+        for item in items
+    ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMES = ("lookup", "middle", "neighbours", "longer", "width")
 PACKAGES = {"width": "pypinyin"}
-"""What some need for their data alone, and meet only when they train."""
+"""The packages that proofs need for their data; they are imported only in training."""
 
 
 def find(names: Sequence[str]) -> list[Proof]:

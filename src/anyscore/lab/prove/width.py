@@ -15,6 +15,7 @@ from anyscore.lab.data.encoding import Encoded, Item, encode
 from anyscore.lab.prove import phrases
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.train.answering import Answer, answers
+from anyscore.lab.train.models import drawn
 from anyscore.lab.train.recurrent import Recurrent
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import train
@@ -26,7 +27,7 @@ from anyscore.scores.scale import number, scaled
 from anyscore.torch import Attention
 
 WIDTHS = (128, 256, 512, 1024)
-"""Of what queries and keys are projected to, those of the paper."""
+"""The widths that queries and keys are projected to, those of the paper."""
 
 NONE = "no attention"
 """Every character is looked at alike."""
@@ -106,7 +107,8 @@ class WidthTrain:
 
 def build(name: str, data: Encoded, settings: Settings, seed: int) -> Recurrent:
     """The model in its initial state; what does not belong to the score is the same for all."""
-    with torch.random.fork_rng(devices=[]):
+
+    def make() -> Recurrent:
         model = Recurrent(
             "dot",
             settings,
@@ -114,19 +116,19 @@ def build(name: str, data: Encoded, settings: Settings, seed: int) -> Recurrent:
             target_size=len(data.target_vocabulary),
         )
         model.attention = attention(name, settings.hidden)
-        torch.manual_seed(seed)
-        model.draw()
-    return model
+        return model
+
+    return drawn(make, seed)
 
 
 def said_right(given: Answer, item: Item) -> float:
-    """Of the syllables of a phrase, the share that was said at its place."""
+    """Return the share of the syllables of a phrase that were said at their place."""
     (right,) = item.answers
     return sum(a == b for a, b in zip(given.tokens, right, strict=False)) / len(right)
 
 
 def looked_right(given: Answer, item: Item) -> float:
-    """Of the characters of a phrase, the share looked at most when its syllable was due."""
+    """Return the share of the characters looked at most when their syllable was due."""
     assert given.weights is not None
     places: Sequence[int] = given.weights.argmax(-1).tolist()
     return sum(a == b for a, b in enumerate(places[: len(item.source)])) / len(item.source)

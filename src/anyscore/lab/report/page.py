@@ -69,7 +69,7 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment() -> tuple[Environment, dict[str, Any]]:
-    """What renders pages with a script, and what each of them is given."""
+    """Make what renders pages with a script, and what each page is given."""
     environment, own = templates(script="report.js")
     environment.filters |= {
         "number": number,

@@ -13,7 +13,7 @@ from anyscore.lab.wording import visible
 
 
 def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:
-    """What renders pages, and what each of them is given: style, script and policy.
+    """Make what renders pages, and what each page is given: style, script and policy.
 
     script: the file of the page's script; without it the policy allows none.
     """
@@ -41,13 +41,13 @@ def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]
 
 
 def _seen(value: Any) -> Any:
-    """What the page says: text without the characters that no page may hold."""
+    """Take the characters that no page may hold out of a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\t".join(map(visible, value.split("\t")))
 
 
 def _hash(text: str) -> str:
-    """What a content security policy knows a script or style sheet by."""
+    """Name a script or style sheet as a content security policy does."""
     digest = hashlib.sha256(f"\n{text}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

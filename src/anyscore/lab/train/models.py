@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
+from typing import TypeVar
 
 import torch
 
@@ -16,6 +18,8 @@ from anyscore.lab.train.recurrent import Recurrent
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.tagger import Classifier, Tagger
 from anyscore.lab.train.transformer import Transformer
+
+_M = TypeVar("_M", bound=Model)
 
 MODELS: dict[str, type[Model]] = {
     "recurrent": Recurrent,
@@ -34,13 +38,22 @@ def new_model(
 
     source_size, target_size: of the vocabularies.
     """
-    with torch.random.fork_rng(devices=[]):
-        model = MODELS[settings.model](
+    model = drawn(
+        lambda: MODELS[settings.model](
             score, settings, source_size=source_size, target_size=target_size
-        )
+        ),
+        seed,
+    )
+    return model.to(settings.device)
+
+
+def drawn(make: Callable[[], _M], seed: int) -> _M:
+    """Draw the parameters of the model that `make` makes from `seed`, and from nothing else."""
+    with torch.random.fork_rng(devices=[]):
+        model = make()
         torch.manual_seed(seed)
         model.draw()
-    return model.to(settings.device)
+    return model
 
 
 def build_model(score: str, data: Encoded, settings: Settings, seed: int) -> Model:
