@@ -179,7 +179,9 @@ def _memory(x: Tensor) -> int:
 def _tiles(x: Inputs) -> dict[str, Any]:
     """Which share of the tiles is computed in which way; nothing if the kernels do not say."""
     try:
-        from anyscore.kernels import triton_call, triton_pairs, triton_scores
+        from anyscore.kernels.triton import packed as triton_call
+        from anyscore.kernels.triton import pairs as triton_pairs
+        from anyscore.kernels.triton import scores as triton_scores
 
         lead = tuple(x.query.shape[:-2])
         given = triton_call.Inputs(*x[:2], x.weight, None, None, None, None, lead, 1)

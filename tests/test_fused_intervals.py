@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyscore import Causal, Interval, Keys, Lengths, Window
-from anyscore.intervals import Attendable, Call
+from anyscore.intervals import Call, LoweredMask
 from anyscore.masks import as_mask
 from anyscore.ops import load
 
@@ -36,7 +36,7 @@ def test_random_intervals(framework: str, keys: int, seed: int) -> None:
     keep = rng.random(draw(queries, keys)) < 0.6 if rng.random() < 0.5 else None
     if start is None and stop is None and keep is None:
         keep = rng.random((1, 1, 1, 1)) < 0.5
-    mask = Attendable(to(framework, start), to(framework, stop), to(framework, keep))
+    mask = LoweredMask(to(framework, start), to(framework, stop), to(framework, keep))
     whole = np.broadcast_to(np.asarray(mask.boolean(xp, keys)), (*lead, queries, keys))
     by_queries, of_keys = (np.asarray(x) for x in mask.used(xp, keys))
     assert (np.broadcast_to(by_queries, (*lead, queries)) == whole.any(-1)).all()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from anyscore import Causal, Lengths, attention
+from anyscore.backends import torch_operators
 from anyscore.kernels import cpu
-from anyscore.seams import torch_ops
 from fused_calls import (
     DROPOUT,
     KV,
@@ -49,7 +49,7 @@ def test_opcheck(dtype: torch.dtype, dropout: float) -> None:
     inputs, settings = operands(dtype, dropout, biased=bool(dropout))
     arguments = ("tanh", *inputs, None, *settings)
     torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
-    output, lse = torch_ops.forward(*arguments)
+    output, lse = torch_operators.forward(*arguments)
     grads = torch.rand_like(output), torch.rand_like(lse)
     arguments = ("tanh", *inputs, output, lse, *grads, *settings)
     torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)

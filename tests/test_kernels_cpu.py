@@ -1,4 +1,4 @@
-"""The wrapper of the C++ core and its NumPy seam: arrays of any layout, sizes of nothing."""
+"""The wrapper of the C++ core and its NumPy backend: arrays of any layout, sizes of nothing."""
 
 from __future__ import annotations
 

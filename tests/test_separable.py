@@ -178,8 +178,8 @@ def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) 
 def _lowered(xs: list[Any], score: Any) -> tuple[Any, ...]:
     from anyscore.functional import lower
 
-    xp, seam, _, task = lower(*xs, score, None, None)
-    return xp, seam, task
+    xp, backend, _, task = lower(*xs, score, None, None)
+    return xp, backend, task
 
 
 @needs_core

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from anyscore import attention, separable
+from anyscore.backends import torch_operators
 from anyscore.kernels import cpu
-from anyscore.seams import torch_ops
 from samples import normal
 from separable_calls import bare, inputs
 
@@ -96,7 +96,7 @@ def slopes(xs: list[torch.Tensor], upstream: torch.Tensor, impl: str) -> Any:
 def backward(xs: list[torch.Tensor], upstream: torch.Tensor) -> Any:
     """That of tanh itself, from the output and the log-sum-exp of the product."""
     (q, k, v, w), (output, _, lse) = xs, call(xs, "separable")
-    da, db, dw, _, dv = torch_ops.backward(
+    da, db, dw, _, dv = torch_operators.backward(
         "tanh", q, k, w, None, v, None, None, None, None, output, lse, upstream,
         torch.zeros_like(lse), 1.0, 1, 0.0, 2, (2,),
     )  # fmt: skip

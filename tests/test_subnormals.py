@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import anyscore
-from anyscore.seams import host
+from anyscore.backends import host
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 

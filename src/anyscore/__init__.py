@@ -10,8 +10,8 @@ or its module are used.
 
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.functional import AttentionOutput, attention, plan
+from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
-from anyscore.routes import Plan
 from anyscore.score import Score
 from anyscore.scores import (
     Additive,

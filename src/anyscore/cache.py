@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from anyscore import ops, seams
+from anyscore import backends, ops
 from anyscore.autocast import autocast
 from anyscore.checks import check_places, check_tensors, find_framework
 from anyscore.factors import Factors
+from anyscore.implementations import kinds_of
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
-from anyscore.routes import kinds_of
 from anyscore.score import Score
 from anyscore.score_checks import OF_KEYS, check_score, parameters_of
 from anyscore.scores import ScaledDot
@@ -41,7 +41,7 @@ class PreparedKeys:
     packed: Array | None
     nothing: Array | None = None
 
-    def meet(self, xp: Ops, score: Any, query: Array) -> Factors:
+    def bind(self, xp: Ops, score: Any, query: Array) -> Factors:
         """The factors of these keys and of the query, which is all that is lowered anew."""
         if type(score) is not self.score:
             got = type(score).__name__ if isinstance(score, Score) else repr(score)
@@ -107,9 +107,9 @@ def prepare_keys(
             f"keys are prepared for a score object, such as ScaledDot(), got {shown(score)}."
         )
     name = find_framework(key=key)
-    xp, seam = ops.load(name), seams.load(name)
-    own, dtype = seam.precision(key)
-    kinds = kinds_of(seam)
+    xp, backend = ops.load(name), backends.load(name)
+    own, dtype = backend.precision(key)
+    kinds = kinds_of(backend)
     if kinds is not None:
         (key,), score = kinds.enter((key,), score)
     with own():
@@ -135,7 +135,7 @@ def prepare_keys(
             key, _ = zero(xp, key, used, sizes.groups)
         f = score.lower(xp, query, key)
         nothing = _none_of(xp, key, xp.shape(key)[-1])
-        return PreparedKeys(key, type(score), f.b, f.key_bias, seam.pack_keys(f), nothing)
+        return PreparedKeys(key, type(score), f.b, f.key_bias, backend.pack_keys(f), nothing)
 
 
 vars(prepare_keys)["autograph_info__"] = None  # as of `attention`

@@ -50,7 +50,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     a, _ = zero(xp, f.a, queries)
     b, mixed_b = zero(xp, f.b, keys, task.sizes.groups)
     value, mixed_value = zero(xp, task.value, keys, task.sizes.groups)
-    mixed = mixed_b or mixed_value or attendable.tells_queries_apart(xp)
+    mixed = mixed_b or mixed_value or attendable.per_query(xp)
     return replace(task, score=replace(f, a=a, b=b), value=value, zeroed=True, mixed=mixed)
 
 
@@ -69,7 +69,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         return split(score, True, -3), keep
     a, b = split(score.a, True, -3), split(score.b, False, -3)
     if score.pair != PRODUCT:
-        a, b = _met(xp, a, b, _lead(task.sizes))
+        a, b = _bound(xp, a, b, _lead(task.sizes))
     return replace(
         score,
         a=a,
@@ -80,7 +80,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     ), keep
 
 
-def _met(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
+def _bound(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
     """Both with the same leading dimensions, where there are many and they differ.
 
     TensorFlow broadcasts at most five runs of dimensions, T_q, T_k and h among them.

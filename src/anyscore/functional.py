@@ -8,13 +8,13 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anyscore import definition, ops, reference, seams, separable
+from anyscore import backends, definition, ops, reference, separable
 from anyscore.autocast import autocast, cast
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
+from anyscore.implementations import Backend, Implementation, Plan, choose, kinds_of
 from anyscore.ops import Array, Ops
-from anyscore.routes import Plan, Route, Seam, choose, kinds_of
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.scores import ScaledDot
@@ -109,9 +109,9 @@ def plan(
     Plan(route='reference', reason='cpu: the score is a callable')
     """
     check_options(dropout, dropout_seed, impl)
-    xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
+    xp, backend, own, task = lower(query, key, value, score, mask, valid_lens)
     with own():
-        return _choose(xp, seam, task, dropout, return_lse, impl)[0]
+        return _choose(xp, backend, task, dropout, return_lse, impl)[0]
 
 
 for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
@@ -136,11 +136,11 @@ def attend(
     That is the task, and the log-sum-exp that a fused implementation left.
     """
     check_options(dropout, dropout_seed, impl)
-    xp, seam, own, task = lower(query, key, value, score, mask, valid_lens)
+    xp, backend, own, task = lower(query, key, value, score, mask, valid_lens)
     with own():
-        _, route, task = _choose(xp, seam, task, dropout, return_lse, impl)
+        _, route, task = _choose(xp, backend, task, dropout, return_lse, impl)
         if dropout and dropout_seed is None:
-            dropout_seed = seam.draw_seed(task.value)
+            dropout_seed = backend.draw_seed(task.value)
         elif dropout_seed is not None and isinstance(dropout_seed, Integral):
             dropout_seed = int(dropout_seed)  # of NumPy perhaps, beyond what int64 holds
         if route is None:
@@ -148,41 +148,41 @@ def attend(
             output, attended, lse = definition.run(xp, task, dropout, dropout_seed)
         else:
             output, left = route.run(task, dropout, dropout_seed)
-            attended = _weights(xp, seam, task, left) if return_weights else None
+            attended = _weights(xp, backend, task, left) if return_weights else None
             output, lse = _with_query_bias(xp, task, output, left)
     if not return_weights:
         attended = None
     result = AttentionOutput(output, attended, lse if return_lse else None)
-    kinds = kinds_of(seam)
+    kinds = kinds_of(backend)
     if kinds is not None:
         result = AttentionOutput(*(x if x is None else kinds.leave(x, query) for x in result))
     return result, task, left
 
 
 def _choose(
-    xp: Ops, seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str
-) -> tuple[Plan, Route | None, Task]:
+    xp: Ops, backend: Backend, task: Task, dropout: float, return_lse: bool, impl: str
+) -> tuple[Plan, Implementation | None, Task]:
     """What runs a task, and the task that it runs."""
     if impl == "separable":
-        return separable.choose_product(xp, seam, task, dropout, return_lse)
-    return *choose(seam, task, dropout, return_lse, impl), task
+        return separable.choose_product(xp, backend, task, dropout, return_lse)
+    return *choose(backend, task, dropout, return_lse, impl), task
 
 
 def weights(task: Task, lse: Array | None = None) -> Array:
     """The weights (..., T_q, T_k) of a task; lse: what a fused implementation left, if one ran."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
-    xp, seam = find(some, some, some)
-    own, _ = seam.precision(some)
+    xp, backend = find(some, some, some)
+    own, _ = backend.precision(some)
     with own():
-        return _weights(xp, seam, task, lse)
+        return _weights(xp, backend, task, lse)
 
 
-def _weights(xp: Ops, seam: Seam, task: Task, lse: Array | None) -> Array:
+def _weights(xp: Ops, backend: Backend, task: Task, lse: Array | None) -> Array:
     f = task.score
     if lse is not None and isinstance(f, Factors):
-        route = choose(seam, task, 0.0, True, "auto")[1]
+        route = choose(backend, task, 0.0, True, "auto")[1]
         tensors = (x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None)
-        if route is not None and route.weights is not None and not seam.differentiable(tensors):
+        if route is not None and route.weights is not None and not backend.differentiable(tensors):
             return route.weights(task, lse)
     return definition.weights(xp, task)
 
@@ -211,21 +211,21 @@ def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
             yield from projection.tensors
 
 
-def find(query: Array, key: Array, value: Array) -> tuple[Ops, Seam]:
-    """The operations and the seam of the framework that all three belong to."""
+def find(query: Array, key: Array, value: Array) -> tuple[Ops, Backend]:
+    """The operations and the backend of the framework that all three belong to."""
     name = find_framework(query=query, key=key, value=value)
-    return ops.load(name), seams.load(name)
+    return ops.load(name), backends.load(name)
 
 
 def lower(
     query: Array, key: Array, value: Array, score: Any, mask: Any, valid_lens: Any
-) -> tuple[Ops, Seam, Callable[[], AbstractContextManager[Any]], Task]:
-    """A call, checked and lowered; with its operations, its seam and its context to compute in."""
+) -> tuple[Ops, Backend, Callable[[], AbstractContextManager[Any]], Task]:
+    """Check and lower a call. Returns its operations, its backend, its context and the task."""
     prepared = key if isinstance(key, PreparedKeys) else None
     key = key if prepared is None else prepared.key
-    xp, seam = find(query, key, value)
-    own, dtype = seam.precision(query)
-    kinds = kinds_of(seam)
+    xp, backend = find(query, key, value)
+    own, dtype = backend.precision(query)
+    kinds = kinds_of(backend)
     if kinds is not None:
         (query, key, value), score = kinds.enter((query, key, value), score)
     with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
@@ -235,6 +235,6 @@ def lower(
         sizes = check_call(xp, query, key, value, score)
         task = prepare(
             xp, sizes, query, key, value, score, mask, valid_lens,
-            seam.differentiable(_inputs(query, key, value, score)), prepared,
+            backend.differentiable(_inputs(query, key, value, score)), prepared,
         )  # fmt: skip
-        return xp, seam, own, task
+        return xp, backend, own, task

@@ -19,11 +19,11 @@ Project: TypeAlias = Callable[[Array, str], Array]
 """(x, name) → x Wᵀ + bias, of one of the `linears` of a layer."""
 
 
-class Heads:
+class HeadSizes:
     """The sizes of a multi-head layer, checked.
 
     linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). output_width: of
-    the layer. score: what its `Recipe` is told of them.
+    the layer. score: what its `ScoreSpec` is told of them.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Heads:
         return project(output, "W_o") if "W_o" in self.linears else output
 
 
-class Fused:
-    """The sizes of a layer with one projection to queries, keys and values, checked; as of `Heads`.
+class QKVSizes:
+    """The sizes of a layer with one projection to queries, keys and values; as of `HeadSizes`.
 
     widths: of the three.
     """

@@ -16,7 +16,7 @@ from anyscore.ops import PLAIN, Array, Ops, framework, load
 
 
 @dataclass(frozen=True, eq=False)
-class Attendable:
+class LoweredMask:
     """A mask lowered for one call: key j is attended if start ≤ j < stop and keep.
 
     start, stop: of the index dtype, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0
@@ -48,7 +48,7 @@ class Attendable:
             keep = before if keep is None else xp.logical_and(keep, before)
         return keep
 
-    def tells_queries_apart(self, xp: Ops) -> bool:
+    def per_query(self, xp: Ops) -> bool:
         """Whether queries of one head may attend to different keys."""
         bounds = [x for x in (self.start, self.stop) if x is not None]
         return any(xp.shape(x)[-1] != 1 for x in bounds) or self._has_rows(xp)
@@ -58,7 +58,7 @@ class Attendable:
 
         Needs no more than O(T_q + T_k), unless `keep` itself has a row for each query.
         """
-        if keys == 0 or self._has_rows(xp) or not self.tells_queries_apart(xp):
+        if keys == 0 or self._has_rows(xp) or not self.per_query(xp):
             keep: Array = self.boolean(xp, keys)
             if keys == 0:
                 keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-1], 0))

@@ -1,8 +1,8 @@
 """What the layers of all frameworks share: the names of scores, and their parameters.
 
-A layer holds the `Recipe` of its score. At its first call, or when it is made with both widths, the
-recipe meets them: then it is known which parameters there are, and from their values the score is
-built at every call.
+A layer holds the `ScoreSpec` of its score. At its first call, or when it is made with both widths,
+the spec is bound to them: then it is known which parameters there are, and from their values the
+score is built at every call.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Met:
+class BoundScore:
     """A score whose widths are known: its parameters, in order, and its fields that have none."""
 
     score: AnyScore
@@ -92,12 +92,12 @@ class Met:
         return self.score(**made)
 
 
-class Recipe:
+class ScoreSpec:
     """The score that a layer was asked for, checked.
 
-    score: a name of `SCORES` or a class, with hidden, d_q, … as `specify` takes them, or a score
-    object or a callable, which have all they need. names: of the parameters that a layer holds;
-    linears: those that are the matrices of linear layers.
+    score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
+    score object or a callable, which have all they need. names: of the parameters that a layer
+    holds; linears: those that are the matrices of linear layers.
 
     Raises TypeError, ValueError: an unknown score, or sizes and numbers that it lacks or has not.
     """
@@ -130,7 +130,7 @@ class Recipe:
             self._options["numbers"] = numbers
             self._check_hidden(d_q)
             named = cast(type[Score], self.score)
-            made, _ = specify(named, 1, 1, **self._options)
+            made, _ = parameter_specs(named, 1, 1, **self._options)
             self.names = tuple(parameter.name for parameter in made)
             if heads is None:
                 self.linears = tuple(name for name in named.linears if name in self.names)
@@ -167,10 +167,10 @@ class Recipe:
         """Whether the parameters can be made without looking at queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 
-    def meet(self, d_q: int | None = None, d_k: int | None = None) -> Met:
+    def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
         """With the widths of queries and keys; None: those that the layer was made with."""
         if not self.named:
-            return Met(self.score)
+            return BoundScore(self.score)
         d_q, d_k = (
             told if came is None else came for told, came in ((self.d_q, d_q), (self.d_k, d_k))
         )
@@ -180,12 +180,12 @@ class Recipe:
         d_q, d_k = cast(int, d_q), cast(int, d_k)
         check_widths(self.score, d_q, d_k)
         self._check_hidden(d_q)
-        made, fixed = specify(self.score, d_q, d_k, **self._options)
-        return Met(self.score, tuple(made), fixed)
+        made, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
+        return BoundScore(self.score, tuple(made), fixed)
 
     def scale_of(self, d_q: int, d_k: int) -> float:
         """The fixed scale of a bilinear layer of these widths."""
-        _, fixed = specify(self.score, d_q, d_k, **self._options)
+        _, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
         return float(fixed["scale"] or 1.0)
 
     def __str__(self) -> str:
@@ -205,7 +205,7 @@ def find_score(name: str) -> type[Score]:
     raise ValueError(f"unknown score {name!r}: did you mean {near!r}? Known: {', '.join(SCORES)}.")
 
 
-def specify(
+def parameter_specs(
     score: type[Score],
     d_q: int,
     d_k: int,

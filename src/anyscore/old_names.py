@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
-from anyscore.layers import Recipe
+from anyscore.layers import ScoreSpec
 from anyscore.scores import Bilinear
 
 OLD_NAMES = {
@@ -43,7 +43,7 @@ _UNSCALED = "w.weight"
 """The matrix of a bilinear score that has no scale."""
 
 
-def rename(state: dict[str, Any], prefix: str, recipe: Recipe) -> None:
+def rename(state: dict[str, Any], prefix: str, spec: ScoreSpec) -> None:
     """Give the entries of a state dict under `prefix` the names of ours that are missing.
 
     The biases of two linear layers that are added become one. A matrix of a bilinear score without
@@ -53,14 +53,14 @@ def rename(state: dict[str, Any], prefix: str, recipe: Recipe) -> None:
     for key in [key for key in state if key.startswith(prefix)]:
         old = key[len(prefix) :].removeprefix("score.")
         ours = OLD_NAMES.get(old, old)
-        if ours.removesuffix(".weight") in recipe.names and prefix + ours not in state:
+        if ours.removesuffix(".weight") in spec.names and prefix + ours not in state:
             found.setdefault(ours, []).append(key)
     for ours, keys in found.items():
         keys = keys if ours == "bias.weight" else keys[:1]
         first, *rest = (state.pop(key) for key in keys)
         x = sum(rest, first)
-        if recipe.score is Bilinear and keys[0].endswith(_UNSCALED):
-            x = x / recipe.scale_of(*x.shape[-2:])
+        if spec.score is Bilinear and keys[0].endswith(_UNSCALED):
+            x = x / spec.scale_of(*x.shape[-2:])
         state[prefix + ours] = x
 
 
@@ -68,7 +68,7 @@ def rename_heads(
     state: dict[str, Any],
     prefix: str,
     linears: Mapping[str, tuple[int, int]],
-    inner: Recipe | None = None,
+    inner: ScoreSpec | None = None,
 ) -> None:
     """Give the entries of a state dict under `prefix` the names of ours; cut fused projections.
 

@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 
 from anyscore.factors import PRODUCT, TANH, Factors
+from anyscore.implementations import Backend, Implementation, Plan, choose, refuse
 from anyscore.ops import Array, Ops, accumulation
 from anyscore.reference import accumulated
-from anyscore.routes import Plan, Route, Seam, choose, refuse
 from anyscore.task import Task
 from anyscore.unread import zero
 
@@ -128,13 +128,13 @@ def lower(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
 
 
 def choose_product(
-    xp: Ops, seam: Seam, task: Task, dropout: float, return_lse: bool
-) -> tuple[Plan, Route | None, Task]:
+    xp: Ops, backend: Backend, task: Task, dropout: float, return_lse: bool
+) -> tuple[Plan, Implementation | None, Task]:
     """The fused route that runs an additive task as a product, and that product."""
     f = task.score
     own = (f.a, f.b, f.weight) if isinstance(f, Factors) else ()
-    task, why = lower(xp, task, seam.differentiable(x for x in own if x is not None))
-    plan, route = choose(seam, task, dropout, return_lse, "separable")
+    task, why = lower(xp, task, backend.differentiable(x for x in own if x is not None))
+    plan, route = choose(backend, task, dropout, return_lse, "separable")
     return Plan("separable", f"{why}; the product runs on {plan.route}"), route, task
 
 

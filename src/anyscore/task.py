@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyscore.checks import Sizes
 from anyscore.factors import Factors
-from anyscore.intervals import Attendable, Call
+from anyscore.intervals import Call, LoweredMask
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.ops import Array, Ops, framework
 from anyscore.score import Score
@@ -35,7 +35,7 @@ class Task:
 
     score: Factors | Array
     value: Array
-    attendable: Attendable | None
+    attendable: LoweredMask | None
     zeroed: bool
     mixed: bool
     sizes: Sizes
@@ -72,10 +72,10 @@ def prepare(
         value, shared_values = zero(xp, value, keys, sizes.groups)
         if prepared is None:
             key, shared_keys = zero(xp, key, keys, sizes.groups, finite)
-            mixed = shared_keys or shared_values or attendable.tells_queries_apart(xp)
+            mixed = shared_keys or shared_values or attendable.per_query(xp)
             zeroed = True
     if prepared is not None:
-        f, packed = prepared.meet(xp, score, query), prepared.packed
+        f, packed = prepared.bind(xp, score, query), prepared.packed
         return Task(f, value, attendable, zeroed, mixed, sizes, dtype, packed)
     if isinstance(score, Score):
         lowered: Factors | Array = score.lower(xp, query, key)
@@ -88,9 +88,9 @@ def prepare(
 class Lowered(Mask):
     """A mask that was lowered already, for a call of the same sizes."""
 
-    attendable: Attendable
+    attendable: LoweredMask
 
-    def lower(self, call: Call) -> Attendable:
+    def lower(self, call: Call) -> LoweredMask:
         return self.attendable
 
 
@@ -103,11 +103,11 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
     return lengths if one is None else one & lengths
 
 
-def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> Attendable | None:
+def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> LoweredMask | None:
     """The mask of a call, lowered; None where everything is attended."""
     call = Call(xp, query, sizes.lead, sizes.queries, sizes.keys)
     both = combine(mask, valid_lens)
-    attendable = Attendable() if both is None else both.lower(call)
+    attendable = LoweredMask() if both is None else both.lower(call)
     if 0 in (*sizes.lead, sizes.queries, sizes.keys):  # nobody attends anything, whatever the mask
         attendable = Lengths(0).lower(call)
     return attendable if attendable.some else None

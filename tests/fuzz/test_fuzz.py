@@ -17,7 +17,7 @@ from judge import judge
 from runners import Answered, NumPy
 
 import anyscore
-from anyscore.seams import host
+from anyscore.backends import host
 
 
 def test_calls(runner: NumPy, effort: Effort) -> None:

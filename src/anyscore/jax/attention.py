@@ -11,7 +11,7 @@ from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Layer, Starts, as_jax
-from anyscore.layers import AnyScore, Recipe
+from anyscore.layers import AnyScore, ScoreSpec
 from anyscore.old_names import rename
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
@@ -92,7 +92,7 @@ class Attention(Layer):
     ) -> None:
         super().__init__(dtype)
         check_options(dropout, None, impl)
-        self.recipe = Recipe(
+        self.spec = ScoreSpec(
             score,
             hidden=hidden,
             d_q=d_q,
@@ -114,20 +114,20 @@ class Attention(Layer):
         *,
         mask: Any = None,
     ) -> Starts:
-        if isinstance(self.recipe.score, Score):
-            return {f"{name}.weight": x for name, x in self.recipe.score.tensors().items()}
-        if not self.recipe.names:
+        if isinstance(self.spec.score, Score):
+            return {f"{name}.weight": x for name, x in self.spec.score.tensors().items()}
+        if not self.spec.names:
             return {}
         if queries is None or keys is None:
-            if not self.recipe.sized:
+            if not self.spec.sized:
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
-            met = self.recipe.meet()
+            bound = self.spec.bind()
         else:
             queries, keys, values = map(as_jax, (queries, keys, values))
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
             lower(_xp, sizes, queries, mask, valid_lens)
-            met = self.recipe.meet(queries.shape[-1], keys.shape[-1])
-        return {f"{p.name}.weight": p.init for p in met.parameters}
+            bound = self.spec.bind(queries.shape[-1], keys.shape[-1])
+        return {f"{p.name}.weight": p.init for p in bound.parameters}
 
     def run(
         self,
@@ -172,19 +172,19 @@ class Attention(Layer):
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
     def names(self) -> list[str]:
-        return [f"{name}.weight" for name in self.recipe.names]
+        return [f"{name}.weight" for name in self.spec.names]
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self.recipe)
+        rename(state, "", self.spec)
 
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
-        if self.recipe.named and d_q is None and self.recipe.d_q is None:
+        if self.spec.named and d_q is None and self.spec.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: as_jax(params[f"{name}.weight"]) for name in self.recipe.names}
-        return self.recipe.meet(d_q, d_k).build(_xp, values)
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.names}
+        return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.recipe}, dropout={self.dropout})"
+        return f"{type(self).__name__}({self.spec}, dropout={self.dropout})"
 
 
 class DotProductAttention(Attention):

@@ -11,7 +11,7 @@ from jax import Array
 from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
-from anyscore.heads import Fused, Heads, linear, starts
+from anyscore.heads import HeadSizes, QKVSizes, linear, starts
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Layer, Starts, as_jax
 from anyscore.layers import AnyScore, is_named
@@ -27,7 +27,7 @@ class _Projecting(Layer):
 
     def __init__(
         self,
-        sizes: Heads | Fused,
+        sizes: HeadSizes | QKVSizes,
         score: AnyScore,
         dropout: float,
         bias: bool,
@@ -48,7 +48,7 @@ class _Projecting(Layer):
         return [*self._starts, *(_INNER + name for name in self.attention.names())]
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename_heads(state, "", self.sizes.linears, self.attention.recipe)
+        rename_heads(state, "", self.sizes.linears, self.attention.spec)
 
     def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
         """The whole layer; options: of the inner one."""
@@ -95,7 +95,7 @@ class SelfAttention(_Projecting):
         dtype: Any = "float32",
         **numbers: float,
     ) -> None:
-        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
         super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
 
     def run(
@@ -126,7 +126,7 @@ class MultiHeadAttention(_Projecting):
             d · (d_q + d_k + d_v) parameters.
     """
 
-    sizes: Heads
+    sizes: HeadSizes
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class MultiHeadAttention(_Projecting):
         **numbers: float,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
-        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
         super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
 
     def run(

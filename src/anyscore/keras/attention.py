@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from anyscore import seams
+from anyscore import backends
 from anyscore.checks import check_options
 from anyscore.functional import attend, weights
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
@@ -14,7 +14,7 @@ from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.options import split
-from anyscore.layers import AnyScore, Recipe, is_named, snapshot
+from anyscore.layers import AnyScore, ScoreSpec, is_named, snapshot
 from anyscore.old_names import rename
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init, Score
@@ -85,13 +85,13 @@ class Attention(Layer):
         bare, own = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **numbers}
-        recipe = Recipe(bare, **sizes)
+        spec = ScoreSpec(bare, **sizes)
         super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
-        self._recipe, self._own = recipe, own
+        self._spec, self._own = spec, own
         self._shapes_of_score = (
-            self._recipe.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
+            self._spec.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
         )
         self.seed_generator = keras.random.SeedGenerator(ours.seed) if dropout else None
 
@@ -102,15 +102,15 @@ class Attention(Layer):
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         d_q, d_k = self._widths
-        if getattr(self._recipe.score, "equal_widths", False) and values[-1] == queries[-1]:
+        if getattr(self._spec.score, "equal_widths", False) and values[-1] == queries[-1]:
             d_k = queries[-1]
         check_shapes((d_q, d_k, None), queries, keys, values)
 
     def make_all(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        self._met = self._recipe.meet(queries[-1], keys[-1])
+        self._bound = self._spec.bind(queries[-1], keys[-1])
         of_score = self._shapes_of_score
         self._weights_by_name = {}
-        for p in self._met.parameters:
+        for p in self._bound.parameters:
             scale = of_score.get(p.field) == ()  # not rounded in mixed precision
             options = {"bias": p.field == "bias", "autocast": not scale}
             self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
@@ -172,36 +172,36 @@ class Attention(Layer):
         return None if self.record.last is None else weights(*self.record.last)
 
     def known_shapes(self) -> list[Shape] | None:
-        recipe = self._recipe
-        return [(None, None, recipe.d_q), (None, None, recipe.d_k)] if recipe.sized else None
+        spec = self._spec
+        return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.sized else None
 
     def parameters_by_name(self) -> dict[str, Any]:
         return {f"{name}.weight": x for name, x in self._weights_by_name.items()}
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self._recipe)
+        rename(state, "", self._spec)
 
     @property
     def _widths(self) -> tuple[int | None, int | None]:
         """Widths of queries and keys that the layer was made with, or has weights for."""
         built = self.record.built
         if built is None or not any(self._shapes_of_score.values()):
-            return self._recipe.d_q, self._recipe.d_k
+            return self._spec.d_q, self._spec.d_k
         return built["queries_shape"][-1], built["keys_shape"][-1]
 
     def _score(self) -> Any:
         """The score with the current parameters."""
         if not self._weights_by_name:
-            return self._met.build(xp, {}) if self._recipe.named else self.score
+            return self._bound.build(xp, {}) if self._spec.named else self.score
         values = {
             name: keras.ops.convert_to_tensor(x.value) for name, x in self._weights_by_name.items()
         }
-        return self._met.build(xp, values)
+        return self._bound.build(xp, values)
 
 
 def _is_eager(x: Any) -> bool:
     if BACKEND == "jax":
-        return not seams.load("jax").differentiable([x])
+        return not backends.load("jax").differentiable([x])
     return not xp.is_tracing()
 
 

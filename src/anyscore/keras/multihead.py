@@ -12,7 +12,7 @@ import keras
 
 from anyscore import heads
 from anyscore.checks import check_size
-from anyscore.heads import Fused, Heads, linear
+from anyscore.heads import HeadSizes, QKVSizes, linear
 from anyscore.keras.arguments import OURS, Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.layer import register, xp
 from anyscore.keras.masks import masks
@@ -41,7 +41,7 @@ class SelfAttention(Projecting):
     names_of_keras: ClassVar[dict[str, str]] = {
         name: "x_mask" if name.endswith("_mask") else "x" for name in OURS
     }
-    sizes: Fused
+    sizes: QKVSizes
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SelfAttention(Projecting):
         sizes: dict[str, Any] = {"embedding_size": embedding_size, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
         given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
-        super().__init__(Fused(**sizes), given, options)
+        super().__init__(QKVSizes(**sizes), given, options)
 
     def known_shapes(self) -> list[Shape]:
         return [(None, None, self.sizes.linears["qkv"][1])]
@@ -130,7 +130,7 @@ class MultiHeadAttention(Projecting):
     (2, 5, 12)
     """
 
-    sizes: Heads
+    sizes: HeadSizes
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class MultiHeadAttention(Projecting):
         axes = _axes(output_shape, project_output)
         given["output_shape"] = axes or None
         width = math.prod(axes) if axes else None
-        super().__init__(Heads(**sizes, output_width=width), given, options)
+        super().__init__(HeadSizes(**sizes, output_width=width), given, options)
         self._last_axes = axes or (self.sizes.output_width,)
 
     def known_shapes(self) -> list[Shape]:

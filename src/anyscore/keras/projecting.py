@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from anyscore.heads import Fused, Heads, starts
+from anyscore.heads import HeadSizes, QKVSizes, starts
 from anyscore.keras.attention import Attention
 from anyscore.keras.config import named_only
 from anyscore.keras.layer import Layer
@@ -19,7 +19,7 @@ class Projecting(Layer):
     """A layer of linear layers around an `Attention`."""
 
     def __init__(
-        self, sizes: Heads | Fused, given: dict[str, Any], options: dict[str, Any]
+        self, sizes: HeadSizes | QKVSizes, given: dict[str, Any], options: dict[str, Any]
     ) -> None:
         numbers, ours, of_keras = split(options)
         super().__init__({**given, **numbers}, ours, of_keras)
@@ -50,11 +50,11 @@ class Projecting(Layer):
         return {**self._weights_by_name, **{f"attention.{name}": x for name, x in inner.items()}}
 
     def rename(self, state: dict[str, Any]) -> None:
-        rename_heads(state, "", self.sizes.linears, self.attention._recipe)
+        rename_heads(state, "", self.sizes.linears, self.attention._spec)
 
 
 class Attending:
-    """An attention as `Heads` and `Fused` call it; it keeps the weights of its call if asked."""
+    """An attention as the sizes call it; it keeps the weights of its call if asked."""
 
     def __init__(self, attention: Attention, return_scores: bool, **options: Any) -> None:
         self.attention = partial(attention, return_attention_scores=return_scores, **options)

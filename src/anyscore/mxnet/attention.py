@@ -8,10 +8,11 @@ from typing import Any, cast
 import mxnet as mx
 from mxnet import autograd
 
+from anyscore.backends.mxnet import as_np, leave, precision
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, Met, Recipe, snapshot
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, snapshot
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
@@ -19,7 +20,6 @@ from anyscore.old_names import rename
 from anyscore.ops import Array, load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
-from anyscore.seams.mxnet import as_np, leave, precision
 from anyscore.task import Task, combine, lower
 
 _xp = load("mxnet")
@@ -87,7 +87,7 @@ class Attention(Layer):
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         check_options(dropout, None, impl)
-        self._recipe = Recipe(
+        self._spec = ScoreSpec(
             score,
             hidden=hidden,
             d_q=d_q,
@@ -100,13 +100,13 @@ class Attention(Layer):
         )
         self.dropout, self.impl = dropout, impl
         self._last: tuple[Task, Array | None, bool] | None = None
-        self._met: Met | None = None
+        self._bound: BoundScore | None = None
         given = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():
-            for name in self._recipe.names:
+            for name in self._spec.names:
                 setattr(self, name, Weight(name, given.get(name)))
-        if self._recipe.sized:
-            self._meet()
+        if self._spec.sized:
+            self._bind()
 
     def __call__(
         self,
@@ -135,7 +135,7 @@ class Attention(Layer):
         >>> bool(same.abs().max().asscalar() < 1e-6)
         True
         """
-        if self._met is None:
+        if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
         score = self._score(self.values(keys.ctx), len(keys.shape))
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
@@ -156,22 +156,22 @@ class Attention(Layer):
             found = weights(task, lse)
         return found.as_nd_ndarray() if legacy else found
 
-    def meet(self, *given: Any) -> None:
+    def bind(self, *given: Any) -> None:
         queries, keys, values, valid_lens, mask = given
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         values = keys if values is None else values
         find_framework(queries=queries, keys=keys, values=values)
-        if self._met is None:  # once nothing else is wrong with the call
+        if self._bound is None:  # once nothing else is wrong with the call
             sizes = check_tensors(_xp, queries, keys, values)
             lower(_xp, sizes, queries, mask, valid_lens)
-            self._meet(queries.shape[-1], keys.shape[-1])
+            self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *given: Any) -> tuple[int, ...]:
         queries, keys, values = given[:3]
         values = keys if values is None else values
         sizes = check_tensors(_xp, queries, keys, values)
-        if self._met is None:
-            self._meet(queries.shape[-1], keys.shape[-1])
+        if self._bound is None:
+            self._bind(queries.shape[-1], keys.shape[-1])
         return (*sizes.lead, sizes.queries, values.shape[-1])
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
@@ -193,27 +193,27 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._recipe}, dropout={self.dropout})"
+        return f"{type(self).__name__}({self._spec}, dropout={self.dropout})"
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename(arrays, "", self._recipe)
+        rename(arrays, "", self._spec)
         return arrays
 
-    def _meet(self, d_q: int | None = None, d_k: int | None = None) -> None:
+    def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
         """Give the parameters of a named score their shapes and initial values."""
-        met = self._recipe.meet(d_q, d_k)
-        for parameter in met.parameters:
-            self._children[parameter.name].meet(parameter.init)
-        self._met = met
+        bound = self._spec.bind(d_q, d_k)
+        for parameter in bound.parameters:
+            self._children[parameter.name].bind(parameter.init)
+        self._bound = bound
 
     def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
         """The score with these parameters, for queries of a rank."""
-        values = {name: weights[f"{name}.weight"] for name in self._recipe.names}
-        met = cast(Met, self._met)
+        values = {name: weights[f"{name}.weight"] for name in self._spec.names}
+        bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
-            scales = [p.name for p in met.parameters if p.init.shape == ()]
+            scales = [p.name for p in bound.parameters if p.init.shape == ()]
             values |= {name: _xp.reshape(values[name], ()) for name in scales}
-        return met.build(_xp, values)
+        return bound.build(_xp, values)
 
 
 class DotProductAttention(Attention):

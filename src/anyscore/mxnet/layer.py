@@ -10,10 +10,10 @@ import numpy as np
 from mxnet import autograd
 from mxnet.gluon import HybridBlock, Parameter
 
+from anyscore.backends.mxnet import as_np, leave, precision
 from anyscore.mxnet import symbolic
 from anyscore.mxnet.symbolic import Mode
 from anyscore.ops import Array
-from anyscore.seams.mxnet import as_np, leave, precision
 
 
 class Layer(HybridBlock):  # type: ignore[misc]
@@ -32,7 +32,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
         """The output, of parameters by name and of the arguments of `forward`."""
         raise NotImplementedError
 
-    def meet(self, *given: Any) -> None:
+    def bind(self, *given: Any) -> None:
         """Give the parameters their shapes, at the first call."""
 
     def shape_of(self, *given: Any) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
                 f"{type(self).__name__} got a {type(given[0]).__name__}, expected an MXNet array."
             )
         with precision(given[0])[0]():
-            self.meet(*given)
+            self.bind(*given)
             mode = Mode(self.dropout if autograd.is_training() else 0.0)
             return leave(self.compute(self.values(given[0].ctx), mode, *given), given[0])
 

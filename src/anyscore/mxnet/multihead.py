@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from anyscore.backends.mxnet import as_np
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
-from anyscore.heads import Fused, Heads, linear, read, split, starts
+from anyscore.heads import HeadSizes, QKVSizes, linear, read, split, starts
 from anyscore.layers import AnyScore, is_named
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
@@ -16,7 +17,6 @@ from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
 from anyscore.old_names import rename_heads
 from anyscore.ops import Array, load
-from anyscore.seams.mxnet import as_np
 
 _xp = load("mxnet")
 
@@ -26,7 +26,7 @@ class _Projecting(Layer):
 
     def __init__(
         self,
-        sizes: Heads | Fused,
+        sizes: HeadSizes | QKVSizes,
         score: AnyScore,
         dropout: float,
         bias: bool,
@@ -46,7 +46,7 @@ class _Projecting(Layer):
             )
         for name, init in starts(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
-            self._children[layer].meet(init, kind)
+            self._children[layer].bind(init, kind)
 
     @property
     def attention_weights(self) -> Array | None:
@@ -54,7 +54,7 @@ class _Projecting(Layer):
         return self.attention.attention_weights
 
     def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename_heads(arrays, "", self._sizes.linears, self.attention._recipe)
+        rename_heads(arrays, "", self._sizes.linears, self.attention._spec)
         return arrays
 
     def _attend(
@@ -96,7 +96,7 @@ class SelfAttention(_Projecting):
         params: Any = None,
         **numbers: float,
     ) -> None:
-        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
         super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
 
     def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
@@ -127,7 +127,7 @@ class MultiHeadAttention(_Projecting):
             d · (d_q + d_k + d_v) parameters.
     """
 
-    _sizes: Heads
+    _sizes: HeadSizes
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class MultiHeadAttention(_Projecting):
         **numbers: float,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
-        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
         super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
 
     def __call__(
@@ -177,7 +177,7 @@ class MultiHeadAttention(_Projecting):
         keys = split(_xp, projected, self._sizes.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
-    def meet(self, *given: Any) -> None:
+    def bind(self, *given: Any) -> None:
         queries, keys, values = self._three(*given[:3])
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=keys, values=values)

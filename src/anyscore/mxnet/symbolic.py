@@ -17,9 +17,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
+from anyscore.backends.mxnet import as_np, precision
 from anyscore.ops import Array
 from anyscore.ops.mxnet_operator import write
-from anyscore.seams.mxnet import as_np, precision
 
 if TYPE_CHECKING:
     from anyscore.mxnet.layer import Layer

@@ -48,7 +48,7 @@ class Weight(HybridBlock):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"Weight({self.weight.shape})"
 
-    def meet(self, init: Init, kind: str = "weight") -> None:
+    def bind(self, init: Init, kind: str = "weight") -> None:
         """Take a shape and initial values."""
         start, parameter = self._starts[kind], getattr(self, kind)
         start.bound, start.value = init.bound, init.value

@@ -108,10 +108,10 @@ class Ops(Protocol):
         """High and low words of x·factor, of words x."""
 
     def masked_scores(self, a: Array, b: Array, keep: Array) -> Array:
-        """`kept.scores`, with derivatives that keep its promise."""
+        """`masked.scores`, with derivatives that keep its promise."""
 
     def masked_sum(self, p: Array, v: Array, keep: Array) -> Array:
-        """`kept.sum`, with derivatives that keep its promise."""
+        """`masked.sum`, with derivatives that keep its promise."""
 
 
 DTYPES = "float32", "float64", "bfloat16", "float16"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anyscore.ops import Array, Ops, kept
+from anyscore.ops import Array, Ops, masked
 from anyscore.ops.jax_primitives import Named, linear
 from anyscore.trees import tell
 
@@ -164,11 +164,11 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
     return top, x * np.uint32(factor)
 
 
-# The derivatives of `kept`, of any order and in both modes.
+# The derivatives of `masked`, of any order and in both modes.
 
 
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
-    """A product of `kept`, with its derivatives."""
+    """A product of `masked`, with its derivatives."""
     product = jax.custom_jvp(partial(value, _self))
 
     def ahead(told: Any, along: Named) -> list[Array]:
@@ -180,7 +180,7 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     def back(told: Any, upstream: list[Array]) -> dict[str, Array]:
         x, y, _ = told
         dx, dy = slopes(_self, *told, *upstream)
-        return {"x": kept.sum_to(_self, dx, x.shape), "y": kept.sum_to(_self, dy, y.shape)}
+        return {"x": masked.sum_to(_self, dx, x.shape), "y": masked.sum_to(_self, dy, y.shape)}
 
     def forward(told: Any, tangents: Any) -> tuple[Array, Array]:
         found = product(*told)
@@ -191,5 +191,5 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     return product
 
 
-masked_scores = _product(kept.scores, kept.scores_slopes)
-masked_sum = _product(kept.sum, kept.sum_slopes)
+masked_scores = _product(masked.scores, masked.scores_slopes)
+masked_sum = _product(masked.sum, masked.sum_slopes)

@@ -14,7 +14,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from anyscore.ops import Array, Ops, kept
+from anyscore.ops import Array, Ops, masked
 from anyscore.ops import numpy as of_host
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, host
 from anyscore.ops.numpy import (  # noqa: F401 (of Ops)
@@ -168,14 +168,14 @@ def seed(x: Any, like: Array) -> Array:
 
 def masked_scores(a: Array, b: Array, keep: Array) -> Array:
     if not autograd.is_recording():
-        return kept.scores(_self, a, b, keep)
-    return _product(kept.scores, kept.scores_slopes, a, b, keep, b.shape[-2])
+        return masked.scores(_self, a, b, keep)
+    return _product(masked.scores, masked.scores_slopes, a, b, keep, b.shape[-2])
 
 
 def masked_sum(p: Array, v: Array, keep: Array) -> Array:
     if not autograd.is_recording():
-        return kept.sum(_self, p, v, keep)
-    return _product(kept.sum, kept.sum_slopes, p, v, keep, v.shape[-1])
+        return masked.sum(_self, p, v, keep)
+    return _product(masked.sum, masked.sum_slopes, p, v, keep, v.shape[-1])
 
 
 def _of(x: Array) -> Any:
@@ -204,7 +204,7 @@ def _product(
     value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]],
     x: Array, y: Array, keep: Array, columns: int,
 ) -> Array:  # fmt: skip
-    """A product of `kept`, with its derivatives."""
+    """A product of `masked`, with its derivatives."""
     keep, xp = array(keep, x), cast(Ops, of_host)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], keep.shape[:-2])
     form = (*lead, x.shape[-2], columns), dtype(x)
@@ -216,6 +216,6 @@ def _product(
     def backward(inputs: Arrays, outputs: Arrays, upstream: Arrays) -> list[Array]:
         with np.errstate(all="ignore"):
             found = slopes(xp, *inputs, keep, *upstream)
-        return [kept.sum_to(xp, d, x.shape) for d, x in zip(found, inputs, strict=True)]
+        return [masked.sum_to(xp, d, x.shape) for d, x in zip(found, inputs, strict=True)]
 
     return call(Operator(2, (form,), forward, backward), [x, y])[0]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from anyscore.ops import Array, Ops, kept
+from anyscore.ops import Array, Ops, masked
 from anyscore.ops.words import add_word, signed, words  # noqa: F401 (of Ops)
 
 _self = cast(Ops, sys.modules[__name__])
@@ -155,8 +155,8 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
 
 
 def masked_scores(a: Array, b: Array, keep: Array) -> Array:
-    return kept.scores(_self, a, b, keep)
+    return masked.scores(_self, a, b, keep)
 
 
 def masked_sum(p: Array, v: Array, keep: Array) -> Array:
-    return kept.sum(_self, p, v, keep)
+    return masked.sum(_self, p, v, keep)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from anyscore.ops import Array, Ops, kept
+from anyscore.ops import Array, Ops, masked
 from anyscore.ops.tensorflow_size import Size
 from anyscore.ops.words import WORD, add_word, signed  # noqa: F401 (of Ops)
 
@@ -233,20 +233,20 @@ def custom_gradient(function: Callable[..., Any], *xs: Array) -> Any:
 
 
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
-    """A product of `kept`, with its derivatives."""
+    """A product of `masked`, with its derivatives."""
 
     def product(x: Array, y: Array, keep: Array) -> tuple[Array, Callable[..., Any]]:
         def backward(upstream: Array) -> tuple[Array, Array, None]:
             dx, dy = slopes(_self, x, y, keep, upstream)
-            return kept.sum_to(_self, dx, shape(x)), kept.sum_to(_self, dy, shape(y)), None
+            return masked.sum_to(_self, dx, shape(x)), masked.sum_to(_self, dy, shape(y)), None
 
         return value(_self, x, y, keep), backward
 
     return product
 
 
-_scores = _product(kept.scores, kept.scores_slopes)
-_sum = _product(kept.sum, kept.sum_slopes)
+_scores = _product(masked.scores, masked.scores_slopes)
+_sum = _product(masked.sum, masked.sum_slopes)
 
 
 def _padded(lead: list[int], rank: int) -> list[int]:

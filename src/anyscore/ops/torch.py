@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.jit._trace import TracerWarning
 
-from anyscore.ops import DTYPES, Ops, kept
+from anyscore.ops import DTYPES, Ops, masked
 from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of Ops)
 
 _self = cast(Ops, sys.modules[__name__])
@@ -198,14 +198,14 @@ def _has_no_functions() -> bool:
 def masked_scores(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
     if _has_no_functions():
-        return cast(Tensor, kept.scores(_self, a, b, keep))
+        return cast(Tensor, masked.scores(_self, a, b, keep))
     return cast(Tensor, _Scores.apply(a, b, keep))  # type: ignore[no-untyped-call]
 
 
 def masked_sum(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
     if _has_no_functions():
-        return cast(Tensor, kept.sum(_self, p, v, keep))
+        return cast(Tensor, masked.sum(_self, p, v, keep))
     return cast(Tensor, _Sum.apply(p, v, keep))  # type: ignore[no-untyped-call]
 
 
@@ -214,7 +214,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
-        return cast(Tensor, kept.scores(_self, a, b, keep))
+        return cast(Tensor, masked.scores(_self, a, b, keep))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -223,7 +223,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (ds,), (a, b, keep) = grads, ctx.saved_tensors
-        da, db = kept.scores_slopes(_self, a, b, keep, ds)
+        da, db = masked.scores_slopes(_self, a, b, keep, ds)
         return da.sum_to_size(a.shape), db.sum_to_size(b.shape), None
 
 
@@ -232,7 +232,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
-        return cast(Tensor, kept.sum(_self, p, v, keep))
+        return cast(Tensor, masked.sum(_self, p, v, keep))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -241,5 +241,5 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (do,), (p, v, keep) = grads, ctx.saved_tensors
-        dp, dv = kept.sum_slopes(_self, p, v, keep, do)
+        dp, dv = masked.sum_slopes(_self, p, v, keep, do)
         return dp.sum_to_size(p.shape), dv.sum_to_size(v.shape), None

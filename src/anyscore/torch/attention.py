@@ -8,15 +8,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, Met, Recipe, is_named, snapshot
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, is_named, snapshot
 from anyscore.old_names import rename
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
-from anyscore.seams.torch_modes import is_transformed
 from anyscore.task import Task, combine, lower
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weight import Linear, Weight, projection
@@ -86,7 +86,7 @@ class Attention(Layer):
         super().__init__()
         check_options(dropout, None, impl)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self._recipe = Recipe(
+        self._spec = ScoreSpec(
             score,
             hidden=hidden,
             d_q=d_q,
@@ -100,16 +100,16 @@ class Attention(Layer):
         )
         self.dropout, self.impl = dropout, impl
         self._last: tuple[Task, Tensor | None] | None = None
-        self._met: Met | None = None
+        self._bound: BoundScore | None = None
         given = score.tensors() if isinstance(score, Score) else {}
-        for name in self._recipe.names:
-            kind = Linear if name in self._recipe.linears else Weight
+        for name in self._spec.names:
+            kind = Linear if name in self._spec.linears else Weight
             self.add_module(name, Weight(given[name]) if name in given else kind.lazy(**made))
         if isinstance(score, Score):  # the module holds its tensors
-            self._recipe.score = score.map(lambda x: None)
-        self.score = self._recipe.score  # a module is registered so
-        if self._recipe.sized:
-            self._meet()
+            self._spec.score = score.map(lambda x: None)
+        self.score = self._spec.score  # a module is registered so
+        if self._spec.sized:
+            self._bind()
 
     def forward(
         self,
@@ -128,7 +128,7 @@ class Attention(Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         check_inputs(queries, tensor, values)
-        if self._met is None:
+        if self._bound is None:
             self._first(queries, tensor, values, mask, valid_lens)
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
@@ -156,7 +156,7 @@ class Attention(Layer):
         >>> torch.allclose(layer(queries, prepared), layer(queries, keys))
         True
         """
-        if self._met is None:
+        if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
         return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
 
@@ -175,11 +175,11 @@ class Attention(Layer):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew, those of a named score that has met its sizes."""
-        for name in self._recipe.names:
+        for name in self._spec.names:
             cast(Weight, self.get_submodule(name)).reset_parameters()
 
     def extra_repr(self) -> str:
-        return f"{self._recipe}, dropout={self.dropout}"
+        return f"{self._spec}, dropout={self.dropout}"
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _first(
@@ -189,31 +189,31 @@ class Attention(Layer):
         sizes = check_tensors(_xp, queries, keys, values)
         lower(_xp, sizes, queries, mask, valid_lens)
         with _MAKING, torch.inference_mode(False):
-            if self._met is None:
-                self._meet(queries.shape[-1], keys.shape[-1])
+            if self._bound is None:
+                self._bind(queries.shape[-1], keys.shape[-1])
 
-    def _meet(self, d_q: int | None = None, d_k: int | None = None) -> None:
+    def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
         """Give the parameters of a named score their shapes and initial values."""
-        met = self._recipe.meet(d_q, d_k)
-        for parameter in met.parameters:
-            cast(Weight, self.get_submodule(parameter.name)).meet(parameter)
-        self._met = met
+        bound = self._spec.bind(d_q, d_k)
+        for parameter in bound.parameters:
+            cast(Weight, self.get_submodule(parameter.name)).bind(parameter)
+        self._bound = bound
 
     def _score(self, like: Tensor) -> Any:
         """The score with the current parameters, for tokens like these."""
         if not isinstance(self.score, type | Score):
-            return self.score  # not the recipe's: a module may have been exchanged
-        values, linears, still = {}, self._recipe.linears, like.detach()
-        for name in self._recipe.names:
+            return self.score  # not the spec's: a module may have been exchanged
+        values, linears, still = {}, self._spec.linears, like.detach()
+        for name in self._spec.names:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(still)
-        return cast(Met, self._met).build(_xp, values)
+        return cast(BoundScore, self._bound).build(_xp, values)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, self._recipe)
+        rename(state_dict, prefix, self._spec)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

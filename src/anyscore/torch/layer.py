@@ -11,8 +11,8 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
 
+from anyscore.backends import torch as _operators_of_exported_programs  # noqa: F401
 from anyscore.checks import find_framework
-from anyscore.seams import torch as _operators_of_exported_programs  # noqa: F401
 
 
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.heads import Fused, Heads, read, split
+from anyscore.heads import HeadSizes, QKVSizes, read, split
 from anyscore.layers import AnyScore, is_named
 from anyscore.old_names import rename_heads
 from anyscore.ops import load
@@ -26,7 +26,7 @@ class _Projecting(Layer):
 
     def __init__(
         self,
-        sizes: Heads | Fused,
+        sizes: HeadSizes | QKVSizes,
         score: AnyScore,
         dropout: float,
         bias: bool,
@@ -66,7 +66,7 @@ class SelfAttention(_Projecting):
         project_output: add a linear layer from d_v to d.
     """
 
-    _sizes: Fused
+    _sizes: QKVSizes
     qkv: nn.Linear
 
     def __init__(
@@ -83,7 +83,7 @@ class SelfAttention(_Projecting):
         dtype: torch.dtype | None = None,
         **numbers: float,
     ) -> None:
-        sizes = Fused(embedding_size, d_k, d_v=d_v, project_output=project_output)
+        sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
         super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
 
     def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
@@ -115,7 +115,7 @@ class MultiHeadAttention(_Projecting):
     torch.Size([1, 3, 16])
     """
 
-    _sizes: Heads
+    _sizes: HeadSizes
     # What PyTorch's Transformer modules look at before they call kernels of their own instead.
     in_proj_weight, in_proj_bias = NOT_FUSED, None
     _qkv_same_embed_dim = False
@@ -139,7 +139,7 @@ class MultiHeadAttention(_Projecting):
         **numbers: Any,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
-        sizes = Heads(embedding_size, n_heads, project_output=project_output, **widths)
+        sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
         super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
         self.n_heads, self.kv_heads = sizes.n_heads, sizes.kv_heads
         self.num_heads, self.embed_dim, self.batch_first = n_heads, embedding_size, batch_first

@@ -48,7 +48,7 @@ class Weight(nn.Module):
         between = queries.dim() - 3 - self.parameter.each
         return weight.expand(len(queries), *(1,) * between, *weight.shape)
 
-    def meet(self, parameter: Parameter) -> None:
+    def bind(self, parameter: Parameter) -> None:
         """Take the shape and the initial values of `parameter`, unless it has them."""
         self.parameter = parameter
         if is_lazy(self.weight):

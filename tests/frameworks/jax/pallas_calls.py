@@ -21,10 +21,10 @@ from call import stored as stored
 from draw import MASKS as MASKS
 from draw import draw as draw
 
+from anyscore.backends import jax_autograd
+from anyscore.backends.common import Settings
 from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 from anyscore.ops import load
-from anyscore.seams import jax_core
-from anyscore.seams.cpu import Settings
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
 """A pair that the package does not have."""
@@ -52,21 +52,21 @@ def run(call: Call) -> literal.Results:
     d_lse = np.zeros((*call.lead, call.queries)) if call.d_lse is None else call.d_lse
     before = array(call.d_output).astype(call.compute), jnp.asarray(d_lse, call.compute)
     settings = Settings(call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead)
-    told = jax_core.Told(settings, PAIRS[call.pair], ("interpret",))
+    told = jax_autograd.Told(settings, PAIRS[call.pair], ("interpret",))
     found = {name: np.asarray(x) for name, x in _results(told, factors, operands, before).items()}
     return {n: x.view(np.int16) if x.dtype == jnp.bfloat16 else x for n, x in found.items()}
 
 
 @partial(jax.jit, static_argnums=0)
 def _results(told: Any, factors: Any, others: Any, before: Any) -> Any:
-    (output, lse), backward = jax.vjp(lambda x: jax_core.attend(told, x, others), factors)
+    (output, lse), backward = jax.vjp(lambda x: jax_autograd.attend(told, x, others), factors)
     (gradients,) = backward(before)
     unread = "value", "seed", "counter"
     operands = {n: x for n, x in (factors | others).items() if n not in unread} | {"lse": lse}
     results = {
         "output": output,
         "lse": lse,
-        "weights": jax_core._computed(told, "weights", operands),
+        "weights": jax_autograd._computed(told, "weights", operands),
     }
     return results | {f"d_{name}": x for name, x in gradients.items()}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anyscore import attention
-from anyscore.kernels import xla
+from anyscore.kernels.xla import attention as xla
 from separable_calls import inputs
 
 pytestmark = pytest.mark.skipif(xla.problem() is not None, reason="the C++ core is not built")

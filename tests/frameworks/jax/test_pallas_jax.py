@@ -18,7 +18,7 @@ from pallas_calls import SOFTSIGN
 
 from anyscore import Additive, Causal, Score, Trilinear, attention, plan
 from anyscore.factors import Factors
-from anyscore.kernels import pallas
+from anyscore.kernels.pallas import attention as pallas
 from samples import normal
 
 B, H, T_Q, T_K, D, D_V = 2, 4, 5, 35, 3, 2

@@ -15,7 +15,7 @@ from pallas_calls import PAIRS
 
 from anyscore import Additive, attention, plan
 from anyscore.factors import Pair
-from anyscore.kernels import pallas
+from anyscore.kernels.pallas import attention as pallas
 from samples import normal
 
 LEAD, T_Q, T_K, D, D_V = (2, 4), 67, 131, 19, 7

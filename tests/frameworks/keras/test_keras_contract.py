@@ -177,7 +177,7 @@ def test_no_name_of_ours_is_taken() -> None:
             for node in ast.walk(ast.parse(inspect.getsource(inspect.getmodule(kind)))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                     ours |= {node.attr} if getattr(node.value, "id", "") == "self" else set()
-    assert {"_recipe", "record", "attention", "by_position"} <= ours
+    assert {"_spec", "record", "attention", "by_position"} <= ours
     assert {"_parameters", "inputs", "build"} <= taken
     assert not (ours & taken) - OVERRIDDEN
 

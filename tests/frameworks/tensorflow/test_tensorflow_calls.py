@@ -255,7 +255,7 @@ def test_tensors_that_are_not_dense() -> None:
 def test_imports() -> None:
     """NumPy calls leave TensorFlow alone; TensorFlow's leave the other frameworks alone."""
     code = """
-import sys, numpy, anyscore, anyscore.ops, anyscore.seams
+import sys, numpy, anyscore, anyscore.ops, anyscore.backends
 x = numpy.ones((2, 3))
 anyscore.attention(x, x, x)
 assert "tensorflow" not in sys.modules

@@ -13,14 +13,14 @@ import pytest
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.seams import torch, torch_ops, torch_triton
+from anyscore.backends import torch, torch_operators, torch_triton
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
     for _name in ("forward", "backward", "weights"):
         _kernel = getattr(torch_triton, _name)
-        torch_ops._library.impl(_name, _kernel, "CPU", allow_override=True)
-torch_ops.is_watched = lambda *args: True  # never past the operator
+        torch_operators._library.impl(_name, _kernel, "CPU", allow_override=True)
+torch_operators.is_watched = lambda *args: True  # never past the operator
 torch.pack_keys = lambda f: None
 
 

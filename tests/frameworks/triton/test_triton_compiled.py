@@ -13,7 +13,8 @@ import torch
 from sass import Compiled, compile
 from triton.runtime.jit import JITFunction
 
-from anyscore.kernels import triton, triton_pairs
+from anyscore.kernels.triton import attention as triton
+from anyscore.kernels.triton import pairs as triton_pairs
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"

@@ -13,8 +13,10 @@ import torch
 
 import anyscore
 from anyscore import Additive, Causal, Trilinear, attention, plan
-from anyscore.kernels import cpu, triton, triton_pairs
-from anyscore.seams import torch_triton
+from anyscore.backends import torch_triton
+from anyscore.kernels import cpu
+from anyscore.kernels.triton import attention as triton
+from anyscore.kernels.triton import pairs as triton_pairs
 from samples import normal
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"

@@ -24,7 +24,7 @@ from anyscore import (
     Trilinear,
     attention,
 )
-from anyscore.kernels import triton_call
+from anyscore.kernels.triton import packed as triton_call
 from budget import assert_gradients_within_budget, assert_within_budget
 from oracle_gradients import gradients, largest_terms
 

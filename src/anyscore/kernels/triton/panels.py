@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_tiles import LOG2_E, TILE, entry
+from anyscore.kernels.triton.tiles import LOG2_E, TILE, entry
 
 BLOCK = tl.constexpr(16)
 """Features that are moved at a time; panels are filled up to a multiple of it."""

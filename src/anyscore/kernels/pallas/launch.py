@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.kernels.pallas_panels import Layout, Panel, Shape, place
+from anyscore.kernels.pallas.panels import Layout, Panel, Shape, place
 from anyscore.ops import Array
 
 problem: str | None = None

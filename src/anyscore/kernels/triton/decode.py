@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_forward import LN_2, add_bias, take
-from anyscore.kernels.triton_tiles import LOG2_E, TILE, attended, entry, kept, span
+from anyscore.kernels.triton.forward import LN_2, add_bias, take
+from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, entry, kept, span
 
 FEATURES = tl.constexpr(32)
 """How many are read at a time."""

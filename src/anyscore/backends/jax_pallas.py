@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from anyscore.kernels import pallas
+from anyscore.backends.common import tensors, unfit, unpack
+from anyscore.kernels.pallas import attention as pallas
 from anyscore.ops import DTYPES, Array
-from anyscore.seams.cpu import tensors, unfit, unpack
 from anyscore.task import Task
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from anyscore.seams import torch_ops  # noqa: F401 (defines the operators)
+from anyscore.backends import torch_operators  # noqa: F401 (defines the operators)
 
 Shape: TypeAlias = tuple[int, ...]
 

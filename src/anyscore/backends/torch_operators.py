@@ -3,7 +3,7 @@
 On the CPU they run the C++ core, on a GPU Triton, which is imported then.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
-those are for `torch_cpu`. Settings are plain numbers: scale, groups (query heads per key/value
+those are for `torch_autograd`. Settings are plain numbers: scale, groups (query heads per key/value
 head), dropout, period (dropout counts leading indices modulo it) and lead (the leading dimensions
 of the output). Tensors may lack leading dimensions of 1. The output is float32 or better, as sums
 are: the backward needs it so.
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from anyscore.backends.torch_modes import is_watched
 from anyscore.kernels import cpu
-from anyscore.seams.torch_modes import is_watched
 
 Maybe: TypeAlias = Tensor | None
 
@@ -40,7 +40,7 @@ _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def _on_gpu(name: str, *args: Any) -> Any:
-    return getattr(import_module("anyscore.seams.torch_triton"), name)(*args)
+    return getattr(import_module("anyscore.backends.torch_triton"), name)(*args)
 
 
 def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> Callable[..., Any]:

@@ -13,14 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.factors import TANH, Factors
-from anyscore.intervals import Attendable
-from anyscore.kernels import cpu
-from anyscore.ops import DTYPES, load
-from anyscore.routes import Route
-from anyscore.seams import torch_modes, torch_ops
-from anyscore.seams.cpu import Settings, by_definition, obstacle, tensors, unpack
-from anyscore.seams.torch_modes import (
+from anyscore.backends import torch_modes, torch_operators
+from anyscore.backends.common import Settings, by_definition, obstacle, tensors, unpack
+from anyscore.backends.torch_modes import (
     apply,
     differentiable,
     is_compiling,
@@ -29,7 +24,12 @@ from anyscore.seams.torch_modes import (
     is_transforming,
     is_wrapper,
 )
-from anyscore.seams.torch_ops import Maybe
+from anyscore.backends.torch_operators import Maybe
+from anyscore.factors import TANH, Factors
+from anyscore.implementations import Implementation
+from anyscore.intervals import LoweredMask
+from anyscore.kernels import cpu
+from anyscore.ops import DTYPES, load
 from anyscore.task import Task
 
 _xp = load("torch")
@@ -47,7 +47,7 @@ class _Forward(torch.autograd.Function):
         start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
         scale: float, groups: int, dropout: float, period: int, lead: tuple[int, ...],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        output, lse = torch_ops.forward(
+        output, lse = torch_operators.forward(
             pair, a, b, weight, key_bias, value, start, stop, keep, seed, packed,
             scale, groups, dropout, period, lead,
         )  # fmt: skip
@@ -68,7 +68,7 @@ class _Forward(torch.autograd.Function):
         pair, *settings = ctx.settings
         args = pair, *saved, d_output, d_lse, *settings
         again = differentiable(x for x in args if isinstance(x, Tensor))
-        found = apply(_Backward, *args) if again else torch_ops.backward(*args)
+        found = apply(_Backward, *args) if again else torch_operators.backward(*args)
         inputs = zip(saved[:5], found, strict=True)
         return None, *(None if x is None else d for x, d in inputs), *(None,) * 10
 
@@ -85,7 +85,7 @@ class _Backward(torch.autograd.Function):
         output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
         scale: float, groups: int, dropout: float, period: int, lead: tuple[int, ...],
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        found: tuple[Tensor, ...] = torch_ops.backward(
+        found: tuple[Tensor, ...] = torch_operators.backward(
             pair, a, b, weight, key_bias, value, start, stop, keep, seed, output, lse, d_output,
             d_lse, scale, groups, dropout, period, lead,
         )  # fmt: skip
@@ -101,8 +101,8 @@ class _Backward(torch.autograd.Function):
         *inputs, start, stop, keep, seed, d_output, d_lse = ctx.saved_tensors
         pair, scale, groups, dropout, period, lead = ctx.settings
         told = Settings(pair, scale, groups, dropout, period, tuple(lead))
-        mask = Attendable(start, stop, keep)
-        dtype = str(torch_ops.accumulation(*inputs)).removeprefix("torch.")
+        mask = LoweredMask(start, stop, keep)
+        dtype = str(torch_operators.accumulation(*inputs)).removeprefix("torch.")
         present = [i for i, x in enumerate(inputs) if x is not None]
 
         def run(*xs: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,13 +150,13 @@ def run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, Tensor]:
     if differentiable([*tensors(f), task.value]):
         output, lse = apply(_Forward, *args)
     else:
-        output, lse = torch_ops.forward(*args)
+        output, lse = torch_operators.forward(*args)
     return output.to(task.value.dtype), lse
 
 
 def weights_of(task: Task, lse: Tensor) -> Tensor:
     f, mask = unpack(task)
-    weights: Tensor = torch_ops.weights(
+    weights: Tensor = torch_operators.weights(
         f.pair.name, f.a, f.b, f.weight, f.key_bias, mask.start, mask.stop, mask.keep, lse,
         float(f.scale), task.sizes.groups,
     )  # fmt: skip
@@ -164,7 +164,7 @@ def weights_of(task: Task, lse: Tensor) -> Tensor:
     return (weights / torch.where(total == 0, 1.0, total)).to(getattr(torch, task.dtype))
 
 
-ROUTE = Route("cpu", _usable, run, weights_of)
+ROUTE = Implementation("cpu", _usable, run, weights_of)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
@@ -175,7 +175,7 @@ def pack_keys(f: Factors) -> Tensor | None:
     if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
         return None
     *lead, keys, width = b.shape
-    packed = b.new_empty((*lead, keys + 1, width), dtype=torch_ops.accumulation(b))
-    array = torch_ops.array
+    packed = b.new_empty((*lead, keys + 1, width), dtype=torch_operators.accumulation(b))
+    array = torch_operators.array
     cpu.prepare_keys(f.pair.name, array(b), array(packed), torch.get_num_threads())
     return packed

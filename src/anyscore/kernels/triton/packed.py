@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from anyscore.dropout import last_dropped
-from anyscore.kernels import triton_panels, triton_tiles
-from anyscore.kernels.triton_pairs import TANH, Functions
-from anyscore.kernels.triton_scores import Panels, Weights
-from anyscore.kernels.triton_tiles import Dropout, Mask, Operand, Rows, Sizes
+from anyscore.kernels.triton import panels as triton_panels
+from anyscore.kernels.triton import tiles as triton_tiles
+from anyscore.kernels.triton.pairs import TANH, Functions
+from anyscore.kernels.triton.scores import Panels, Weights
+from anyscore.kernels.triton.tiles import Dropout, Mask, Operand, Rows, Sizes
 
 TILE: int = triton_tiles.TILE.value
 BLOCK: int = triton_panels.BLOCK.value

@@ -21,9 +21,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from anyscore.factors import PRODUCT
-from anyscore.kernels.pallas_call import barrier, run_kernel
-from anyscore.kernels.pallas_panels import Layout, Shape, panels
-from anyscore.kernels.pallas_tiles import Tiles, dot, loop
+from anyscore.kernels.pallas.launch import barrier, run_kernel
+from anyscore.kernels.pallas.panels import Layout, Shape, panels
+from anyscore.kernels.pallas.tiles import Tiles, dot, loop
 from anyscore.ops import Array, load
 
 _xp = load("jax")

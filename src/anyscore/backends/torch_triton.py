@@ -1,4 +1,4 @@
-"""The Triton kernels for PyTorch on NVIDIA GPUs, as what the operators of `torch_ops` run there."""
+"""The Triton kernels for PyTorch on NVIDIA GPUs: what the operators run there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from anyscore.backends import torch_autograd, torch_modes, torch_operators
+from anyscore.backends.common import tensors, unfit, unpack
+from anyscore.backends.torch_modes import is_compiling, is_wrapper
+from anyscore.backends.torch_operators import Maybe
 from anyscore.factors import pair_named
+from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES
-from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_modes, torch_ops
-from anyscore.seams.cpu import tensors, unfit, unpack
-from anyscore.seams.torch_modes import is_compiling, is_wrapper
-from anyscore.seams.torch_ops import Maybe
 from anyscore.task import Task
 
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
@@ -72,7 +72,7 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     return _device_problem(f.a.device.index)
 
 
-ROUTE = Route("triton", _usable, torch_cpu.run, torch_cpu.weights_of)
+ROUTE = Implementation("triton", _usable, torch_autograd.run, torch_autograd.weights_of)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
@@ -81,13 +81,13 @@ def _device_of(x: Tensor) -> AbstractContextManager[None]:
 
 
 def _functions(name: str) -> Any:
-    pairs = import_module("anyscore.kernels.triton_pairs")
+    pairs = import_module("anyscore.kernels.triton.pairs")
     own = pair_named(name).triton
     return pairs.BY_NAME[name] if own is None else pairs.Functions(*own)
 
 
 def _kernels() -> Any:
-    return import_module("anyscore.kernels.triton")
+    return import_module("anyscore.kernels.triton.attention")
 
 
 def forward(
@@ -95,7 +95,7 @@ def forward(
     start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
     scale: float, groups: int, dropout: float, period: int, lead: list[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sums = torch_ops.accumulation(a, b, weight, key_bias, value)
+    sums = torch_operators.accumulation(a, b, weight, key_bias, value)
     with _device_of(a):
         found: tuple[Tensor, Tensor] = _kernels().forward(
             _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed, scale, groups,

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from anyscore.kernels import pallas_backward, pallas_call
-from anyscore.kernels.pallas_call import run_kernel
-from anyscore.kernels.pallas_panels import OF_KEYS, Layout, Shape, panels
-from anyscore.kernels.pallas_tiles import Tiles, loop
-from anyscore.kernels.xla_devices import Call, run
-from anyscore.ops import Array, kept, load
+from anyscore.kernels.pallas import backward as pallas_backward
+from anyscore.kernels.pallas import launch as pallas_call
+from anyscore.kernels.pallas.launch import run_kernel
+from anyscore.kernels.pallas.panels import OF_KEYS, Layout, Shape, panels
+from anyscore.kernels.pallas.tiles import Tiles, loop
+from anyscore.kernels.xla.devices import Call, run
+from anyscore.ops import Array, load, masked
 
 _xp = load("jax")
 
@@ -85,7 +86,7 @@ class KernelCall(Call):
             **told,
         )
         found = _KERNELS[self.target](s, named)
-        return [kept.sum_to(_xp, x, to) for x, (to, _) in zip(found, self.results, strict=True)]
+        return [masked.sum_to(_xp, x, to) for x, (to, _) in zip(found, self.results, strict=True)]
 
 
 def _call(

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.backends.common import Settings
 from anyscore.kernels import cpu
 from anyscore.ops import Array
-from anyscore.seams.cpu import Settings
 
 
 def forward(

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias, cast
 import mxnet as mx
 from mxnet import autograd
 
+from anyscore.backends import host
+from anyscore.backends.common import obstacle, settings, tensors, unpack
 from anyscore.factors import TANH, Factors
+from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, Array, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
 from anyscore.ops.mxnet_operator import host as to_host
-from anyscore.routes import Route
 from anyscore.score import Score
-from anyscore.seams import host
-from anyscore.seams.cpu import obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("mxnet")
@@ -131,8 +131,8 @@ def _odd(x: Array) -> str | None:
     return None if _xp.dtype(x) in DTYPES else f"a factor of the score is {_xp.dtype(x)}"
 
 
-def routes(task: Task) -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Implementation, ...]:
     return _ROUTES
 
 
-_ROUTES = (Route("cpu", _usable, _run, _weights),)
+_ROUTES = (Implementation("cpu", _usable, _run, _weights),)

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anyscore.backends import jax_autograd, jax_pallas
+from anyscore.backends.common import obstacle, tensors, unpack
 from anyscore.factors import TANH, Factors
-from anyscore.kernels import pallas, xla
+from anyscore.implementations import Implementation
+from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.xla import attention as xla
 from anyscore.ops import DTYPES, Array, load
-from anyscore.routes import Route
-from anyscore.seams import jax_core, jax_pallas
-from anyscore.seams.cpu import obstacle, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("jax")
@@ -45,7 +46,7 @@ def pack_keys(f: Factors) -> Array | None:
         or str(f.b.dtype) not in DTYPES
     ):
         return None
-    return jax_core.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+    return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 
 
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
@@ -80,13 +81,13 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
     sums = np.result_type(np.float32, *(x.dtype for x in factors.values() if x.dtype == np.float64))
     if task.packed is not None and task.packed.dtype == sums:
         others["packed"] = _filled(task, task.packed, 2)
-    output, lse = jax_core.attend(jax_core.told(task, dropout), factors, others)
+    output, lse = jax_autograd.attend(jax_autograd.told(task, dropout), factors, others)
     return output.astype(task.value.dtype), lse
 
 
 def _weights(task: Task, lse: Array) -> Array:
     factors, others = _operands(task)
-    found = jax_core.weights(jax_core.told(task, 0.0), factors | others | {"lse": lse})
+    found = jax_autograd.weights(jax_autograd.told(task, 0.0), factors | others | {"lse": lse})
     return found.astype(task.dtype)
 
 
@@ -109,10 +110,10 @@ def _filled(task: Task, x: Array, own: int) -> Array:
 
 
 _ROUTES = (
-    Route("cpu", _usable, _run, _weights),
-    Route("pallas", jax_pallas.usable, _run, _weights),
+    Implementation("cpu", _usable, _run, _weights),
+    Implementation("pallas", jax_pallas.usable, _run, _weights),
 )
 
 
-def routes(task: Task) -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Implementation, ...]:
     return _ROUTES[::-1] if pallas.INTERPRET else _ROUTES

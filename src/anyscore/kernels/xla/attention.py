@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from anyscore.kernels import cpu
-from anyscore.kernels.xla_devices import Call, Shape, run
+from anyscore.kernels.xla.devices import Call, Shape, run
 from anyscore.ops import Array
 
 _problem: str | None = None

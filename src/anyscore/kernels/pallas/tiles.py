@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 
 from anyscore.dropout import last_dropped, philox
 from anyscore.factors import PRODUCT
-from anyscore.kernels.pallas_panels import Layout
+from anyscore.kernels.pallas.panels import Layout
 from anyscore.ops import Array, load
 
 _xp = load("jax")

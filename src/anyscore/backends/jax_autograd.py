@@ -16,13 +16,15 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore import definition
+from anyscore.backends.common import Settings, by_definition, settings, task_of
 from anyscore.factors import Factors, Pair
-from anyscore.intervals import Attendable
-from anyscore.kernels import cpu, pallas, xla
-from anyscore.kernels.xla_devices import explicit_mesh, varying
+from anyscore.intervals import LoweredMask
+from anyscore.kernels import cpu
+from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.xla import attention as xla
+from anyscore.kernels.xla.devices import explicit_mesh, varying
 from anyscore.ops import Array, load
 from anyscore.ops.jax_primitives import Named, linear, moved, unless_exported
-from anyscore.seams.cpu import Settings, by_definition, settings, task_of
 from anyscore.task import Task
 
 _xp = load("jax")
@@ -181,7 +183,7 @@ def _computed(s: Told, what: str, operands: Named) -> Any:
 def _defined(s: Told, what: str, operands: Named) -> Any:
     """The same by the definition, in the dtype of sums."""
     given = {name: operands[name] for name in FACTORS if name in operands}
-    mask = Attendable(*(operands.get(name) for name in ("start", "stop", "keep")))
+    mask = LoweredMask(*(operands.get(name) for name in ("start", "stop", "keep")))
     seed = operands["seed"].reshape(2) if "seed" in operands else None
     sums = str(jnp.result_type(jnp.float32, *(x for x in given.values() if x.dtype == jnp.float64)))
 

@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from anyscore.kernels import triton_backward, triton_few, triton_forward
-from anyscore.kernels.triton_call import (
+from anyscore.kernels.triton import backward as triton_backward
+from anyscore.kernels.triton import decode as triton_decode
+from anyscore.kernels.triton import forward as triton_forward
+from anyscore.kernels.triton.packed import (
     BLOCK,
     HALF,
     TILE,
@@ -25,8 +27,8 @@ from anyscore.kernels.triton_call import (
     round_up,
     tiles_of,
 )
-from anyscore.kernels.triton_pairs import Functions
-from anyscore.kernels.triton_tiles import Dropout, Operand, Rows
+from anyscore.kernels.triton.pairs import Functions
+from anyscore.kernels.triton.tiles import Dropout, Operand, Rows
 
 Maybe: TypeAlias = Tensor | None
 
@@ -103,13 +105,13 @@ def _few(
     sums = lse.new_empty((rows, splits, d_v))
     weight = None if inputs.weight is None else inputs.operand(inputs.weight, 1)
     launch(
-        triton_few.few_queries, rows * splits * columns.blocks, inputs.operand(inputs.a, 2),
+        triton_decode.few_queries, rows * splits * columns.blocks, inputs.operand(inputs.a, 2),
         inputs.operand(inputs.b, 2), weight, inputs.bias, inputs.operand(value, 2), inputs.mask,
         dropped, tops, totals, sums, sizes, scale, chunk, splits, PAIR=pair,
         WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     launch(
-        triton_few.combine,
+        triton_decode.combine,
         rows * columns.blocks,
         tops,
         totals,

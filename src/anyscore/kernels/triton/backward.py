@@ -11,10 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_forward import LN_2, add_bias
-from anyscore.kernels.triton_panels import WIDE
-from anyscore.kernels.triton_scores import reciprocal, tile_scores
-from anyscore.kernels.triton_tiles import (
+from anyscore.kernels.triton.forward import LN_2, add_bias
+from anyscore.kernels.triton.panels import WIDE
+from anyscore.kernels.triton.scores import reciprocal, tile_scores
+from anyscore.kernels.triton.tiles import (
     INTERPRETED,
     LOG2_E,
     TILE,

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from anyscore.backends import host
+from anyscore.backends.common import obstacle, settings, tensors, unpack
 from anyscore.factors import TANH, Factors
+from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, Array
-from anyscore.routes import Route
-from anyscore.seams import host
-from anyscore.seams.cpu import obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 
@@ -59,11 +59,11 @@ def _weights(task: Task, lse: Array) -> Array:
     return attended.astype(task.dtype, copy=False)
 
 
-def routes(task: Task) -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Implementation, ...]:
     return _ROUTES
 
 
-_ROUTES = (Route("cpu", _usable, _run, _weights),)
+_ROUTES = (Implementation("cpu", _usable, _run, _weights),)
 
 
 def _known(x: Array) -> bool:

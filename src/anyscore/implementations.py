@@ -24,7 +24,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Route:
+class Implementation:
     """A fused implementation.
 
     usable: (task, dropout rate, whether the log-sum-exp is wanted) → why it cannot run this task
@@ -40,10 +40,10 @@ class Route:
     weights: Callable[[Task, Array], Array] | None = None
 
 
-class Seam(Protocol):
-    """What a framework adds to the shared path: one file in `seams/`."""
+class Backend(Protocol):
+    """What a framework adds to the shared path: one file in `backends/`."""
 
-    def routes(self, task: Task) -> tuple[Route, ...]:
+    def routes(self, task: Task) -> tuple[Implementation, ...]:
         """Its fused implementations for where the tensors of a task are, the preferred first."""
 
     def differentiable(self, tensors: Iterable[Array]) -> bool:
@@ -62,7 +62,7 @@ class Seam(Protocol):
 
 
 class Kinds(Protocol):
-    """The seam of a framework with two kinds of tensors, of which the mathematics takes one."""
+    """The backend of a framework with two kinds of tensors, of which the mathematics takes one."""
 
     def enter(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
         """The tensors of a call and its score, in that kind."""
@@ -71,19 +71,19 @@ class Kinds(Protocol):
         """A result in the kind of `like`."""
 
 
-def kinds_of(seam: Seam) -> Kinds | None:
-    """The seam as `Kinds`, None if its framework has but one."""
-    return cast(Kinds, seam) if hasattr(seam, "enter") else None
+def kinds_of(backend: Backend) -> Kinds | None:
+    """The backend as `Kinds`, None if its framework has but one."""
+    return cast(Kinds, backend) if hasattr(backend, "enter") else None
 
 
 def choose(
-    seam: Seam, task: Task, dropout: float, return_lse: bool, impl: str
-) -> tuple[Plan, Route | None]:
+    backend: Backend, task: Task, dropout: float, return_lse: bool, impl: str
+) -> tuple[Plan, Implementation | None]:
     """The first fused route that can run the task, else the reference; only "auto" may choose."""
     if impl == "reference":
         return Plan("reference", "asked for"), None
     obstacles = []
-    for route in seam.routes(task):
+    for route in backend.routes(task):
         obstacle = route.usable(task, dropout, return_lse)
         if obstacle is None:
             return Plan(route.name, "fused, and keeps the contract"), route

@@ -1,4 +1,4 @@
-"""What the seams of all frameworks share about the C++ core: which tasks it takes, and in what."""
+"""What all backends share about fused kernels: which tasks they take, and in what form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, cast
 from anyscore import definition
 from anyscore.checks import Sizes
 from anyscore.factors import Factors, pair_named
-from anyscore.intervals import Attendable
+from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.ops import Array, Ops
 from anyscore.task import Task
 
-_EVERYTHING = Attendable()
+_EVERYTHING = LoweredMask()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def obstacle(task: Task) -> str | None:
     return reason or cpu.problem()
 
 
-def unpack(task: Task) -> tuple[Factors, Attendable]:
+def unpack(task: Task) -> tuple[Factors, LoweredMask]:
     """The factors of a task that the core takes, and who attends."""
     return cast(Factors, task.score), task.attendable or _EVERYTHING
 
@@ -68,7 +68,7 @@ def tensors(f: Factors) -> list[Array]:
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
 
 
-def task_of(xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, dtype: str) -> Task:
+def task_of(xp: Ops, settings: Settings, inputs: list[Any], mask: LoweredMask, dtype: str) -> Task:
     """A task of (a, b, weight, key_bias, value) again, without the query bias."""
     a, b, weight, key_bias, value = inputs
     return Task(
@@ -83,7 +83,7 @@ def task_of(xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, dt
 
 
 def by_definition(
-    xp: Ops, settings: Settings, inputs: list[Any], mask: Attendable, seed: Any, dtype: str
+    xp: Ops, settings: Settings, inputs: list[Any], mask: LoweredMask, seed: Any, dtype: str
 ) -> tuple[Array, Array]:
     """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
     task = task_of(xp, settings, inputs, mask, dtype)

@@ -20,15 +20,15 @@ from tensorflow.python.eager.record import could_possibly_record
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
+from anyscore.backends import host
+from anyscore.backends.common import Settings, by_definition, obstacle, settings, tensors, unpack
 from anyscore.factors import TANH, Factors
-from anyscore.intervals import Attendable
+from anyscore.implementations import Implementation
+from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, Array, accumulation, load
 from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
-from anyscore.routes import Route
-from anyscore.seams import host
-from anyscore.seams.cpu import Settings, by_definition, obstacle, settings, tensors, unpack
 from anyscore.task import Task
 
 _xp = load("tensorflow")
@@ -55,7 +55,7 @@ def pack_keys(f: Factors) -> Array | None:
     return host.pack_keys(f.pair.name, _array(f.b)) if _elsewhere(f.b) is None else None
 
 
-def routes(task: Task) -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Implementation, ...]:
     return _ROUTES
 
 
@@ -95,7 +95,7 @@ def _weights(task: Task, lse: Array) -> Array:
     return _xp.astype(tf.constant(host.weights(settings(task, 0.0), *arrays)), task.dtype)
 
 
-_ROUTES = (Route("cpu", _usable, _run, _weights),)
+_ROUTES = (Implementation("cpu", _usable, _run, _weights),)
 
 
 def _attend(
@@ -147,7 +147,7 @@ def _attend(
 
             def defined(*inputs: Array) -> tuple[Array, Array]:
                 *five, start, stop, keep, seed = all_of((*inputs, *xs[own:]))
-                mask = Attendable(start, stop, keep)
+                mask = LoweredMask(start, stop, keep)
                 return by_definition(_xp, told, five, mask, seed, sums.name)
 
             def first(d_output: Array, d_lse: Array, *inputs: Array) -> list[Array]:

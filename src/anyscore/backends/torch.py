@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyscore.factors import PRODUCT, Factors
-from anyscore.kernels import cpu
-from anyscore.routes import Route
-from anyscore.seams import torch_cpu, torch_flops, torch_triton  # noqa: F401
-from anyscore.seams.torch_cpu import pack_keys
-from anyscore.seams.torch_modes import (
+from anyscore.backends import torch_autograd, torch_flops, torch_triton  # noqa: F401
+from anyscore.backends.torch_autograd import pack_keys
+from anyscore.backends.torch_modes import (
     differentiable,
     is_compiling,
     is_transforming,
     obstacle,
 )
+from anyscore.factors import PRODUCT, Factors
+from anyscore.implementations import Implementation
+from anyscore.kernels import cpu
 from anyscore.task import Task
 from anyscore.trees import tell
 
@@ -95,11 +95,11 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:
     return output + (0 * a).sum(-1, keepdim=True), None
 
 
-_SDPA = Route("sdpa", _usable, _run)
-_ROUTES = _SDPA, torch_cpu.ROUTE
+_SDPA = Implementation("sdpa", _usable, _run)
+_ROUTES = _SDPA, torch_autograd.ROUTE
 _ON_GPU = _SDPA, torch_triton.ROUTE
 
 
-def routes(task: Task) -> tuple[Route, ...]:
+def routes(task: Task) -> tuple[Implementation, ...]:
     some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
     return _ON_GPU if some.is_cuda else _ROUTES

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_panels import BLOCK, WIDE
-from anyscore.kernels.triton_tiles import INTERPRETED, LOG2_E, TILE
+from anyscore.kernels.triton.panels import BLOCK, WIDE
+from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE
 
 FREE = tl.constexpr(20.0)
 """ln x up to which four denominators can be multiplied."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton_scores import tile_scores
-from anyscore.kernels.triton_tiles import (
+from anyscore.kernels.triton.scores import tile_scores
+from anyscore.kernels.triton.tiles import (
     LOG2_E,
     TILE,
     add_odd,

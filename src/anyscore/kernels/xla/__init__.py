@@ -1,0 +1,1 @@
+"""The C++ core for JAX, as calls of XLA: `attention` is what is called."""

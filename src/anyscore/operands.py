@@ -1,0 +1,83 @@
+"""A fused call as plain data: what every kernel takes and gives, in whatever language it is written.
+
+    forward(x: Operands, s: Settings) -> Results
+    backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
+    weights(x: Operands, s: Settings, lse) -> array (*lead, T_q, T_k)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from anyscore.ops import Array
+
+
+class Operands(NamedTuple):
+    """The arrays of a call. What is None is not there: `weight` is then 1, `key_bias` 0.
+
+    Leading dimensions are 1, or those of the output, `Settings.lead`; they may be left out where
+    they are 1. In b, key_bias, value and packed the last of them, heads, is divided by `groups`.
+
+    a: (..., T_q, h).
+    b: (..., T_k, h).
+    weight: (..., h).
+    key_bias: (..., T_k).
+    value: (..., T_k, d_v); None where only weights are asked for.
+    start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
+    mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
+    seed: (), an integer: the key of the random numbers of dropout.
+    packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
+
+    The first `FACTORS` of these have gradients, which are given as `Operands` too.
+    """
+
+    a: Array
+    b: Array
+    weight: Array | None = None
+    key_bias: Array | None = None
+    value: Array | None = None
+    start: Array | None = None
+    stop: Array | None = None
+    mask: Array | None = None
+    seed: Array | None = None
+    packed: Array | None = None
+
+    def map(self, function: Callable[[Array], Array]) -> Operands:
+        """These operands with a function applied to each that is there."""
+        return Operands(*(None if x is None else function(x) for x in self))
+
+
+FACTORS = 5
+"""How many of the operands have gradients: a, b, weight, key_bias and value."""
+OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
+"""The operands that have the heads of keys."""
+
+
+class Settings(NamedTuple):
+    """The numbers of a call; can be hashed.
+
+        s = cap(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias)      cap(s) = c · tanh(s / c)
+
+    pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
+    the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
+    lead: the leading dimensions of the output. softcap: c, or 0 for no cap.
+    """
+
+    pair: str
+    scale: float
+    groups: int
+    dropout: float
+    dropout_period: int
+    lead: tuple[int, ...]
+    softcap: float = 0.0
+
+
+class Results(NamedTuple):
+    """What a forward gives, in the dtype of sums; or the gradients of that.
+
+    output: (*lead, T_q, d_v). lse: (*lead, T_q), the log-sum-exp.
+    """
+
+    output: Array
+    lse: Array
