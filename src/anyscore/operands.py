@@ -1,4 +1,4 @@
-"""A fused call as plain data: what every kernel takes and gives, in whatever language it is written.
+"""A fused call as plain data: what the kernels of every language take and give.
 
     forward(x: Operands, s: Settings) -> Results
     backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
