@@ -1,8 +1,8 @@
 """A fused call as plain data: what the kernels of every language take and give.
 
-    forward(x: Operands, s: Settings) -> Results
-    backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
-    weights(x: Operands, s: Settings, lse) -> array (*lead, T_q, T_k)
+forward(x: Operands, s: Settings) -> Results
+backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
+weights(x: Operands, s: Settings, lse) -> array (*lead, T_q, T_k)
 """
 
 from __future__ import annotations
