@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
+from anyscore.intervals import zero_unread
 from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import Array, Ops
 from anyscore.score import Init
-from anyscore.task import Lowered, lower
-from anyscore.unread import zero
+from anyscore.task import Lowered, lower_mask
 
 Project: TypeAlias = Callable[[Array, str], Array]
 """(x, name) → x Wᵀ + bias, of one of the `linears` of a layer."""
@@ -164,12 +164,12 @@ def read(
     )
     sizes = check_tensors(xp, q, k, v)
     sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
-    attendable = lower(xp, sizes, q, mask, valid_lens)
-    if attendable is None:
+    lowered = lower_mask(xp, sizes, q, mask, valid_lens)
+    if lowered is None:
         return queries, keys, values, None
-    by_queries, of_keys = attendable.used(xp, sizes.keys)
-    queries = zero(xp, q, by_queries)[0][..., 0, :, :]
-    values = zero(xp, v, of_keys)[0][..., 0, :, :]
-    if not isinstance(keys, PreparedKeys):
-        keys = zero(xp, k, of_keys)[0][..., 0, :, :]
-    return queries, keys, values, Lowered(attendable)
+    by_queries, of_keys = lowered.used
+    zeroed = [zero_unread(xp, x, y) for x, y in ((q, by_queries), (k, of_keys), (v, of_keys))]
+    q, k, v = (x[..., 0, :, :] for x, _ in zeroed)
+    # Where heads have masks of their own, what one head reads another may not.
+    lowered.unread_is_finite = not any(shared for _, shared in zeroed)
+    return q, keys if isinstance(keys, PreparedKeys) else k, v, Lowered(lowered)

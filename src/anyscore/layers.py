@@ -285,7 +285,8 @@ def snapshot(xp: Ops, task: Task) -> Task:
     f = task.score
     if isinstance(f, Factors):
         weight = None if f.weight is None else still(f.weight) * 1
-        f = Factors(still(f.a), still(f.b), f.pair, weight, f.scale, None, still(f.key_bias))
+        bias = still(f.query_bias) if task.softcap else None  # else it cancels
+        f = Factors(still(f.a), still(f.b), f.pair, weight, f.scale, bias, still(f.key_bias))
     else:
         f = still(f)
-    return Task(f, None, task.attendable, task.zeroed, task.mixed, task.sizes, task.dtype)
+    return replace(task, score=f, value=None, packed=None)
