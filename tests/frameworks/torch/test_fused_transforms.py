@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fused_calls import D_V, DROPOUT, KV, MARKS, MASK, B, D, call, loss_of, tensors
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import Causal, Lengths, attention, plan
-from fused_calls import D_V, DROPOUT, KV, MARKS, MASK, B, D, call, loss_of, tensors
 from samples import leaves, make_score, normal
 from transformed import autograd, same, torch_score
 
