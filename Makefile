@@ -52,8 +52,8 @@ mxnet: .venv/mxnet/dev
 # What the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/frameworks/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/frameworks/torch/test_fused_transforms.py \
-		-k "keeps_to_the_core and not Gaussian or False or autocast or over_masks_and_seeds"
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in -m triton \
+		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(BIN)/$(PYTEST) tests/frameworks/triton/test_triton_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
