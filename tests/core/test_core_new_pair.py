@@ -8,21 +8,16 @@ Source: Swain and Ballard 1991, Color indexing.
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import literal
 import numpy as np
 import pytest
 from call import Call
+from cpp import CSRC, library
 from draw import draw
 
 from budget import BAND, EPS, assert_near, error, size
-
-CSRC = Path(__file__).parents[2] / "csrc"
 
 PAIR = """
 struct Smaller {
@@ -43,8 +38,6 @@ AROUND_IT = """
 namespace anyscore::baseline {
 %s
 using Scorer = Plain<Smaller, float>;
-extern const KernelTable DIVIDING;
-const KernelTable DIVIDING = {};
 }
 
 using namespace anyscore;
@@ -77,21 +70,8 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The core with this pair, as a library."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler here")
-    folder = tmp_path_factory.mktemp("pair")
-    (folder / "pair.cpp").write_text(AROUND_IT % PAIR, encoding="utf-8")
-    library = folder / "pair.so"
-    sources = [folder / "pair.cpp", CSRC / "isa.cpp", CSRC / "parallel.cpp"]
-    flags = ["-std=c++17", "-O1", "-fopenmp-simd", "-fPIC", "-shared", "-pthread", f"-I{CSRC}"]
-    done = subprocess.run(
-        [*compiler.split(), *flags, *map(str, sources), "-o", str(library)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    sources = (str(CSRC / name) for name in ("memory.cpp", "parallel.cpp"))
+    return library(tmp_path_factory.mktemp("pair"), AROUND_IT % PAIR, "-O1", *sources)
 
 
 def run(library: Any, call: Call, threads: int) -> literal.Results:
