@@ -7,20 +7,23 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
-// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go: this is what they
-// share.
-template <class ScorerOf, class Number> class TileScores {
+// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go.
+template <class Scorer, class T> class TileScores {
 public:
-    using Scorer = ScorerOf;
-    using T = Number;
-
-    // Starts with the problem of a tile.
+    // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
     void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
         bool is_new = weight.read_for(tile.call, tile.problem, padded);
         auto of_keys = sets.range(tile.call, tile.problem, range, room);
         panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
         scorer.begin(weight.finite, is_new, of_keys);
     }
+
+    virtual void queries(const Tile& tile) = 0;
+    virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
+    virtual void compute(const Tile& tile) = 0;
+    // Hands the scorer rows that gradients need, where it does not have them from above.
+    virtual void queries_for_gradients(const Tile&) {}
+    virtual void keys_for_gradients(const Tile&) {}
 
     bool has_irregular() const { return any_irregular_query || any_irregular_key; }
     bool is_irregular(int i, int j) const { return irregular_query[i] || irregular_key[j]; }
@@ -80,23 +83,19 @@ protected:
 };
 
 // Many queries: lanes along keys, which are made panels, or have been for all tasks.
-template <class ScorerOf, class Number> class PanelScores : public TileScores<ScorerOf, Number> {
-    using Base = TileScores<ScorerOf, Number>;
-    using Base::irregular_key, Base::key, Base::panel_size, Base::query, Base::room;
+template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::room, Base::s, Base::scorer;
 
 public:
-    using Base::padded, Base::s, Base::scorer;
-    using typename Base::Scorer, typename Base::T;
-    static constexpr bool SHARES_PANELS = true;
-
     PanelScores(Arena& arena, const Call& call) : Base(arena, call) {}
 
-    void queries(const Tile& tile) {
+    void queries(const Tile& tile) override {
         Base::read_queries(tile);
         scorer.queries(query, tile.queries);
     }
 
-    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) {
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         Size set = tile.call.key_set[tile.problem];
         if (sets.has_panels()) {
             panels = sets.panel(set, tile.first_key), all_keys = left_of(tile.call.keys, tile.first_key);
@@ -109,14 +108,10 @@ public:
         Base::finish_keys(tile);
     }
 
-    void compute(const Tile& tile) {
+    void compute(const Tile& tile) override {
         scorer.scores(tile.queries, panels, panel_size, tile.keys, all_keys, s);
         Base::finish(tile);
     }
-
-    // For gradients, the scorer has the rows already: panels of a backward are not shared.
-    void queries_for_gradients(const Tile&) {}
-    void keys_for_gradients(const Tile&) {}
 
 private:
     const T* panels = nullptr;
@@ -124,23 +119,19 @@ private:
 };
 
 // A decoder's step: lanes along features. Keys may come prepared.
-template <class ScorerOf, class Number> class DecodeScores : public TileScores<ScorerOf, Number> {
-    using Base = TileScores<ScorerOf, Number>;
-    using Base::irregular_key, Base::key, Base::query, Base::room;
+template <class Scorer, class T> class DecodeScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer;
 
 public:
-    using Base::padded, Base::s, Base::scorer;
-    using typename Base::Scorer, typename Base::T;
-    static constexpr bool SHARES_PANELS = false;
-
     DecodeScores(Arena& arena, const Call& call) : Base(arena, call) {}
 
-    void queries(const Tile& tile) {
+    void queries(const Tile& tile) override {
         Base::read_queries(tile);
         scorer.decode_queries(query, tile.queries);
     }
 
-    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) {
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         const Call& call = tile.call;
         const int count = tile.keys;
         rows = key, stride = padded;
@@ -161,18 +152,40 @@ public:
         Base::finish_keys(tile);
     }
 
-    void compute(const Tile& tile) {
+    void compute(const Tile& tile) override {
         scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
         Base::finish(tile);
     }
 
-    // Hands the rows to the scorer, which needs them for gradients.
-    void queries_for_gradients(const Tile& tile) { scorer.queries(query, tile.queries); }
-    void keys_for_gradients(const Tile& tile) { scorer.keys(key, tile.keys); }
+    void queries_for_gradients(const Tile& tile) override { scorer.queries(query, tile.queries); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(key, tile.keys); }
 
 private:
     const T* rows = nullptr;  // of keys, `stride` apart
     Size stride = 0;
+};
+
+inline bool decodes(const Call& call) { return call.queries <= DECODE_QUERIES; }
+
+// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same
+// scores.
+template <class Scorer, class T> class ScoresOf {
+    using Panel = PanelScores<Scorer, T>;
+    using Decode = DecodeScores<Scorer, T>;
+
+public:
+    ScoresOf(Arena& arena, const Call& call) {
+        if (decodes(call))
+            scores = new (memory) Decode(arena, call);
+        else
+            scores = new (memory) Panel(arena, call);
+    }
+    ScoresOf(const ScoresOf&) = delete;
+    TileScores<Scorer, T>* operator->() { return scores; }
+
+private:
+    alignas(Panel) alignas(Decode) char memory[sizeof(Panel) > sizeof(Decode) ? sizeof(Panel) : sizeof(Decode)];
+    TileScores<Scorer, T>* scores;
 };
 
 // The values of a tile, as rows `stride` apart.

@@ -17,14 +17,12 @@ template <class T> struct Partial {
     T* of_weight(Size n, Size chunk) const { return d_weight + (n * chunks + chunk) * padded; }
 };
 
-template <class Scores> class BackwardChunk {
-    using T = typename Scores::T;
-    using Scorer = typename Scores::Scorer;
+template <class Scorer, class T> class BackwardChunk {
     static constexpr int L = LANES<T>;
 
 public:
     BackwardChunk(Arena& arena, const Call& call)
-        : scores(arena, call), padded(scores.padded), v_padded(round_up(call.value_width, L)),
+        : scores(arena, call), padded(scores->padded), v_padded(round_up(call.value_width, L)),
           v_rows(arena.take<T>(TILE * v_padded)), v_columns(arena.take<T>(v_padded * TILE)),
           d_output(arena.take<T>(TILE * v_padded)), d_b(arena.take<T>(TILE * padded)),
           d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)), d_bias(arena.take<T>(TILE)),
@@ -37,7 +35,7 @@ public:
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
         Tile tile(call, n);
-        scores.begin(tile, sets);
+        scores->begin(tile, sets);
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             tile.move_to_keys(t * TILE, call.keys);
@@ -48,11 +46,11 @@ public:
                 if (!started) begin_tile(tile, sets);
                 started = true;
                 if (ready != first) {
-                    scores.queries(tile);
-                    scores.queries_for_gradients(tile);
+                    scores->queries(tile);
+                    scores->queries_for_gradients(tile);
                     ready = first;
                 }
-                scores.compute(tile);  // as in the forward, to the last bit
+                scores->compute(tile);  // as in the forward, to the last bit
                 block(tile, back, partial, d_a + first * padded, d_weight);
             }
             finish_tile(tile, back, started);
@@ -63,8 +61,8 @@ private:
     void begin_tile(const Tile& tile, const KeySets<Scorer, T>& sets) {
         const Call& call = tile.call;
         const int keys = tile.keys;
-        scores.keys(tile, sets);
-        scores.keys_for_gradients(tile);
+        scores->keys(tile, sets);
+        scores->keys_for_gradients(tile);
         for (int j = 0; j < keys; j++) {
             read_row(call.value, tile.problem, tile.first_key + j, call.value_width, v_rows + j * v_padded);
             for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;
@@ -89,9 +87,9 @@ private:
             read_tile(back.d_output, n, first, count, call.value_width, v_padded, largest_finite<T>(), d_output, nonfinite);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
-        bool has_irregular = scores.has_irregular();
+        bool has_irregular = scores->has_irregular();
         for (int i = 0; i < count; i++) {
-            T *p = scores.s + i * TILE, *d = ds + i * TILE;
+            T *p = scores->s + i * TILE, *d = ds + i * TILE;
             AttendedColumns attended(tile, i);
             weights_of(attended, p, ((const T*)back.lse)[at + i], keys);
             T shift = -partial.delta[at + i];
@@ -108,13 +106,13 @@ private:
             for (int j = 0; j < keys; j++) d_bias[j] += d[j];
             if (has_irregular)
                 for (int j = attended.from; j < attended.to; j++)
-                    if (scores.is_irregular(i, j) && attended.has(j)) {
-                        scores.irregular_rows.gradient(tile, i, j, d[j], Scorer::FACTOR, d_a + i * padded, d_b + j * padded,
-                                                       d_weight);
+                    if (scores->is_irregular(i, j) && attended.has(j)) {
+                        scores->irregular_rows.gradient(tile, i, j, d[j], Scorer::FACTOR, d_a + i * padded, d_b + j * padded,
+                                                        d_weight);
                         d[j] = 0;
                     }
         }
-        gemm(d_value, v_padded, scores.s, 1, TILE, d_output, v_padded, keys, v_padded, count);
+        gemm(d_value, v_padded, scores->s, 1, TILE, d_output, v_padded, keys, v_padded, count);
         if (any_nonfinite)
             for (int i = 0; i < count; i++) {
                 if (!nonfinite[i]) continue;
@@ -123,9 +121,9 @@ private:
                 read_row(back.d_output, n, first + i, call.value_width, row);
                 for (int j = attended.from; j < attended.to; j++)
                     for (Size d = 0; attended.has(j) && d < call.value_width; d++)
-                        d_value[j * v_padded + d] += scores.s[i * TILE + j] * row[d];
+                        d_value[j * v_padded + d] += scores->s[i * TILE + j] * row[d];
             }
-        scores.scorer.gradients(count, keys, ds, d_a, d_b, d_weight);
+        scores->scorer.gradients(count, keys, ds, d_a, d_b, d_weight);
     }
 
     // What the tile gives goes to its place: the first problem there writes, others add.
@@ -137,7 +135,7 @@ private:
         if (back.d_b.is_first[n]) zero(to_b, keys * width);
         if (back.d_value.is_first[n] && !started) zero(to_value, keys * value_width);
         for (int j = 0; started && j < keys; j++) {
-            add_scaled(to_b + j * width, d_b + j * padded, scores.weight, Scorer::FACTOR, width);
+            add_scaled(to_b + j * width, d_b + j * padded, scores->weight, Scorer::FACTOR, width);
             put(to_value + j * value_width, d_value + j * v_padded, value_width, back.d_value.is_first[n]);
         }
         if (!back.d_key_bias.data) return;
@@ -154,7 +152,7 @@ private:
             for (Size d = 0; d < n; d++) to[d] += from[d];
     }
 
-    Scores scores;
+    ScoresOf<Scorer, T> scores;
     Size padded, v_padded;
     T *v_rows, *v_columns, *d_output, *d_b, *d_value, *ds, *d_bias, *factors;
 };

@@ -13,13 +13,11 @@ inline int threads_for(const Call& call, int threads) {
 }
 
 // Whether tasks of one block of queries each share the panels of their keys.
-template <class Scores> bool shares_panels(const Call& call) {
-    return Scores::SHARES_PANELS && call.problems * tiles_of(call.queries) > call.key_sets;
+inline bool shares_panels(const Call& call) {
+    return !decodes(call) && call.problems * tiles_of(call.queries) > call.key_sets;
 }
 
-template <class Scores> class ForwardBlock {
-    using T = typename Scores::T;
-    using Sets = KeySets<typename Scores::Scorer, T>;
+template <class Scorer, class T> class ForwardBlock {
     static constexpr int L = LANES<T>;
 
 public:
@@ -28,24 +26,24 @@ public:
           sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
 
     // The block of queries of problem n from the first-th on, of all problems' output and log-sum-exp.
-    void run(const Call& call, const Sets& sets, Size n, Size first, void* to, Type type, T* lse) {
+    void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
         Tile tile(call, n);
         tile.move_to_queries(first);
         const int count = tile.queries;
-        scores.begin(tile, sets);
-        scores.queries(tile);
+        scores->begin(tile, sets);
+        scores->queries(tile);
         zero(output, count * values.padded);
         for (int i = 0; i < count; i++) top[i] = lowest<T>(), poisoned[i] = false;
         zero(sum, count * L);
         for (Size j0 = tile.bounds.low / TILE * TILE; j0 < tile.bounds.high; j0 += TILE) {
             tile.move_to_keys(j0, tile.bounds.high);
-            scores.keys(tile, sets);
-            scores.compute(tile);
-            bool whole = true, any_poison = has_poison(scores.s, count, int(round_up(tile.keys, L)));
+            scores->keys(tile, sets);
+            scores->compute(tile);
+            bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
             for (int i = 0; i < count; i++) whole &= softmax(tile, i, any_poison);
             values.read(tile, whole);
-            gemm(output, values.padded, scores.s, TILE, 1, values.rows, values.stride, count, values.padded, tile.keys);
-            values.add_nonfinite(tile, scores.s, output);
+            gemm(output, values.padded, scores->s, TILE, 1, values.rows, values.stride, count, values.padded, tile.keys);
+            values.add_nonfinite(tile, scores->s, output);
         }
         for (int i = 0; i < count; i++) {
             T* row = output + i * values.padded;
@@ -71,7 +69,7 @@ private:
     // all keys of the tile.
     bool softmax(const Tile& tile, int i, bool any_poison) {
         AttendedColumns attended(tile, i);
-        T* s = scores.s + i * TILE;
+        T* s = scores->s + i * TILE;
         int keys = tile.keys, end = int(round_up(keys, L));
         bool whole = attended.is_whole(keys);
         if (!whole || end != keys) attended.fill_others(s, end, lowest<T>());
@@ -102,62 +100,50 @@ private:
         return whole;
     }
 
-    Scores scores;
+    ScoresOf<Scorer, T> scores;
     TileValues<T> values;
     T *output, *top, *sum, *factors;
     bool poisoned[TILE];
 };
 
-template <class Scores> void forward_by(const Call& call, void* output, Type type, void* lse, int threads) {
-    using T = typename Scores::T;
+template <class Scorer, class T> void forward(const Call& call, void* output, Type type, void* lse, int threads) {
     threads = threads_for(call, threads);
     Size blocks = tiles_of(call.queries);
-    bool shared = shares_panels<Scores>(call);
-    KeySets<typename Scores::Scorer, T> sets(call, shared, shared, threads);
-    Slots<ForwardBlock<Scores>> slots(call, threads);
+    bool shared = shares_panels(call);
+    KeySets<Scorer, T> sets(call, shared, shared, threads);
+    Slots<ForwardBlock<Scorer, T>> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
         slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, output, type, (T*)lse);
     });
 }
 
-template <class Scorer, class T> void forward(const Call& call, void* output, Type type, void* lse, int threads) {
-    auto by = call.queries <= DECODE_QUERIES ? forward_by<DecodeScores<Scorer, T>> : forward_by<PanelScores<Scorer, T>>;
-    by(call, output, type, lse, threads);
-}
-
-template <class Scores> void weights_by(const Call& call, const void* lse, void* output, int threads) {
-    using T = typename Scores::T;
+// The weights themselves, from the log-sum-exp: for those who ask for them.
+template <class Scorer, class T> void weights(const Call& call, const void* lse, void* output, int threads) {
     threads = threads_for(call, threads);
     Size blocks = tiles_of(call.queries);
-    bool shared = shares_panels<Scores>(call);
-    KeySets<typename Scores::Scorer, T> sets(call, shared, shared, threads);
-    Slots<Scores> slots(call, threads);
+    bool shared = shares_panels(call);
+    KeySets<Scorer, T> sets(call, shared, shared, threads);
+    Slots<ScoresOf<Scorer, T>> slots(call, threads);
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        Scores& scores = slots.task(slot);
+        ScoresOf<Scorer, T>& scores = slots.task(slot);
         Tile tile(call, index / blocks);
         tile.move_to_queries(index % blocks * TILE);
         Size at = tile.problem * call.queries + tile.first_query;
         T* to = (T*)output + at * call.keys;
         zero(to, tile.queries * call.keys);
-        scores.begin(tile, sets);
-        scores.queries(tile);
+        scores->begin(tile, sets);
+        scores->queries(tile);
         for (Size j0 = tile.bounds.low / TILE * TILE; j0 < tile.bounds.high; j0 += TILE) {
             tile.move_to_keys(j0, tile.bounds.high);
-            scores.keys(tile, sets);
-            scores.compute(tile);
+            scores->keys(tile, sets);
+            scores->compute(tile);
             for (int i = 0; i < tile.queries; i++) {
-                T* s = scores.s + i * TILE;
+                T* s = scores->s + i * TILE;
                 weights_of(AttendedColumns(tile, i), s, ((const T*)lse)[at + i], tile.keys);
                 std::memcpy(to + i * call.keys + j0, s, std::size_t(tile.keys) * sizeof(T));
             }
         }
     });
-}
-
-// The weights themselves, from the log-sum-exp: for those who ask for them.
-template <class Scorer, class T> void weights(const Call& call, const void* lse, void* output, int threads) {
-    auto by = call.queries <= DECODE_QUERIES ? weights_by<DecodeScores<Scorer, T>> : weights_by<PanelScores<Scorer, T>>;
-    by(call, lse, output, threads);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

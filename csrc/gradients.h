@@ -88,9 +88,8 @@ template <class T> void sum_weights(const Call& call, const Backward& back, cons
     });
 }
 
-template <class Scores> void backward_by(const Call& call, const Backward& back, int threads) {
-    using T = typename Scores::T;
-    using Scorer = typename Scores::Scorer;
+template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
+    using Task = BackwardChunk<Scorer, T>;
     threads = threads_for(call, threads);
     Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
     Size chunks = back.tasks.count ? (4 + back.tasks.count - 1) / back.tasks.count : 1;
@@ -102,9 +101,9 @@ template <class Scores> void backward_by(const Call& call, const Backward& back,
     make_delta(call, back, partial.delta, threads);
     {
         KeySets<Scorer, T> sets(call, chunks > 1, false, threads);
-        Slots<BackwardChunk<Scores>> slots(call, threads);
+        Slots<Task> slots(call, threads);
         for_each(threads, back.tasks.count * chunks, [&](Size index, int slot) {
-            BackwardChunk<Scores>& task = slots.task(slot);
+            Task& task = slots.task(slot);
             Size group = index / chunks;
             for (Size m = back.tasks.first[group]; m < back.tasks.first[group + 1]; m++)
                 task.run(call, back, sets, partial, back.tasks.members[m], index % chunks);
@@ -112,11 +111,6 @@ template <class Scores> void backward_by(const Call& call, const Backward& back,
     }
     sum_queries<Scorer>(call, back, partial, threads);
     sum_weights(call, back, partial, threads);
-}
-
-template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
-    auto by = call.queries <= DECODE_QUERIES ? backward_by<DecodeScores<Scorer, T>> : backward_by<PanelScores<Scorer, T>>;
-    by(call, back, threads);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -8,13 +8,14 @@ Source: Swain and Ballard 1991, Color indexing.
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import literal
 import numpy as np
 import pytest
 from call import Call
-from cpp import CSRC, library
+from cpp import CSRC, build, library
 from draw import draw
 
 from budget import BAND, EPS, assert_near, error, size
@@ -108,3 +109,25 @@ def test_min(compiled: Any, monkeypatch: pytest.MonkeyPatch, queries: int) -> No
             exact[name]
         )
         assert_near(x, exact[name], allowance, name)
+
+
+WRONG = """
+#define ANYSCORE_ISA baseline
+#include "plain.h"
+
+using namespace anyscore::baseline;
+struct Scorer : Plain<Product, float> {
+    using Plain<Product, float>::Plain;
+    %s
+};
+static_assert(check_scorer<Scorer, float>());
+"""
+
+
+@pytest.mark.parametrize("member", ["begin", "decode_scores", "FACTOR"])
+def test_a_scorer_of_another_interface_is_refused(tmp_path: Path, member: str) -> None:
+    """The compiler says which member is not as scorer.h has it."""
+    wrong = "static constexpr double FACTOR = 1;" if member == "FACTOR" else f"void {member}(int);"
+    build(tmp_path / "right.o", WRONG % "", "-fsyntax-only")
+    with pytest.raises(AssertionError, match=rf"(?s)static assertion failed.*S::{member}"):
+        build(tmp_path / "wrong.o", WRONG % wrong, "-fsyntax-only")
