@@ -27,7 +27,7 @@ MASKS = (
 )  # fmt: skip
 
 
-def draw(rng: Random, pair: str, mask: str, dtype: str, **given: Any) -> Call:
+def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call:
     """A call of that pair, mask and dtype; `given` replaces what would be drawn: queries, keys,
     hidden, width (of values), lead, groups, dropout, and the fields of `Call`.
     """

@@ -106,7 +106,8 @@ def backward(
         d_lse = size(0 if call.d_lse is None else numbers(call.d_lse[n], dtype))
         d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]), 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
-        d_s = np.where(keep, d_s * head.slope, 0)
+        if not absolute:  # a slope, 1 − tanh², is rounded as 1 is
+            d_s = np.where(keep, d_s * head.slope, 0)
         if call.key_bias is not None:
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]

@@ -19,7 +19,7 @@ OPERANDS = "a", "b", "weight", "key_bias", "value", "d_output", "d_lse"
 HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 6, 70, 19, 5
 
 
-def made(pair: str, mask: str, number: int, dtype: str = "float32", **given: Any) -> Call:
+def made(pair: str, mask: str, number: int, dtype: str = "float32", /, **given: Any) -> Call:
     """Two heads, every operand dense and to be written to."""
     rng = np.random.default_rng([PAIRS.index(pair), number])
     given = {"queries": QUERIES, "keys": KEYS} | given

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from call import DTYPES, PAIRS, Call
 from draw import MASKS, draw
-from anyscore.operands import Operands
 from raw import check, core, run, same
 from scripts import run_script
+
+from anyscore.operands import Operands
 
 PAIR = pytest.mark.parametrize("pair", PAIRS)
 

@@ -10,8 +10,8 @@ import torch
 
 from anyscore import attention, separable
 from anyscore.backends import torch_operators
-from anyscore.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
+from anyscore.operands import Operands, Results, Settings
 from samples import normal
 from separable_calls import bare, inputs
 

@@ -207,12 +207,9 @@ def _backward_args(
 
 
 def _weights_record(pair: str, *args: Any) -> tuple[Operands, Settings, Tensor]:
-    scores, mask, (lse, scale, groups, softcap) = args[:4], args[4:7], args[7:]
-    return (
-        Operands._make((*scores, None, *mask, None, None)),
-        Settings(pair, scale, groups, 0.0, 1, (), softcap),
-        lse,
-    )
+    lse, scale, groups, *softcap = args[7:]  # PyTorch leaves out what is the default
+    settings = Settings(pair, scale, groups, 0.0, 1, (), *softcap)
+    return Operands._make((*args[:4], None, *args[4:7], None, None)), settings, lse
 
 
 def _weights_args(x: Operands, s: Settings, lse: Tensor) -> tuple[Any, ...]:
