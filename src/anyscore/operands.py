@@ -28,6 +28,7 @@ class Operands(NamedTuple):
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
+    counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
     The first `FACTORS` of these have gradients, which are given as `Operands` too.
     """
@@ -42,6 +43,7 @@ class Operands(NamedTuple):
     mask: Array | None = None
     seed: Array | None = None
     packed: Array | None = None
+    counter: Array | None = None
 
     def map(self, function: Callable[[Array], Array]) -> Operands:
         """These operands with a function applied to each that is there."""

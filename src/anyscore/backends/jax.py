@@ -5,22 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from anyscore.backends import jax_autograd, jax_pallas
-from anyscore.backends.common import obstacle, tensors, unpack
+from anyscore.backends.common import obstacle as why_not  # at the merge: common.why_not
+from anyscore.backends.common import unpack
+from anyscore.backends.jax_autograd import operands  # at the merge: common.operands
+from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.factors import TANH, Factors
 from anyscore.implementations import Implementation
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.xla import attention as xla
+from anyscore.kernels.xla.call import acc_dtype
+from anyscore.operands import Operands
 from anyscore.ops import DTYPES, Array, load
 from anyscore.task import Task
 
 _xp = load("jax")
+
+_OWN_RANK = Operands(
+    a=2, b=2, weight=1, key_bias=1, value=2, start=1, stop=1, mask=2, seed=1, packed=2, counter=0
+)
+"""The number of axes of each operand that are not leading dimensions."""
 
 
 def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
@@ -42,76 +52,55 @@ def pack_keys(f: Factors) -> Array | None:
     if (
         f.pair != TANH
         or xla.problem() is not None
-        or _elsewhere(f.b)
+        or _why_not_here(f.b)
         or str(f.b.dtype) not in DTYPES
     ):
         return None
     return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 
 
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    reason = obstacle(task) or xla.problem()
-    if reason is not None:
-        return reason
-    for x in tensors(cast(Factors, task.score)):
-        if place := _elsewhere(x):
-            return f"it runs on the CPU, and the arrays are on {place}"
-        if str(x.dtype) not in DTYPES:
-            return f"a factor of the score is {x.dtype}"
-    return None
+def _why_not_core(task: Task, dropout: float, return_lse: bool) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can."""
+    reason = why_not(task) or xla.problem()
+    return reason or why_not_arrays(unpack(task)[0], _why_not_here)
 
 
-def _elsewhere(x: Array) -> str | None:
-    """The platform that x is or will be on, None for the CPU."""
-    if isinstance(x, jax.core.Tracer):
-        platform = jax.default_backend()
-    else:
-        platform = next(iter(x.devices())).platform
-    return None if platform == "cpu" else platform
+def _why_not_here(x: Array) -> str | None:
+    """Return why the core cannot read x: where it is or will be, None for the CPU."""
+    platform = jax_pallas.device(x).platform
+    return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
 
 
 def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    factors, others = _operands(task)
-    factors["value"] = _filled(task, task.value, 2)
+    lead, x = task.sizes.lead, operands(task)
     if dropout:
-        lead = task.sizes.lead
         words = jnp.stack(_xp.words(_xp.seed(seed, like=task.value)))
-        others["seed"] = words.reshape((1,) * len(lead) + (2,))
-        others["counter"] = jnp.arange(math.prod(lead), dtype=np.uint32).reshape(lead)
-    sums = np.result_type(np.float32, *(x.dtype for x in factors.values() if x.dtype == np.float64))
-    if task.packed is not None and task.packed.dtype == sums:
-        others["packed"] = _filled(task, task.packed, 2)
-    output, lse = jax_autograd.attend(jax_autograd.told(task, dropout), factors, others)
+        counter = jnp.arange(math.prod(lead), dtype=np.uint32).reshape(lead)
+        x = x._replace(seed=words, counter=counter)
+    if task.packed is not None and task.packed.dtype == acc_dtype(jax.tree.leaves(x)):
+        x = x._replace(packed=task.packed)
+    output, lse = jax_autograd.attend(_full_rank(x, lead), jax_autograd.static_args(task, dropout))
     return output.astype(task.value.dtype), lse
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    factors, others = _operands(task)
-    found = jax_autograd.weights(jax_autograd.told(task, 0.0), factors | others | {"lse": lse})
-    return found.astype(task.dtype)
+    x = _full_rank(operands(task)._replace(value=None), task.sizes.lead)
+    return jax_autograd.weights(x, jax_autograd.static_args(task, 0.0), lse).astype(task.dtype)
 
 
-def _operands(task: Task) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Factors and bounds that are given, of full rank, by name."""
-    f, m = unpack(task)
-    factors = {"a": (f.a, 2), "b": (f.b, 2), "weight": (f.weight, 1), "key_bias": (f.key_bias, 1)}
-    bounds = {"start": (m.start, 1), "stop": (m.stop, 1), "keep": (m.keep, 2)}
+def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
+    """Prepend axes of size 1 to each operand until it has len(lead) axes and its own."""
 
-    def filled(named: dict[str, Any]) -> dict[str, Array]:
-        return {name: _filled(task, x, own) for name, (x, own) in named.items() if x is not None}
+    def reshaped(y: Array | None, own: int) -> Array | None:
+        missing = 0 if y is None else len(lead) + own - y.ndim
+        return y.reshape((1,) * missing + y.shape) if y is not None and missing else y
 
-    return filled(factors), filled(bounds)
-
-
-def _filled(task: Task, x: Array, own: int) -> Array:
-    """x with leading dimensions of 1 to those of the task; `own` others are its own."""
-    missing = len(task.sizes.lead) + own - x.ndim
-    return x.reshape((1,) * missing + x.shape) if missing else x
+    return Operands(*map(reshaped, x, _OWN_RANK))
 
 
 _ROUTES = (
-    Implementation("cpu", _usable, _run, _weights),
-    Implementation("pallas", jax_pallas.usable, _run, _weights),
+    Implementation("cpu", _why_not_core, _run, _weights),
+    Implementation("pallas", jax_pallas.why_not, _run, _weights),
 )
 
 
