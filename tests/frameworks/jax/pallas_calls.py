@@ -77,7 +77,9 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     return {"output": output, "lse": lse, "weights": p, **made}
 
 
-_results = jax.jit(results, static_argnums=1)
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Compiler options: what the interpreter makes of a kernel is long, and runs once."""
+_results = jax.jit(results, static_argnums=1, compiler_options=QUICK)
 
 
 def numbers(found: dict[str, Any]) -> literal.Results:
