@@ -97,7 +97,7 @@ def array(x: np.ndarray | None) -> Any:
 
 
 def check(call: Call, **how: Any) -> literal.Results:
-    """What `raw.check` asserts of the core, of what Pallas computes."""
+    """Assert of the Pallas kernels what `raw.check` asserts of the core."""
     core, raw.run = raw.run, run
     try:
         return raw.check(call, **how)

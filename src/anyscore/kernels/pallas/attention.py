@@ -30,7 +30,7 @@ from anyscore.ops import Array, load, masked
 _xp = load("jax")
 
 INTERPRET = False
-"""Whether kernels run in Pallas' interpreter, on whatever device there is: for tests."""
+"""Run the kernels in Pallas' interpreter, on any device: for tests."""
 
 
 class StaticArgs(NamedTuple):
@@ -75,6 +75,7 @@ def weights(x: Operands, s: StaticArgs, lse: Array) -> Array:
 
 
 def _make(s: StaticArgs) -> xla.Make:
+    """Return a function that makes a `KernelCall` of the fields of an `FfiCall`."""
     return partial(KernelCall, pair=s.pair, target=s.targets[-1])
 
 
@@ -107,7 +108,7 @@ class KernelCall(FfiCall):
 
 
 def _forward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q)."""
+    """Compute the output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q)."""
     rows, width = s.row_tiles * s.rows, s.value_chunks * s.values
     results = {"output": (rows, width), "lse": (1, rows)}
     grid = s.row_tiles, s.value_parts
@@ -156,7 +157,7 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
 
 
 def _weights(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Weights (*lead, T_q, T_k)."""
+    """Compute the weights (*lead, T_q, T_k)."""
     results = {"weights": (s.row_tiles * s.rows, s.column_tiles * s.columns)}
     grid = s.row_tiles, s.column_tiles
     (p,) = run_kernel(s, _weights_tile, grid, panels(s, operands), results)

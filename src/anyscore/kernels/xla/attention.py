@@ -28,7 +28,7 @@ except Exception as error:
 Make: TypeAlias = Callable[
     [str, Settings, tuple[str, ...], tuple[tuple[str, Shape], ...], str], FfiCall
 ]
-"""What makes a call of its fields: `FfiCall`, or a call of other kernels with the same meaning."""
+"""Makes a call of the fields of an `FfiCall`: of the core, or of kernels that compute the same."""
 
 
 def problem() -> str | None:
