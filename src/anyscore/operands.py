@@ -28,6 +28,7 @@ class Operands(NamedTuple):
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
+    counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
     The first `FACTORS` of these have gradients, which are given as `Operands` too.
     """
@@ -42,6 +43,7 @@ class Operands(NamedTuple):
     mask: Any = None
     seed: Any = None
     packed: Any = None
+    counter: Any = None
 
     def map(self, function: Callable[[Array], Array]) -> Operands:
         """These operands with a function applied to each that is there."""
@@ -50,6 +52,8 @@ class Operands(NamedTuple):
 
 FACTORS = 5
 """How many of the operands have gradients: a, b, weight, key_bias and value."""
+NEEDED = 9
+"""How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
 

@@ -147,8 +147,8 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     for operand in ("a", "b", "weight", "key_bias", "value"):
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
+    upstream, gradients = tuple(to.values())[:2], tuple(to.values())[2:]
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
-        upstream, gradients = tuple(to.values())[:2], tuple(to.values())[2:]
         core.backward(
             call.operands(), call.pair, call.numbers, (results["output"], results["lse"]), upstream,
             gradients, 1,

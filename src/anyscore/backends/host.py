@@ -62,7 +62,7 @@ def acc_dtype(*xs: Array | None) -> str:
 def _raw(x: Operands) -> Operands:
     """Operands as the core takes them: `raw`, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
-    return Operands._make((*map(raw, x[:FACTORS]), *x[FACTORS:-2], seed, x.packed))
+    return Operands._make((*map(raw, x[:FACTORS]), x.start, x.stop, x.mask, seed, x.packed, None))
 
 
 def raw(x: Array | None) -> Any:

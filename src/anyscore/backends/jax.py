@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from typing import Any, cast
 
 import jax
@@ -12,108 +11,99 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.backends import jax_autograd, jax_pallas
-from anyscore.backends.common import obstacle, tensors, unpack
+from anyscore.backends.common import call_of, why_not_core, why_not_dtype
+from anyscore.backends.jax_pallas import why_not_arrays
+from anyscore.backends.reference import reference_in
 from anyscore.factors import TANH, Factors
-from anyscore.implementations import Implementation
+from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
-from anyscore.ops import DTYPES, Array, load
-from anyscore.task import Task
+from anyscore.kernels.xla.call import acc_dtype
+from anyscore.operands import FACTORS, Operands, Settings
+from anyscore.ops import Array, load
+from anyscore.task import Options, Task
 
 _xp = load("jax")
 
-
-def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-    return nullcontext, None
-
-
-def draw_seed(query: Array) -> Array:
-    raise ValueError(
-        "dropout needs a dropout_seed in JAX, which keeps no generator: pass a key, such as "
-        "jax.random.key(0), or an integer."
-    )
+_OWN_RANK = Operands(
+    a=2, b=2, weight=1, key_bias=1, value=2, start=1, stop=1, mask=2, seed=1, packed=2, counter=0
+)
+"""The number of axes of each operand that are not leading dimensions."""
 
 
-def differentiable(tensors: Iterable[Array]) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in tensors)
+class JAX(Backend):
+    """The C++ core or Pallas, else the reference."""
+
+    xp = _xp
+    reference = reference_in(_xp)
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        return _FUSED[::-1] if pallas.INTERPRET else _FUSED
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        return any(isinstance(x, jax.core.Tracer) for x in tensors)
+
+    def draw_seed(self, query: Array) -> Array:
+        raise ValueError(
+            "dropout needs a dropout_seed in JAX, which keeps no generator: pass a key, such as "
+            "jax.random.key(0), or an integer."
+        )
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        problem = xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype))
+        if f.pair != TANH or problem:
+            return None
+        return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 
 
-def pack_keys(f: Factors) -> Array | None:
-    if (
-        f.pair != TANH
-        or xla.problem() is not None
-        or _elsewhere(f.b)
-        or str(f.b.dtype) not in DTYPES
-    ):
-        return None
-    return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+def _why_not_core(task: Task, options: Options) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can."""
+    reason = why_not_core(task) or xla.problem()
+    return reason or why_not_arrays(task, _why_not_here)
 
 
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    reason = obstacle(task) or xla.problem()
-    if reason is not None:
-        return reason
-    for x in tensors(cast(Factors, task.score)):
-        if place := _elsewhere(x):
-            return f"it runs on the CPU, and the arrays are on {place}"
-        if str(x.dtype) not in DTYPES:
-            return f"a factor of the score is {x.dtype}"
-    return None
+def _why_not_here(x: Array) -> str | None:
+    """Return why the core cannot read x: where it is or will be, None for the CPU."""
+    platform = jax_pallas.device(x).platform
+    return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
 
 
-def _elsewhere(x: Array) -> str | None:
-    """The platform that x is or will be on, None for the CPU."""
-    if isinstance(x, jax.core.Tracer):
-        platform = jax.default_backend()
-    else:
-        platform = next(iter(x.devices())).platform
-    return None if platform == "cpu" else platform
-
-
-def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    factors, others = _operands(task)
-    factors["value"] = _filled(task, task.value, 2)
+def _run(task: Task, dropout: float, seed: Any) -> Result:
+    x, s = call_of(_xp, task, dropout, seed)
     if dropout:
-        lead = task.sizes.lead
-        words = jnp.stack(_xp.words(_xp.seed(seed, like=task.value)))
-        others["seed"] = words.reshape((1,) * len(lead) + (2,))
-        others["counter"] = jnp.arange(math.prod(lead), dtype=np.uint32).reshape(lead)
-    sums = np.result_type(np.float32, *(x.dtype for x in factors.values() if x.dtype == np.float64))
-    if task.packed is not None and task.packed.dtype == sums:
-        others["packed"] = _filled(task, task.packed, 2)
-    output, lse = jax_autograd.attend(jax_autograd.told(task, dropout), factors, others)
-    return output.astype(task.value.dtype), lse
+        words = jnp.stack(_xp.words(x.seed))
+        counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
+        x = x._replace(seed=words, counter=counter)
+    if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
+        x = x._replace(packed=None)
+    output, lse = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    return Result(output.astype(task.value.dtype), lse)
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    factors, others = _operands(task)
-    found = jax_autograd.weights(jax_autograd.told(task, 0.0), factors | others | {"lse": lse})
-    return found.astype(task.dtype)
+    x, s = call_of(_xp, task, 0.0)
+    x = _full_rank(x._replace(value=None, packed=None), s.lead)
+    return jax_autograd.weights(x, _static_args(task, s), lse).astype(task.dtype)
 
 
-def _operands(task: Task) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Factors and bounds that are given, of full rank, by name."""
-    f, m = unpack(task)
-    factors = {"a": (f.a, 2), "b": (f.b, 2), "weight": (f.weight, 1), "key_bias": (f.key_bias, 1)}
-    bounds = {"start": (m.start, 1), "stop": (m.stop, 1), "keep": (m.keep, 2)}
-
-    def filled(named: dict[str, Any]) -> dict[str, Array]:
-        return {name: _filled(task, x, own) for name, (x, own) in named.items() if x is not None}
-
-    return filled(factors), filled(bounds)
+def _static_args(task: Task, s: Settings) -> StaticArgs:
+    """Return the static arguments (settings, pair, targets) of a fused call of a task."""
+    return StaticArgs(s, cast(Factors, task.score).pair, jax_autograd.targets())
 
 
-def _filled(task: Task, x: Array, own: int) -> Array:
-    """x with leading dimensions of 1 to those of the task; `own` others are its own."""
-    missing = len(task.sizes.lead) + own - x.ndim
-    return x.reshape((1,) * missing + x.shape) if missing else x
+def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
+    """Prepend axes of size 1 to each operand until it has len(lead) axes and its own."""
+
+    def reshaped(y: Array | None, own: int) -> Array | None:
+        missing = 0 if y is None else len(lead) + own - y.ndim
+        return y.reshape((1,) * missing + y.shape) if y is not None and missing else y
+
+    return Operands(*map(reshaped, x, _OWN_RANK))
 
 
-_ROUTES = (
-    Implementation("cpu", _usable, _run, _weights),
-    Implementation("pallas", jax_pallas.usable, _run, _weights),
+_FUSED = (
+    Implementation("cpu", _why_not_core, _run, _weights),
+    Implementation("pallas", jax_pallas.why_not, _run, _weights),
 )
-
-
-def routes(task: Task) -> tuple[Implementation, ...]:
-    return _ROUTES[::-1] if pallas.INTERPRET else _ROUTES
+BACKEND = JAX()

@@ -24,7 +24,7 @@ from anyscore.backends.reference import reference_in
 from anyscore.factors import TANH, Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import Array, accumulation, load
 from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
@@ -78,7 +78,7 @@ def _why_not(task: Task, options: Options) -> str | None:
 def _run(task: Task, dropout: float, seed: Any) -> Result:
     x, s = call_of(_xp, task, dropout, seed)
     if not _differentiable(x[:FACTORS]):
-        arrays = Operands._make((*map(_array, x[:-1]), x.packed))
+        arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
         output, lse = host.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(tf.constant(output), tf.constant(lse))
     output, lse = _attend(x, s)
@@ -96,7 +96,7 @@ _FUSED = (Implementation("cpu", _why_not, _run, _weights),)
 
 def _attend(x: Operands, s: Settings) -> tuple[Array, Array]:
     """Output, in the dtype of sums, and log-sum-exp; differentiable."""
-    packed, operands = x.packed, x[:-1]
+    packed, operands = x.packed, x[:NEEDED]
     present = [y is not None for y in operands]
     given = [tf.convert_to_tensor(y) for y in operands if y is not None]
     own = sum(present[:FACTORS])  # that have derivatives
@@ -111,9 +111,9 @@ def _attend(x: Operands, s: Settings) -> tuple[Array, Array]:
 
     def forward(*xs: Array) -> tuple[tuple[Array, Array], Callable[..., Any]]:
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
-            return cast(Iterable[Any], host.forward(Operands._make((*arrays, packed)), s))
+            return cast(Iterable[Any], host.forward(Operands(*arrays)._replace(packed=packed), s))
 
-        output, lse = _call(on_arrays, s, list(record(xs)[:-1]), results)
+        output, lse = _call(on_arrays, s, list(record(xs)[:NEEDED]), results)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
@@ -136,7 +136,7 @@ def _attend(x: Operands, s: Settings) -> tuple[Array, Array]:
             return [d for d in found if d is not None]
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*record(xs)[:-1], output, lse, d_output, d_lse]
+        operands = [*record(xs)[:NEEDED], output, lse, d_output, d_lse]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*upstream: Array) -> list[Array | None]:

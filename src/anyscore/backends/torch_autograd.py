@@ -35,7 +35,7 @@ from anyscore.backends.torch_operators import Maybe, acc_dtype, array
 from anyscore.factors import TANH, Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands
+from anyscore.operands import FACTORS, NEEDED, Operands
 from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
 
@@ -74,7 +74,7 @@ class _Forward(torch.autograd.Function):
         if not is_compiling():  # the caller may write to what they are given
             is_given = results.dtype == x.value.dtype  # else they are given it in their dtype
             results, lse = results.clone() if is_given else results, lse.clone()
-        ctx.save_for_backward(*x[:-1], results, lse)
+        ctx.save_for_backward(*x[:NEEDED], results, lse)
         ctx.settings = s
 
     @staticmethod
@@ -86,7 +86,7 @@ class _Forward(torch.autograd.Function):
         else:
             found = torch_operators.backward(*torch_operators.backward.record(*args))
         inputs = zip(saved, found, strict=False)
-        rest = len(Operands._fields) - FACTORS + len(s) - 1
+        rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *(None if x is None else d for x, d in inputs), *(None,) * rest
 
 
@@ -105,7 +105,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, ctx.settings, _, upstream = torch_operators.backward.record(*inputs)
-        ctx.save_for_backward(*x[:-1], *upstream)
+        ctx.save_for_backward(*x[:NEEDED], *upstream)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
@@ -127,7 +127,7 @@ class _Backward(torch.autograd.Function):
             wanted = zip(x, grads, strict=False)
             d_output, d_lse, *found = again(tuple(d for y, d in wanted if y is not None))
         of_inputs = Operands(**{"a": None, "b": None, **dict(zip(names, found, strict=True))})
-        return None, *of_inputs[:-1], None, None, d_output, d_lse, *(None,) * (len(s) - 1)
+        return None, *of_inputs[:NEEDED], None, None, d_output, d_lse, *(None,) * (len(s) - 1)
 
 
 def _why_not(task: Task, options: Options) -> str | None:

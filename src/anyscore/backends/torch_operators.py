@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyscore.backends.torch_modes import is_watched
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
@@ -188,28 +188,28 @@ def _batched_weights(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
 
 
 def _forward_record(pair: str, *args: Any) -> tuple[Operands, Settings]:
-    return Operands(*args[:10]), Settings(pair, *args[10:])
+    return Operands(*args[: NEEDED + 1]), Settings(pair, *args[NEEDED + 1 :])
 
 
 def _forward_args(x: Operands, s: Settings) -> tuple[Any, ...]:
-    return s.pair, *x, *s[1:]
+    return s.pair, *x[: NEEDED + 1], *s[1:]
 
 
 def _backward_record(pair: str, *args: Any) -> tuple[Operands, Settings, Results, Results]:
-    settings = Settings(pair, *args[13:])
-    return Operands(*args[:9]), settings, Results(*args[9:11]), Results(*args[11:13])
+    x, (output, lse, d_output, d_lse, *settings) = Operands(*args[:NEEDED]), args[NEEDED:]
+    return x, Settings(pair, *settings), Results(output, lse), Results(d_output, d_lse)
 
 
 def _backward_args(
     x: Operands, s: Settings, results: Results, upstream: Results
 ) -> tuple[Any, ...]:
-    return s.pair, *x[:9], *results, *upstream, *s[1:]
+    return s.pair, *x[:NEEDED], *results, *upstream, *s[1:]
 
 
 def _weights_record(pair: str, *args: Any) -> tuple[Operands, Settings, Tensor]:
     lse, scale, groups, *softcap = args[7:]  # PyTorch leaves out what is the default
     settings = Settings(pair, scale, groups, 0.0, 1, (), *softcap)
-    return Operands._make((*args[:4], None, *args[4:7], None, None)), settings, lse
+    return Operands(*args[:4])._replace(start=args[4], stop=args[5], mask=args[6]), settings, lse
 
 
 def _weights_args(x: Operands, s: Settings, lse: Tensor) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from draw import MASKS as MASKS
 from draw import draw as draw
 
 from anyscore.backends import jax_autograd
-from anyscore.backends.common import Settings
 from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
+from anyscore.kernels.pallas.attention import StaticArgs
+from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import load
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
@@ -38,47 +38,66 @@ literal.SIZE["softsign"] = lambda a, b: np.minimum(np.abs(a - b), 1)
 PAIRS = {x.name: x for x in (PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, SOFTSIGN)}
 
 
-def run(call: Call) -> literal.Results:
-    """output, lse, weights, and a gradient d_x for each operand x."""
-    names = *literal.OF_FLOATS, "start", "stop", "keep"
-    operands = {n: array(getattr(call, n)) for n in names if getattr(call, n) is not None}
-    factors = {n: operands.pop(n) for n in literal.OF_FLOATS if n in operands}
+def run(call: Call, **settings: Any) -> literal.Results:
+    """output, lse, weights, and a gradient d_x for each operand x.
+
+    settings: those that a `Call` does not have.
+    """
+    return numbers(_results(*arguments(call, **settings)))
+
+
+def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Results]:
+    """Operands, static arguments and upstream gradients of a call."""
+    names = *literal.OF_FLOATS, "start", "stop"
+    x = Operands(**{n: array(getattr(call, n)) for n in names}, mask=array(call.keep))
     if call.dropout:
         xp = load("numpy")
         words = np.array(xp.words(xp.seed(call.seed, call.a)), np.uint32)
-        operands["seed"] = jnp.asarray(words).reshape(*(1,) * len(call.lead), 2)
+        seed = jnp.asarray(words).reshape(*(1,) * len(call.lead), 2)
         count = np.arange(np.prod(call.lead, dtype=int)) % call.repeats
-        operands["counter"] = jnp.asarray(count.astype(np.uint32)).reshape(call.lead)
+        x = x._replace(seed=seed, counter=jnp.asarray(count.astype(np.uint32)).reshape(call.lead))
     d_lse = np.zeros((*call.lead, call.queries)) if call.d_lse is None else call.d_lse
-    before = array(call.d_output).astype(call.compute), jnp.asarray(d_lse, call.compute)
-    settings = Settings(call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead)
-    told = jax_autograd.Told(settings, PAIRS[call.pair], ("interpret",))
-    found = {name: np.asarray(x) for name, x in _results(told, factors, operands, before).items()}
-    return {n: x.view(np.int16) if x.dtype == jnp.bfloat16 else x for n, x in found.items()}
+    upstream = Results(array(call.d_output).astype(call.compute), jnp.asarray(d_lse, call.compute))
+    s = Settings(
+        call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead, **settings
+    )
+    return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
 
 
-@partial(jax.jit, static_argnums=0)
-def _results(told: Any, factors: Any, others: Any, before: Any) -> Any:
-    (output, lse), backward = jax.vjp(lambda x: jax_autograd.attend(told, x, others), factors)
-    (gradients,) = backward(before)
-    unread = "value", "seed", "counter"
-    operands = {n: x for n, x in (factors | others).items() if n not in unread} | {"lse": lse}
-    results = {
-        "output": output,
-        "lse": lse,
-        "weights": jax_autograd._computed(told, "weights", operands),
-    }
-    return results | {f"d_{name}": x for name, x in gradients.items()}
+def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
+    """All results by name, by the kernels."""
+
+    def forward(*factors: jax.Array | None) -> Results:
+        return jax_autograd.attend(Operands(*factors, *x[FACTORS:]), s)
+
+    (output, lse), backward = jax.vjp(forward, *x[:FACTORS])
+    gradients = zip(Operands._fields, backward(upstream), strict=False)
+    p = jax_autograd._compute("weights", s, x, lse)
+    made = {f"d_{name}": d for name, d in gradients if d is not None}
+    return {"output": output, "lse": lse, "weights": p, **made}
 
 
-def array(x: np.ndarray) -> jax.Array:
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Compiler options: what the interpreter makes of a kernel is long, and runs once."""
+_results = jax.jit(results, static_argnums=1, compiler_options=QUICK)
+
+
+def numbers(found: dict[str, Any]) -> literal.Results:
+    """Results as NumPy arrays, bfloat16 held as int16."""
+    arrays = {name: np.asarray(x) for name, x in found.items()}
+    return {n: x.view(np.int16) if x.dtype == jnp.bfloat16 else x for n, x in arrays.items()}
+
+
+def array(x: np.ndarray | None) -> Any:
     """In JAX; what is held as int16 is bfloat16."""
+    if x is None:
+        return None
     x = np.ascontiguousarray(x)
     return jnp.asarray(x.view(jnp.bfloat16) if x.dtype == np.int16 else x)
 
 
 def check(call: Call, **how: Any) -> literal.Results:
-    """What `raw.check` asserts of the core, of what Pallas computes."""
+    """Assert of the Pallas kernels what `raw.check` asserts of the core."""
     core, raw.run = raw.run, run
     try:
         return raw.check(call, **how)

@@ -41,7 +41,7 @@ PARAMETERS = tuple(score().tensors().values())
 
 
 def agree(call: Callable[[str], Any], rtol: float = 1e-11) -> None:
-    """What `call` gives with impl="fused" and with "reference"."""
+    """Assert that `call` gives the same with impl="fused" and with impl="reference"."""
     ours, exact = jax.tree.leaves(call("fused")), jax.tree.leaves(call("reference"))
     assert len(ours) == len(exact) > 0
     for x, y in zip(ours, exact, strict=True):
@@ -69,7 +69,7 @@ def test_plan() -> None:
 
 @pytest.mark.parametrize("options", [{}, SEEDS], ids=["all", "dropout"])
 def test_derivatives(options: dict[str, Any]) -> None:
-    """Of both orders, compiled, under checkpointing, and eagerly."""
+    """First and second ones: compiled, under checkpointing, and eagerly."""
     args = (*arrays(), *PARAMETERS)
 
     def first(impl: str) -> Any:

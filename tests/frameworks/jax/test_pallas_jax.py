@@ -70,7 +70,7 @@ def total(impl: str, score: str = "additive", **options: Any) -> Callable[..., j
 
 
 def agree(call: Callable[[str], Any], rtol: float = 1e-11) -> None:
-    """What `call` gives with impl="fused" and with "reference"."""
+    """Assert that `call` gives the same with impl="fused" and with impl="reference"."""
     ours, exact = jax.tree.leaves(call("fused")), jax.tree.leaves(call("reference"))
     assert len(ours) == len(exact) > 0
     for x, y in zip(ours, exact, strict=True):
@@ -165,7 +165,7 @@ def test_nothing(sizes: tuple[int, int, int]) -> None:
 
 
 def sizes(jaxpr: Any) -> Iterator[int]:
-    """Of all that is computed on the way, in the kernels as well."""
+    """Yield the size of every array computed on the way, in the kernels as well."""
     for equation in jaxpr.eqns:
         yield from (getattr(x.aval, "size", 0) for x in equation.outvars)
         for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):

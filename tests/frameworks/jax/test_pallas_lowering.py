@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,40 +15,42 @@ from pallas_calls import PAIRS
 from anyscore import Additive, attention, plan
 from anyscore.factors import Pair
 from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.pallas.attention import StaticArgs
+from anyscore.operands import Operands, Results, Settings
 from samples import normal
 
 LEAD, T_Q, T_K, D, D_V = (2, 4), 67, 131, 19, 7
 CUDA, TPU, CORE = "xla.gpu.triton", "tpu_custom_call", "anyscore_"
 
 
-def operands(dtype: Any, dropout: float) -> dict[str, jax.ShapeDtypeStruct]:
+def operands(dtype: Any, dropout: float) -> Operands:
     """All there are, as types: grouped heads, bounds and booleans."""
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         "a": ((*LEAD, T_Q, D), dtype), "b": ((2, 2, T_K, D), dtype),
         "weight": ((1, 4, D), dtype), "key_bias": ((2, 1, T_K), dtype),
         "value": ((1, 2, T_K, D_V), dtype),
-        "start": ((2, 1, T_Q), np.int32), "keep": ((1, 4, 1, T_K), bool),
+        "start": ((2, 1, T_Q), np.int32), "mask": ((1, 4, 1, T_K), bool),
     }  # fmt: skip
     if dropout:
         shapes |= {"seed": ((1, 1, 2), np.uint32), "counter": (LEAD, np.uint32)}
-    return {name: jax.ShapeDtypeStruct(*x) for name, x in shapes.items()}
+    return Operands(**{name: jax.ShapeDtypeStruct(*x) for name, x in shapes.items()})
 
 
-def lowered(target: str, pair: Pair, dtype: Any = np.float32, dropout: float = 0.0) -> list[str]:
+def lowered(
+    target: str, pair: Pair, dtype: Any = np.float32, dropout: float = 0.0, softcap: float = 0.0
+) -> list[str]:
     """Forward, backward and weights for a platform."""
-    told = {"pair": pair, "scale": 0.5, "groups": 2, "target": target}
-    drop, given = {"dropout": dropout}, operands(dtype, dropout)
+    settings = Settings(pair.name, 0.5, 2, dropout, 8, LEAD, softcap)
+    s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
     sums = np.float64 if dtype == np.float64 else np.float32
-    output = jax.ShapeDtypeStruct((*LEAD, T_Q, D_V), sums)
-    lse = {"lse": jax.ShapeDtypeStruct((*LEAD, T_Q), sums)}
-    results = {"output": output, "d_output": output, "d_lse": lse["lse"], **lse}
-    of_weights = {name: x for name, x in given.items() if name not in ("value", "seed", "counter")}
-    calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
-        (partial(pallas.forward, **told, **drop), given),
-        (partial(pallas.backward, **told, **drop), given | results),
-        (partial(pallas.weights, **told), of_weights | lse),
+    lse = jax.ShapeDtypeStruct((*LEAD, T_Q), sums)
+    results = Results(jax.ShapeDtypeStruct((*LEAD, T_Q, D_V), sums), lse)
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda x: pallas.forward(x, s), (x,)),
+        (lambda x, *rest: pallas.backward(x, s, *rest), (x, results, results)),
+        (lambda x, lse: pallas.weights(x, s, lse), (x, lse)),
     ]
-    return [text(partial(f, lead=LEAD), (x,), target) for f, x in calls]
+    return [text(f, args, target) for f, args in calls]
 
 
 def text(function: Callable[..., Any], args: Any, *platforms: str) -> str:
@@ -66,7 +67,7 @@ def fresh(function: Callable[..., Any]) -> Any:
 def test_cuda(pair: str, dropout: float) -> None:
     for wide in (True, False):  # without being asked for 64 bits, JAX has 32
         with jax.enable_x64(wide):
-            found = lowered("cuda", PAIRS[pair], dropout=dropout)
+            found = lowered("cuda", PAIRS[pair], dropout=dropout, softcap=50 * dropout)
             assert [x.count(CUDA) for x in found] == [1, 2, 1]
 
 

@@ -163,7 +163,7 @@ def test_what_is_not_finite_and_masked(pair: str) -> None:
 
 
 def test_what_is_not_finite_and_dropped() -> None:
-    """What dropout leaves out is attended all the same."""
+    """A key that dropout leaves out is attended all the same."""
     for which in ("a", "b", "value"):
         call = small("tanh", dropout=0.4)
         getattr(call, which)[1, 3] = math.nan

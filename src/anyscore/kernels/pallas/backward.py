@@ -1,6 +1,7 @@
 """The backward by Pallas: two kernels, each the owner of what it sums, so there are no atomics.
 
     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D),  D_i = dO_i · O_i − dlse_i
+    S = c · tanh(X / c), if there is a cap: then dS is multiplied by 1 − tanh²(X / c)
 
 One owns queries: Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair; the other keys, for all groups that share
 them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. The slopes of a pair are what JAX derives
@@ -22,8 +23,10 @@ from jax.experimental import pallas as pl
 
 from anyscore.factors import PRODUCT
 from anyscore.kernels.pallas.launch import barrier, run_kernel
-from anyscore.kernels.pallas.panels import Layout, Shape, panels
+from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, dot, loop
+from anyscore.kernels.xla.call import Shape
+from anyscore.operands import FACTORS, Operands
 from anyscore.ops import Array, load
 
 _xp = load("jax")
@@ -31,8 +34,9 @@ Step: TypeAlias = Callable[[Any, None], None]
 
 
 def backward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Gradients of those of a, b, weight, key_bias and value that are given, in that order; for
-    all leading dimensions, those too that were broadcast.
+    """Compute the gradients of those of a, b, weight, key_bias and value that are given.
+
+    They come in that order, for all leading dimensions, those too that were broadcast.
     """
     given = dict(operands)
     output, d_lse = given.pop("output"), given.pop("d_lse")
@@ -49,91 +53,96 @@ def backward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
     by_query = run_kernel(s, _queries, (s.row_tiles,), laid_out, of_queries)
     by_key = run_kernel(s, _keys, (s.column_tiles,), laid_out, of_keys, shared=True)
     sums = dict(zip((*of_queries, *of_keys), (*by_query, *by_key), strict=True))
-    found = _finished(s, given, sums)
-    return [found[name] for name in ("a", "b", "weight", "key_bias", "value") if name in given]
+    gradients = _finished(s, given, sums)
+    return [gradients[name] for name in Operands._fields[:FACTORS] if name in given]
 
 
 def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dict[str, Array]:
-    """Gradients (*lead, …) from the sums of the kernels; what is 0 stays 0 whatever it meets."""
+    """Make gradients (*lead, …) of the sums of the kernels; a 0 stays 0 whatever it meets."""
 
     def part(name: str, lead: Shape, *sizes: int) -> Array:
         x = sums[name] if name == "d_value" else jnp.swapaxes(sums[name][..., 0, :], -1, -2)
         return x[..., : sizes[0], : sizes[1]].reshape(*lead, *sizes)
 
     def times(x: Array, y: Array) -> Array:
-        return jnp.where(x == 0, 0, x * y.astype(s.sums))
+        return jnp.where(x == 0, 0, x * y.astype(s.acc_dtype))
 
-    d_a, weight = part("d_a", s.lead, s.queries, s.h) * s.scale, given.get("weight")
-    found = {
+    lead, scale, weight = s.settings.lead, s.settings.scale, given.get("weight")
+    d_a = part("d_a", lead, s.queries, s.h) * scale
+    gradients = {
         "a": d_a,
-        "b": part("d_b", s.problems, s.keys, s.h) * s.scale,
+        "b": part("d_b", s.problems, s.keys, s.h) * scale,
         "value": part("d_value", s.problems, s.keys, s.d_v),
     }
     if "d_weight" in sums:
-        found["weight"] = part("d_weight", s.lead, s.queries, s.h).sum(-2) * s.scale
+        gradients["weight"] = part("d_weight", lead, s.queries, s.h).sum(-2) * scale
     elif weight is not None:  # the kernels know a with its weights
-        found["weight"] = times(d_a, given["a"]).sum(-2)
-        found["a"] = times(d_a, weight[..., None, :])
+        gradients["weight"] = times(d_a, given["a"]).sum(-2)
+        gradients["a"] = times(d_a, weight[..., None, :])
     if "key_bias" in given:
-        found["key_bias"] = sums["d_key_bias"][..., 0, : s.keys].reshape(*s.problems, s.keys)
-    return found
+        gradients["key_bias"] = sums["d_key_bias"][..., 0, : s.keys].reshape(*s.problems, s.keys)
+    return gradients
 
 
-def weights(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array]:
-    """P (rows, columns), 0 where a query does not attend; and where it does."""
+def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array | None]:
+    """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of the cap."""
     lse = tiles.take("lse", g, 0, tiles.queries(i))
     lse = jnp.where(lse == -math.inf, math.inf, lse)
-    keep = tiles.attended(g, i, j)
-    return jnp.where(keep, jnp.exp(tiles.scores(g, i, j) - lse[:, None]), 0), keep
+    mask, (scores, slope) = tiles.mask(g, i, j), tiles.scores(g, i, j)
+    return jnp.where(mask, jnp.exp(scores - lse[:, None]), 0), mask, slope
 
 
 def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array]:
-    """dS (rows, columns), 0 where a query does not attend; P with dropout; and where it does."""
+    """Compute dS (rows, columns), 0 where masked; return it, P with dropout, and the mask."""
     s = tiles.s
-    p, keep = weights(tiles, g, i, j)
+    p, mask, slope = probabilities(tiles, g, i, j)
 
     def chunk(c: Any, total: Array) -> Array:
         d_output = tiles.take("d_output", g, tiles.queries(i), s.chunk(c))
         return total + dot(d_output, tiles.take("value", g, tiles.keys(j), s.chunk(c)), 1, 1)
 
     dp, z = loop(s.value_chunks, chunk, jnp.zeros_like(p)), p
-    if s.dropout:
-        kept = tiles.kept(g, i, j)
-        dp, z = dp * kept, p * kept
-    delta = tiles.take("delta", g, 0, tiles.queries(i))
-    return jnp.where(keep, p * (dp - delta[:, None]), 0), z, keep
+    if s.settings.dropout:
+        dropout_mask = tiles.dropout_mask(g, i, j)
+        dp, z = dp * dropout_mask, p * dropout_mask
+    ds = p * (dp - tiles.take("delta", g, 0, tiles.queries(i))[:, None])
+    return jnp.where(mask, ds if slope is None else ds * slope, 0), z, mask
 
 
 def _terms(
-    tiles: Tiles, ds: Array, keep: Array, d: Any, g: Any, i: Any, j: Any
+    tiles: Tiles, ds: Array, mask: Array, d: Any, g: Any, i: Any, j: Any
 ) -> tuple[Array, Array, Array]:
-    """dS pair, dS w ∂₁pair and dS w ∂₂pair of feature d, (rows, columns)."""
+    """Compute dS pair, dS w ∂₁pair and dS w ∂₂pair of feature d, each (rows, columns)."""
     features = (jnp.broadcast_to(x, ds.shape) for x in tiles.pair(g, d, i, j))
     value, derivatives = jax.vjp(partial(tiles.s.pair.value, _xp), *features)
     by_a, by_b = derivatives(ds * tiles.take("weight", g, 0, d) if tiles.has("weight") else ds)
-    return jnp.where(keep, ds * value, 0), jnp.where(keep, by_a, 0), jnp.where(keep, by_b, 0)
+    return jnp.where(mask, ds * value, 0), jnp.where(mask, by_a, 0), jnp.where(mask, by_b, 0)
 
 
-def _each(tiles: Tiles, one: Step, some: Step, read: str, g: Any, tile: Any) -> None:
-    """Runs `one` for each feature; for products `some`, for a chunk of them, if what it reads is
-    finite: operand `read` in this tile of it.
+def _each_feature(
+    tiles: Tiles, by_feature: Step, by_chunk: Step, operand: str, g: Any, tile: Any
+) -> None:
+    """Loop over features.
+
+    For products, `by_chunk` (matrix units) if the tile of `operand` is finite; otherwise
+    `by_feature`.
     """
     s = tiles.s
 
-    def one_by_one() -> None:
-        loop(s.h, one, None)
+    def features() -> None:
+        loop(s.h, by_feature, None)
 
-    def by_chunks() -> None:
-        loop(s.feature_chunks, some, None)
+    def chunks() -> None:
+        loop(s.feature_chunks, by_chunk, None)
 
     if s.pair == PRODUCT:
-        tiles.unless_odd(read, g, tile, by_chunks, one_by_one)
+        tiles.if_finite(operand, g, tile, chunks, features)
     else:
-        one_by_one()
+        features()
 
 
 def _queries(s: Layout, refs: dict[str, Any]) -> None:
-    """Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair of a tile of queries, for each feature."""
+    """Sum Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair of a tile of queries, for each feature."""
     tiles, t = Tiles(s, refs), pl.program_id(1)
     i = pl.multiple_of(t * s.rows, s.rows)
     own = tiles.queries(i)
@@ -141,15 +150,15 @@ def _queries(s: Layout, refs: dict[str, Any]) -> None:
     def clear(d: Any, _: None) -> None:
         for name in ("d_a", "d_weight"):
             if name in refs:
-                refs[name][0, d, 0, own] = jnp.zeros(s.rows, s.sums)
+                refs[name][0, d, 0, own] = jnp.zeros(s.rows, s.acc_dtype)
 
     def step(k: Any, _: None) -> None:
         barrier(s)
         j = pl.multiple_of(k * s.columns, s.columns)
-        ds, _, keep = _slopes(tiles, 0, i, j)
+        ds, _, mask = _slopes(tiles, 0, i, j)
 
         def feature(d: Any, _: None) -> None:
-            value, by_a, _ = _terms(tiles, ds, keep, d, 0, i, j)
+            value, by_a, _ = _terms(tiles, ds, mask, d, 0, i, j)
             refs["d_a"][0, d, 0, own] += by_a.sum(1)
             if "d_weight" in refs:
                 refs["d_weight"][0, d, 0, own] += value.sum(1)
@@ -159,38 +168,38 @@ def _queries(s: Layout, refs: dict[str, Any]) -> None:
             b = tiles.take("b", 0, features, 0, tiles.keys(j))
             refs["d_a"][0, features, 0, own] += dot(b, ds, 1, 1)
 
-        _each(tiles, feature, chunk, "b", 0, k)
+        _each_feature(tiles, feature, chunk, "b", 0, k)
 
     loop(refs["d_a"].shape[1], clear, None)
     loop(tiles.take("high", 0, 0, t), step, None, tiles.take("low", 0, 0, t))
 
 
 def _keys(s: Layout, refs: dict[str, Any]) -> None:
-    """Σ_i dS_ij w ∂₂pair of a tile of keys, for each feature; Σ_i dS_ij; Σ_i P_ij dO_i."""
+    """Sum Σ_i dS_ij w ∂₂pair of a tile of keys, for each feature; Σ_i dS_ij; Σ_i P_ij dO_i."""
     tiles, k = Tiles(s, refs), pl.program_id(1)
     j = pl.multiple_of(k * s.columns, s.columns)
     own = tiles.keys(j)
 
     def clear_feature(d: Any, _: None) -> None:
-        refs["d_b"][0, d, 0, own] = jnp.zeros(s.columns, s.sums)
+        refs["d_b"][0, d, 0, own] = jnp.zeros(s.columns, s.acc_dtype)
 
     def clear_values(c: Any, _: None) -> None:
-        refs["d_value"][0, own, s.chunk(c)] = jnp.zeros((s.columns, s.values), s.sums)
+        refs["d_value"][0, own, s.chunk(c)] = jnp.zeros((s.columns, s.values), s.acc_dtype)
 
     def step(g: Any, t: Any) -> None:
         barrier(s)
         i = pl.multiple_of(t * s.rows, s.rows)
-        ds, z, keep = _slopes(tiles, g, i, j)
+        ds, z, mask = _slopes(tiles, g, i, j)
         if "d_key_bias" in refs:
             refs["d_key_bias"][0, 0, own] += ds.sum(0)
 
         def values(c: Any, _: None) -> None:
             refs["d_value"][0, own, s.chunk(c)] += tiles.sum_of_rows(
-                z, keep, 0, "d_output", g, i, c
+                z, mask, 0, "d_output", g, i, c
             )
 
         def feature(d: Any, _: None) -> None:
-            refs["d_b"][0, d, 0, own] += _terms(tiles, ds, keep, d, g, i, j)[2].sum(0)
+            refs["d_b"][0, d, 0, own] += _terms(tiles, ds, mask, d, g, i, j)[2].sum(0)
 
         def chunk(c: Any, _: None) -> None:
             features = pl.ds(c * s.features, s.features)
@@ -198,7 +207,7 @@ def _keys(s: Layout, refs: dict[str, Any]) -> None:
             refs["d_b"][0, features, 0, own] += dot(a, ds, 1, 0)
 
         loop(s.value_chunks, values, None)
-        _each(tiles, feature, chunk, "a", g, t)
+        _each_feature(tiles, feature, chunk, "a", g, t)
 
     def visit(n: Any, _: None) -> None:
         g, t = lax.div(n, np.int32(s.row_tiles)), lax.rem(n, np.int32(s.row_tiles))
@@ -208,5 +217,5 @@ def _keys(s: Layout, refs: dict[str, Any]) -> None:
     loop(refs["d_b"].shape[1], clear_feature, None)
     loop(s.value_chunks, clear_values, None)
     if "d_key_bias" in refs:
-        refs["d_key_bias"][0, 0, own] = jnp.zeros(s.columns, s.sums)
-    loop(s.groups * s.row_tiles, visit, None)
+        refs["d_key_bias"][0, 0, own] = jnp.zeros(s.columns, s.acc_dtype)
+    loop(s.settings.groups * s.row_tiles, visit, None)

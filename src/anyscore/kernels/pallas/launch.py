@@ -11,7 +11,8 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.kernels.pallas.panels import Layout, Panel, Shape, place
+from anyscore.kernels.pallas.panels import NONFINITE, Layout, Panel, place
+from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array
 
 problem: str | None = None
@@ -24,8 +25,8 @@ try:
 except (ImportError, AttributeError) as error:
     problem = f"Pallas cannot be loaded ({error}): it needs a newer JAX"
 
-_SCALARS = "weight", "seed", "counter", "low", "high", "odd_value", "odd_d_output", "odd_a", "odd_b"
-"""What is read one number at a time, which a TPU holds apart."""
+_SCALARS = "weight", "seed", "counter", "low", "high", *NONFINITE
+"""The operands that are read one number at a time, which a TPU holds apart."""
 
 
 def run_kernel(
@@ -36,13 +37,14 @@ def run_kernel(
     results: Mapping[str, Shape],
     shared: bool = False,
 ) -> list[Array]:
-    """Results (M, G, own dimensions) of `body`, in the dtype of sums.
+    """Run `body` for each problem and group and each index of the grid.
 
-    It runs for each problem and group, and each index of the grid; `shared`: for all groups of a
-    problem at once, which then have one result. Its references are (G or 1, own dimensions).
+    body: takes the layout and its references by name, each (G or 1, own dimensions). results: the
+    own dimensions of each. shared: run the body for all groups of a problem at once, which then
+    have one result. Returns the results (M, G or 1, own dimensions) in the dtype of sums.
     """
     problems = math.prod(s.problems)
-    groups = 1 if shared else s.groups
+    groups = 1 if shared else s.settings.groups
 
     def spec(name: str, outer: Shape, size: int, own: Shape) -> pl.BlockSpec:
         def at(n: Any, *_: Any) -> tuple[Any, ...]:
@@ -50,39 +52,39 @@ def run_kernel(
             group = g if size > 1 and not shared else 0
             return (place(outer, s.problems, m), group, *(0 for _ in own))
 
-        told: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if s.target == "tpu" and name in _SCALARS:
             from jax.experimental.pallas import tpu
 
-            told["memory_space"] = tpu.SMEM
-        return pl.BlockSpec((None, size if shared else 1, *own), at, **told)
+            options["memory_space"] = tpu.SMEM
+        return pl.BlockSpec((None, size if shared else 1, *own), at, **options)
 
     names = (*operands, *results)
     panels = [x.x for x in operands.values()]
     types = _on_devices(panels[0])
-    found: list[Array] = pl.pallas_call(
+    arrays: list[Array] = pl.pallas_call(
         lambda *refs: body(s, dict(zip(names, refs, strict=True))),
         grid=(problems * groups, *grid),
         in_specs=[spec(n, x.outer, x.x.shape[1], x.x.shape[2:]) for n, x in operands.items()],
         out_specs=[spec(name, s.problems, groups, own) for name, own in results.items()],
         out_shape=[
-            jax.ShapeDtypeStruct((problems, groups, *own), s.sums, **types)  # type: ignore[no-untyped-call]
+            jax.ShapeDtypeStruct((problems, groups, *own), s.acc_dtype, **types)  # type: ignore[no-untyped-call]
             for own in results.values()
         ],
         interpret=s.target == "interpret",
         **(_on_cuda if s.target == "cuda" else {}),
     )(*panels)
-    return found
+    return arrays
 
 
 def barrier(s: Layout) -> None:
-    """From here on, all threads of a program see what each of them wrote."""
+    """Make all threads of a program see what each of them wrote before."""
     if s.target == "cuda":
         triton.debug_barrier()
 
 
 def _on_devices(x: Array) -> dict[str, Any]:
-    """Where a result is on the devices that x is on, in the words of its type."""
+    """Return what the type of a result says of devices, if it lies where x lies."""
     kind = jax.typeof(x)
     words = [name for name in ("manual_axis_type", "vma") if getattr(kind, name, None)]
     return {name: getattr(kind, name) for name in words[:1]}

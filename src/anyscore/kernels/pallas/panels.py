@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,44 +18,42 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from anyscore.factors import PRODUCT, Pair
+from anyscore.kernels.xla.call import Shape
+from anyscore.operands import OF_KEYS, Settings
 from anyscore.ops import Array
 
-Shape: TypeAlias = tuple[int, ...]
-
-OF_KEYS = "b", "key_bias", "value"
-"""The operands that have the heads of keys."""
 _OWN = {
-    "a": 3, "b": 3, "weight": 1, "key_bias": 1, "value": 2, "start": 1, "stop": 1, "keep": 2,
+    "a": 3, "b": 3, "weight": 1, "key_bias": 1, "value": 2, "start": 1, "stop": 1, "mask": 2,
     "lse": 1, "delta": 1, "d_output": 2, "seed": 1, "counter": 1,
 }  # fmt: skip
-"""How many of an operand's dimensions are its own, as it is laid out; one becomes two: (1, n)."""
+"""The number of an operand's own dimensions as it is laid out; one becomes two: (1, n)."""
+NONFINITE = "nonfinite_value", "nonfinite_d_output", "nonfinite_a", "nonfinite_b"
+"""For each tile of that operand, whether some of its entries are not finite."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a kernel knows of a call beside its operands.
+    """The sizes of a call, and how kernels divide it into tiles.
 
-    lead: the leading dimensions of the output. h, d_v: widths. names: the operands that are given.
-    sums: the dtype to compute in. target: "cuda", "tpu", or "interpret".
+    target: "cuda", "tpu", or "interpret". queries, keys: T_q and T_k. h, d_v: widths. masked:
+    whether some query may not attend some key. acc_dtype: the dtype to compute in.
     """
 
+    settings: Settings
     pair: Pair
-    scale: float
-    groups: int
-    dropout: float
-    lead: Shape
+    target: str
     queries: int
     keys: int
     h: int
     d_v: int
-    names: frozenset[str]
-    sums: str
-    target: str
+    masked: bool
+    acc_dtype: str
 
     @property
     def problems(self) -> Shape:
         """The leading dimensions of keys."""
-        return (*self.lead[:-1], self.lead[-1] // self.groups) if self.groups > 1 else self.lead
+        lead, groups = self.settings.lead, self.settings.groups
+        return (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
 
     @property
     def rows(self) -> int:
@@ -107,11 +105,6 @@ class Layout:
         return pl.ds(pl.multiple_of(c * self.values, self.values), self.values)
 
     @property
-    def masked(self) -> bool:
-        """Whether some query may not attend to some key."""
-        return not self.names.isdisjoint(("start", "stop", "keep"))
-
-    @property
     def _tokens(self) -> tuple[int, int]:
         """The most and the least tokens in a tile: a product of larger ones spills registers."""
         return (128, 128) if self.target == "tpu" else (32, 16)
@@ -126,7 +119,7 @@ class Panel:
 
 
 def place(outer: Shape, problems: Shape, m: Any) -> Any:
-    """Where problem m has its part of what is `outer` in one."""
+    """Return the index of the part of problem m in a panel's first dimension, which is `outer`."""
     if outer == problems:
         return m
     index, stride, size = np.int32(0), 1, 1
@@ -139,21 +132,22 @@ def place(outer: Shape, problems: Shape, m: Any) -> Any:
 
 
 def panel(s: Layout, x: Array, own: int, of_keys: bool = False) -> Panel:
-    """x (..., own dimensions) as a panel."""
+    """Lay out x (..., own dimensions) as a panel. of_keys: x has the heads of keys."""
     lead, rest = x.shape[: x.ndim - own], x.shape[x.ndim - own :]
     rest = (1, *rest) if own == 1 else rest
-    if s.groups > 1 and not of_keys and lead[-1] > 1:
-        lead = (*lead[:-1], lead[-1] // s.groups, s.groups)
+    groups = s.settings.groups
+    if groups > 1 and not of_keys and lead[-1] > 1:
+        lead = (*lead[:-1], lead[-1] // groups, groups)
     else:
         lead = (*lead, 1)
     return Panel(x.reshape(math.prod(lead[:-1]), lead[-1], *rest), lead[:-1])
 
 
 def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
-    """All operands, by name; with what kernels want to know of tiles before they read them.
+    """Lay out all operands, by name, and what kernels ask of a tile before they read it.
 
     a and b are (…, h, 1, T). low and high: the tiles of keys that some query of a tile may attend.
-    odd_…: whether a tile of that operand has entries that are not finite, if there is a mask.
+    Those of `NONFINITE` are there if there is a mask.
     """
     given = dict(operands)
     rows, columns = s.row_tiles * s.rows, s.column_tiles * s.columns
@@ -164,31 +158,33 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
     }  # fmt: skip
     bounds = {name: given.pop(name, None) for name in ("start", "stop")}
     if s.pair == PRODUCT:
-        given["a"] = weighted(given["a"], given.pop("weight", None))
-    if "keep" in given:
-        given["keep"] = given["keep"].astype(np.int8)
-        own = zip(given["keep"].shape[-2:], (rows, columns), strict=True)
-        sizes["keep"] = tuple(1 if n == 1 else whole for n, whole in own)
-    found = {}
+        given["a"] = _weighted(s, given["a"], given.pop("weight", None))
+    if "mask" in given:
+        given["mask"] = given["mask"].astype(np.int8)
+        own = zip(given["mask"].shape[-2:], (rows, columns), strict=True)
+        sizes["mask"] = tuple(1 if n == 1 else whole for n, whole in own)
+    laid_out = {}
     for name, x in given.items():
         x = jnp.swapaxes(x, -1, -2) if name in ("a", "b") else x
         x = _padded(x, *sizes[name]) if name in sizes else x
         x = x[..., None, :] if name in ("a", "b") else x[..., None] if name == "counter" else x
-        found[name] = panel(s, x, _OWN[name], name in OF_KEYS)
-    return found | _spans(s, bounds) | (_odd(s, found) if s.masked else {})
+        laid_out[name] = panel(s, x, _OWN[name], name in OF_KEYS)
+    return laid_out | _bounds(s, bounds) | (_nonfinite(s, laid_out) if s.masked else {})
 
 
-def weighted(a: Array, weight: Array | None) -> Array:
-    """a (..., T_q, h) with its features weighted, by weight (..., h)."""
+def _weighted(s: Layout, a: Array, weight: Array | None) -> Array:
+    """Multiply the features of a (..., T_q, h) by weight (..., h), in the dtype of sums."""
     if weight is None:
         return a
-    sums = np.result_type(np.float32, a.dtype, weight.dtype)
-    return a.astype(sums) * weight.astype(sums)[..., None, :]
+    return a.astype(s.acc_dtype) * weight.astype(s.acc_dtype)[..., None, :]
 
 
-def _spans(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
-    """start and stop of each query in [0, T_k], none attended past T_q; and of tiles of queries."""
-    one = jnp.zeros((1,) * (len(s.lead) + 1), np.int32)
+def _bounds(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
+    """Lay out start and stop in [0, T_k], of each query, and low and high, of a tile of queries.
+
+    A query past T_q attends nothing.
+    """
+    one = jnp.zeros((1,) * (len(s.settings.lead) + 1), np.int32)
     start, stop = bounds["start"], bounds["stop"]
     start = one if start is None else jnp.clip(start, 0, s.keys).astype(np.int32)
     stop = one + s.keys if stop is None else jnp.clip(stop, 0, s.keys).astype(np.int32)
@@ -200,32 +196,32 @@ def _spans(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
     tiles, some = (*lead, s.row_tiles, s.rows), start < stop
     low = jnp.where(some, start, s.keys).reshape(tiles).min(-1) // s.columns
     high = -(-jnp.where(some, stop, 0).reshape(tiles).max(-1) // s.columns)
-    found = {"start": start, "stop": stop, "low": low, "high": high}
-    return {name: panel(s, x.astype(np.int32), 1) for name, x in found.items()}
+    named = {"start": start, "stop": stop, "low": low, "high": high}
+    return {name: panel(s, x.astype(np.int32), 1) for name, x in named.items()}
 
 
-def _odd(s: Layout, found: Mapping[str, Panel]) -> dict[str, Panel]:
-    """For each tile of what a product of tiles reads: whether some of it is not finite."""
+def _nonfinite(s: Layout, laid_out: Mapping[str, Panel]) -> dict[str, Panel]:
+    """Find the tiles with entries that are not finite, of the operands of products of tiles."""
     axes = {"value": -1, "d_output": -1}
     if s.pair == PRODUCT:
         axes |= {"a": -3, "b": -3}
-    odd = {}
+    tiles = {}
     for name, axis in axes.items():
-        if name in found:
-            x = jnp.logical_not(jnp.isfinite(found[name].x)).any(axis)
+        if name in laid_out:
+            x = jnp.logical_not(jnp.isfinite(laid_out[name].x)).any(axis)
             n = s.columns if name in OF_KEYS else s.rows
             x = x.reshape(*x.shape[:2], 1, -1, n).any(-1)
-            odd[f"odd_{name}"] = Panel(x.astype(np.int32), found[name].outer)
-    return odd
+            tiles[f"nonfinite_{name}"] = Panel(x.astype(np.int32), laid_out[name].outer)
+    return tiles
 
 
 def _padded(x: Array, *sizes: int) -> Array:
-    """x with zeros behind it to these last dimensions."""
+    """Append zeros to x until its last dimensions are `sizes`."""
     outer = x.ndim - len(sizes)
     extra = [(0, n - own) for n, own in zip(sizes, x.shape[outer:], strict=True)]
     return jnp.pad(x, [(0, 0)] * outer + extra)
 
 
 def _tile(n: int, most: int, least: int) -> int:
-    """The power of two that n things are taken in."""
+    """Return the power of two from `least` to `most` that n things are divided into."""
     return min(max(1 << (n - 1).bit_length(), least), most)

@@ -1,4 +1,4 @@
-"""What the Pallas kernels do on one tile: scores, who attends, dropout, sums that leave out.
+"""One tile of the Pallas kernels: its scores, its masks, and sums that leave out what is masked.
 
 A tile has queries i … i + rows and keys j … j + columns of group g. It is a matrix of numbers, one
 for each query and key: features come one after another, as a row of b against a column of a, or
@@ -27,34 +27,45 @@ PIECE = 64
 
 
 class Tiles:
-    """The tiles of a problem. refs: its operands and results by name, (G or 1, own dimensions)."""
+    """The tiles of a problem.
+
+    refs: references to its operands and results by name, (G or 1, own dimensions).
+    """
 
     def __init__(self, s: Layout, refs: dict[str, Any]) -> None:
         self.s, self.refs = s, refs
 
     def take(self, name: str, g: Any, *index: Any) -> Array:
-        """Numbers in the dtype to compute in; integers as they are."""
+        """Read part of an operand in group g; numbers come in the dtype of sums."""
         ref = self.refs[name]
         at = g if ref.shape[0] > 1 else 0, *index
         x = ref[at]
-        return x.astype(self.s.sums) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return x.astype(self.s.acc_dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def has(self, name: str) -> bool:
+        """Return whether there is an operand of that name."""
         return name in self.refs
 
     def pair(self, g: Any, d: Any, i: Any, j: Any) -> tuple[Array, Array]:
-        """Feature d of the queries (rows, 1) and of the keys (1, columns)."""
+        """Read feature d of the queries (rows, 1) and of the keys (1, columns)."""
         a, b = self.take("a", g, d, 0, self.queries(i)), self.take("b", g, d, 0, self.keys(j))
         return a[:, None], b[None, :]
 
     def queries(self, i: Any) -> Any:
+        """Return the slice of a tile's queries."""
         return pl.ds(i, self.s.rows)
 
     def keys(self, j: Any) -> Any:
+        """Return the slice of a tile's keys."""
         return pl.ds(j, self.s.columns)
 
-    def scores(self, g: Any, i: Any, j: Any) -> Array:
-        """s (rows, columns), meaningless where not attended."""
+    def scores(self, g: Any, i: Any, j: Any) -> tuple[Array, Array | None]:
+        """Compute the scores (rows, columns), meaningless where masked; and the slope of the cap.
+
+        s = c · tanh(x / c),   ds/dx = 1 − tanh²(x / c),   x = scale · Σ_d … + key_bias
+
+        The slope (rows, columns) is None where there is no cap.
+        """
         s = self.s
 
         def chunk(c: Any, total: Array) -> Array:
@@ -66,7 +77,7 @@ class Tiles:
             terms = s.pair.value(_xp, *self.pair(g, d, i, j))
             return total + (terms * self.take("weight", g, 0, d) if self.has("weight") else terms)
 
-        zero = jnp.zeros((s.rows, s.columns), s.sums)
+        zero = jnp.zeros((s.rows, s.columns), s.acc_dtype)
         if s.pair == PRODUCT:
             total = loop(s.feature_chunks, chunk, zero)
         else:
@@ -76,26 +87,33 @@ class Tiles:
                 return total + loop(lax.min(first + PIECE, np.int32(s.h)), feature, zero, first)
 
             total = loop(-(-s.h // PIECE), piece, zero)
-        total = total * s.scale
+        total = total * s.settings.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
-        return total
+        cap = s.settings.softcap
+        if not cap:
+            return total, None
+        t = jnp.tanh(total / cap)
+        return cap * t, (1 - t) * (1 + t)
 
-    def attended(self, g: Any, i: Any, j: Any) -> Array:
-        """Boolean (rows, columns): which query may attend to which key."""
+    def mask(self, g: Any, i: Any, j: Any) -> Array:
+        """Return which query may attend which key, boolean (rows, columns)."""
         s = self.s
         key = j + lax.broadcasted_iota(np.int32, (1, s.columns), 1)
         start, stop = (self.take(x, g, 0, self.queries(i))[:, None] for x in ("start", "stop"))
-        found = jnp.logical_and(key >= start, key < stop)
-        if self.has("keep"):
-            rows, columns = self.refs["keep"].shape[1:]
+        mask = jnp.logical_and(key >= start, key < stop)
+        if self.has("mask"):
+            rows, columns = self.refs["mask"].shape[1:]
             at_i = pl.ds(0, 1) if rows == 1 else self.queries(i)
             at_j = pl.ds(0, 1) if columns == 1 else self.keys(j)
-            found = jnp.logical_and(found, self.take("keep", g, at_i, at_j) != 0)
-        return found
+            mask = jnp.logical_and(mask, self.take("mask", g, at_i, at_j) != 0)
+        return mask
 
-    def kept(self, g: Any, i: Any, j: Any) -> Array:
-        """What dropout multiplies weights (rows, columns) by, as `anyscore.dropout.keep` says."""
+    def dropout_mask(self, g: Any, i: Any, j: Any) -> Array:
+        """Draw what dropout multiplies weights (rows, columns) by: 0 or 1 / (1 − rate).
+
+        Which are 0 is what `anyscore.dropout` says.
+        """
         s = self.s
         size = s.rows, s.columns // 4
         row = (i + lax.broadcasted_iota(np.int32, size, 0)).astype(np.uint32)
@@ -105,15 +123,18 @@ class Tiles:
         words = philox(_xp, [quad, row, zero + self.take("counter", g, 0, 0), zero], seed)
         even, odd = (jnp.stack(words[k::2], axis=-1) for k in (0, 1))
         drawn = jnp.stack([even, odd], axis=-1).reshape(s.rows, s.columns)
-        last = np.uint32(last_dropped(s.dropout))
-        return jnp.where(drawn > last, 1 / (1 - s.dropout), 0).astype(s.sums)
+        last = np.uint32(last_dropped(s.settings.dropout))
+        return jnp.where(drawn > last, 1 / (1 - s.settings.dropout), 0).astype(s.acc_dtype)
 
     def sum_of_rows(
-        self, x: Array, keep: Array, axis: int, name: str, g: Any, at: Any, c: Any
+        self, x: Array, mask: Array, axis: int, name: str, g: Any, at: Any, c: Any
     ) -> Array:
-        """Σ over an axis of x (rows, columns) of x times the rows of an operand, chunk c of them.
+        """Sum x (rows, columns) times the rows of an operand over an axis of x.
 
-        0 · NaN is NaN: where rows are not finite, those that are not kept are left out one by one.
+        name, at, c: the operand, where its rows begin, and the chunk of its columns. Returns
+        (the other axis of x, columns of the chunk).
+
+        0 · NaN is NaN: where rows are not finite, those that are masked are left out one by one.
         """
         n, columns = x.shape[axis], self.s.chunk(c)
 
@@ -125,31 +146,31 @@ class Tiles:
 
             def add(k: Any, total: Array) -> Array:
                 own = jnp.where(place == k, x, 0).sum(axis)
-                has = jnp.where(jnp.logical_and(place == k, keep), 1, 0).max(axis)
+                has = jnp.where(jnp.logical_and(place == k, mask), 1, 0).max(axis)
                 row = self.take(name, g, at + k, columns)
                 return total + jnp.where(has[:, None] != 0, own[:, None] * row[None, :], 0)
 
-            return loop(n, add, jnp.zeros((x.shape[1 - axis], self.s.values), self.s.sums))
+            return loop(n, add, jnp.zeros((x.shape[1 - axis], self.s.values), self.s.acc_dtype))
 
         tile = lax.div(at, np.int32(n))
-        return self.unless_odd(name, g, tile, product, one_by_one)
+        return self.if_finite(name, g, tile, product, one_by_one)
 
-    def unless_odd(
+    def if_finite(
         self, name: str, g: Any, tile: Any, usual: Callable[[], Any], otherwise: Callable[[], Any]
     ) -> Any:
-        """What `usual` gives, or `otherwise` if that tile of the operand is not finite."""
-        if not self.has(f"odd_{name}"):
+        """Call `usual` if all entries of a tile of the operand are finite, else `otherwise`."""
+        if not self.has(f"nonfinite_{name}"):
             return usual()
-        return lax.cond(self.take(f"odd_{name}", g, 0, tile) != 0, otherwise, usual)
+        return lax.cond(self.take(f"nonfinite_{name}", g, 0, tile) != 0, otherwise, usual)
 
 
 def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
-    """The product of matrices over an axis of each, not rounded to less than they have."""
+    """Multiply matrices over an axis of each, not rounded to less than they have."""
     axes = ((of_x,), (of_y,)), ((), ())
     return lax.dot_general(x, y, axes, lax.Precision.HIGHEST, preferred_element_type=x.dtype)
 
 
 def loop(n: Any, body: Callable[[Any, Any], Any], start: Any, first: Any = 0) -> Any:
-    """`body` for first … n − 1, which come to it in 32 bits."""
+    """Run `body` for first … n − 1, which are given to it in 32 bits."""
     first, n = (np.int32(x) if isinstance(x, int) else x for x in (first, n))
     return lax.fori_loop(first, n, lambda k, x: body(k.astype(np.int32), x), start)

@@ -1,20 +1,21 @@
-"""The C++ core as calls of XLA, for JAX.
+"""The C++ core as calls of XLA, for JAX: forward, backward and weights of one record of operands.
 
-Operands go by name, shaped as in `kernels.cpu` and all of full rank: leading dimensions of 1 where
-they broadcast. Dropout takes seed (..., 2), words of which the low one is first, and counter (...),
-which numbers the problems. told: pair, scale, groups and dropout.
+Operands are shaped as `anyscore.operands` says, and all of full rank. Dropout takes a seed (..., 2)
+of 32-bit words, the low one first, and a counter (...) of 32-bit words: both have leading
+dimensions, so that a problem draws the same numbers whatever it is batched with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import jax
-import numpy as np
 
 from anyscore.kernels import cpu
-from anyscore.kernels.xla.devices import Call, Shape, run
+from anyscore.kernels.xla.call import FfiCall, Shape, acc_dtype
+from anyscore.kernels.xla.devices import run
+from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import Array
 
 _problem: str | None = None
@@ -24,60 +25,66 @@ try:
 except Exception as error:
     _problem = f"the C++ core cannot be registered with XLA ({error})"
 
-_OF_KEYS = "b", "key_bias", "value", "packed"
-"""The operands that have the heads of keys."""
+Make: TypeAlias = Callable[
+    [str, Settings, tuple[str, ...], tuple[tuple[str, Shape], ...], str], FfiCall
+]
+"""Makes a call of the fields of an `FfiCall`: of the core, or of kernels that compute the same."""
 
 
 def problem() -> str | None:
-    """Why these cannot be called, None if they can."""
+    """Return why the core cannot be called, None if it can."""
     return _problem
 
 
-def forward(operands: Mapping[str, Array], lead: Shape, **told: Any) -> list[Array]:
-    """Output, in the dtype of sums, and log-sum-exp."""
-    rows = (*lead, operands["a"].shape[-2])
-    results = {"output": (*rows, operands["value"].shape[-1]), "lse": rows}
-    return _call("forward", operands, lead, results, told)
+def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
+    """Compute attention.
+
+    Returns the output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q), in the dtype of sums.
+    """
+    given, rows = named(x), (*s.lead, x.a.shape[-2])
+    shapes = {"output": (*rows, given["value"].shape[-1]), "lse": rows}
+    return Results(*_call(make, "forward", s, given, shapes))
 
 
-def backward(operands: Mapping[str, Array], lead: Shape, **told: Any) -> dict[str, Array]:
-    """Gradients of a, b, weight, key_bias and value, those that are given, in the dtype of sums."""
-    names = [x for x in ("a", "b", "weight", "key_bias", "value") if x in operands]
-    results = {name: operands[name].shape for name in names}
-    return dict(zip(names, _call("backward", operands, lead, results, told), strict=True))
+def backward(
+    x: Operands, s: Settings, results: Results, upstream: Results, make: Make = FfiCall
+) -> Operands:
+    """Compute the gradients of a, b, weight, key_bias and value, of those that are there.
+
+    results: of `forward`. upstream: the gradients of those. Returns gradients of the shapes of
+    their operands, in the dtype of sums.
+    """
+    shapes = {name: y.shape for name, y in named(Operands(*x[:FACTORS])).items()}
+    given = named(x._replace(packed=None)) | results._asdict()
+    given |= {"d_output": upstream.output, "d_lse": upstream.lse}
+    return Operands(**dict(zip(shapes, _call(make, "backward", s, given, shapes), strict=True)))
 
 
-def weights(operands: Mapping[str, Array], lead: Shape, **told: Any) -> Array:
-    """exp(s − lse), 0 where masked, (*lead, T_q, T_k) in the dtype of sums."""
-    shape = (*operands["lse"].shape, operands["b"].shape[-2])
-    return _call("weights", operands, lead, {"weights": shape}, told)[0]
+def weights(x: Operands, s: Settings, lse: Array, make: Make = FfiCall) -> Array:
+    """Compute exp(s − lse), 0 where masked: (*lead, T_q, T_k), in the dtype of sums."""
+    given = named(x._replace(value=None, seed=None, packed=None, counter=None)) | {"lse": lse}
+    shapes = {"weights": (*lse.shape, x.b.shape[-2])}
+    return _call(make, "weights", s, given, shapes)[0]
 
 
 def prepare_keys(pair: str, b: Array) -> Array:
-    """What `forward` may be given as packed for b (*lead, T_k, h): (*lead, T_k + 1, h)."""
+    """Compute what `forward` may be given as `packed` for b (*lead, T_k, h): (*lead, T_k + 1, h).
+
+    The result has the dtype of sums.
+    """
     *lead, keys, width = b.shape
-    results = {"packed": (*lead, keys + 1, width)}
-    return _call("prepare_keys", {"b": b}, tuple(lead), results, {"pair": pair, "groups": 1})[0]
+    s = Settings(pair, 1.0, 1, 0.0, 1, tuple(lead))
+    return _call(FfiCall, "prepare_keys", s, {"b": b}, {"packed": (*lead, keys + 1, width)})[0]
+
+
+def named(x: Operands) -> dict[str, Array]:
+    """Return the operands that are there, by name."""
+    return {name: y for name, y in x._asdict().items() if y is not None}
 
 
 def _call(
-    target: str,
-    operands: Mapping[str, Array],
-    lead: Shape,
-    results: Mapping[str, Shape],
-    told: Mapping[str, Any],
+    make: Make, function: str, s: Settings, given: Mapping[str, Array], shapes: Mapping[str, Shape]
 ) -> list[Array]:
-    wide = any(x.dtype == np.float64 for x in operands.values())
-    sums = np.dtype("float64" if wide else "float32")
-    groups = told["groups"]
-    told = {**told, "groups": np.int64(groups), "names": " ".join(operands)}
-    call = Call(
-        f"anyscore_{target}",
-        tuple(sorted(told.items())),
-        lead,
-        groups,
-        tuple((shape, sums) for shape in results.values()),
-        tuple(name in _OF_KEYS for name in operands),
-        tuple(name in _OF_KEYS for name in results),
-    )
-    return run(call, *operands.values())
+    """Run a function of the core on arrays by name; returns its results, of these shapes."""
+    dtype = acc_dtype(given.values())
+    return run(make(function, s, tuple(given), tuple(shapes.items()), dtype), *given.values())

@@ -1,55 +1,30 @@
 """XLA calls batched by vmap, and spread over devices by their leading dimensions without gathering.
 
 A call has operands and results (*lead or 1, …): a leading dimension is either that of the call or
-broadcast. With grouped heads the last one is divided by `groups` in those `of_keys`. Each device
-computes its part of the leading dimensions; a gradient of what is broadcast is summed over devices.
+broadcast. With grouped heads the last one is divided by `groups` in the operands of keys and in
+their gradients. Each device computes its part of the leading dimensions; the gradient of an operand
+that is broadcast is summed over devices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from anyscore.kernels.xla.call import FfiCall, Shape
+from anyscore.operands import OF_KEYS
 from anyscore.ops import Array
 
-Shape: TypeAlias = tuple[int, ...]
 
-
-@dataclass(frozen=True)
-class Call:
-    """A call without its operands: plain data, as JAX keeps them.
-
-    operands_of_keys, results_of_keys: whether heads are those of keys, of each.
-    """
-
-    target: str
-    told: tuple[tuple[str, Any], ...]
-    lead: Shape
-    groups: int
-    results: tuple[tuple[Shape, Any], ...]
-    operands_of_keys: tuple[bool, ...]
-    results_of_keys: tuple[bool, ...]
-
-    def __call__(self, *operands: Array) -> list[Array]:
-        shapes = [jax.ShapeDtypeStruct(*result) for result in self.results]  # type: ignore[no-untyped-call]
-        return list(jax.ffi.ffi_call(self.target, shapes)(*operands, **dict(self.told)))
-
-    def batched(self, n: int) -> Call:
-        """With one more leading dimension, of results whatever the operands have."""
-        results = tuple(((n, *shape), dtype) for shape, dtype in self.results)
-        return replace(self, lead=(n, *self.lead), results=results)
-
-
-def run(call: Call, *operands: Array) -> list[Array]:
-    """The results of a call, whatever JAX does around it."""
+def run(call: FfiCall, *operands: Array) -> list[Array]:
+    """Run a call on its operands: one by one, batched by vmap, or spread over devices."""
     if any(varying(x) for x in operands):  # inside shard_map, which leaves each device its part
         spread: Any = call
     elif any(explicit_mesh(x) for x in operands):
@@ -61,101 +36,107 @@ def run(call: Call, *operands: Array) -> list[Array]:
     @batchable.def_vmap
     def batch(n: int, batched: Sequence[bool], *operands: Array) -> tuple[list[Array], list[bool]]:
         given = [x if some else x[None] for x, some in zip(operands, batched, strict=True)]
-        return run(call.batched(n), *given), [True] * len(call.results)
+        shapes = [(n, *shape) for _, shape in call.results]  # of all, whatever the operands have
+        return run(call.resized((n, *call.lead), shapes), *given), [True] * len(shapes)
 
-    found: list[Array] = batchable(*operands)
-    return found
+    results: list[Array] = batchable(*operands)
+    return results
 
 
 def varying(x: Array) -> frozenset[Any]:
-    """The axes of a mesh along which x differs between devices, as shard_map's types say."""
+    """Return the axes of a mesh along which x differs between devices, as shard_map's types say."""
     kind = jax.typeof(x)
     manual = getattr(kind, "manual_axis_type", None)
     return getattr(kind, "vma", None) or getattr(manual, "varying", None) or frozenset()
 
 
 def explicit_mesh(x: Array) -> Any:
-    """The mesh that x is spread over as its type says; None if types say nothing of devices."""
+    """Return the mesh that the type of x spreads x over; None if types say nothing of devices."""
     mesh = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
     kinds = () if mesh is None or mesh.empty else mesh.axis_types
     return mesh if any("explicit" in str(kind).lower() for kind in kinds) else None
 
 
-def _spread_as_typed(call: Call, *operands: Array) -> list[Array]:
-    """Spread as the types of the operands are."""
+def _spread_as_typed(call: FfiCall, *operands: Array) -> list[Array]:
+    """Run a call spread over the devices that the types of its operands name."""
     mesh = next(mesh for mesh in map(explicit_mesh, operands) if mesh)
     types = [jax.typeof(x) for x in operands]
-    compute, of_operands, of_results = _parts(call, mesh, types, types)
+    compute, of_operands, of_results = _partitioned(call, mesh, types, types)
     given = map(jax.sharding.reshard, operands, of_operands)
     specs = tuple(to.spec for to in of_operands), [to.spec for to in of_results]
     mapped = jax.shard_map(
         compute, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
     )
-    found: list[Array] = mapped(*given)
-    return found
+    results: list[Array] = mapped(*given)
+    return results
 
 
 @partial(custom_partitioning, static_argnums=(0,))
-def _spread(call: Call, *operands: Array) -> list[Array]:
+def _spread(call: FfiCall, *operands: Array) -> list[Array]:
     return call(*operands)
 
 
-def _rule(call: Call, mesh: Any, operands: Any, results: Any) -> tuple[str, dict[str, int]]:
-    """Which dimensions go together, in the words of Shardy."""
+def _rule(call: FfiCall, mesh: Any, operands: Any, results: Any) -> tuple[str, dict[str, int]]:
+    """Say in the words of Shardy which dimensions are spread together; and the sizes of factors."""
     fresh = iter(range(1000))
 
-    def dimensions(type_: Any, of_keys: bool) -> str:
-        shape, names = tuple(type_.shape), []
+    def dimensions(name: str, shape: Shape) -> str:
+        words = []
         for axis, n in enumerate(shape):
             last = axis == len(call.lead) - 1
             whole = axis < len(call.lead) and n != 1
-            if whole and last and call.groups > 1:
-                names.append("heads" if of_keys else "(heads groups)")
+            if whole and last and call.settings.groups > 1:
+                words.append("heads" if name in OF_KEYS else "(heads groups)")
             else:
-                names.append(f"lead_{axis}" if whole else f"own_{next(fresh)}")
-        return " ".join(names)
+                words.append(f"lead_{axis}" if whole else f"own_{next(fresh)}")
+        return " ".join(words)
 
-    sides = [
-        ", ".join(dimensions(x, of_keys) for x, of_keys in zip(types, which, strict=True))
-        for types, which in ((operands, call.operands_of_keys), (results, call.results_of_keys))
-    ]
-    rule, sizes = " -> ".join(sides), {}
+    sides = (call.operands, operands), ([name for name, _ in call.results], results)
+    rule = " -> ".join(
+        ", ".join(dimensions(name, tuple(x.shape)) for name, x in zip(names, types, strict=True))
+        for names, types in sides
+    )
+    sizes, groups = {}, call.settings.groups
     if "groups" in rule:
-        sizes = {"groups": call.groups}
+        sizes = {"groups": groups}
         if "heads" not in rule.replace("(heads", ""):  # not the whole of any dimension
-            sizes["heads"] = call.lead[-1] // call.groups
+            sizes["heads"] = call.lead[-1] // groups
     return rule, sizes
 
 
-def _infer(call: Call, mesh: Any, operands: Any, results: Any) -> list[NamedSharding]:
+def _infer(call: FfiCall, mesh: Any, operands: Any, results: Any) -> list[NamedSharding]:
     lead = _lead(call, mesh, operands)
-    return [_sharding(call, mesh, lead, shape) for shape, _ in call.results]
+    return [_sharding(mesh, lead, shape) for _, shape in call.results]
 
 
-def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
-    compute, of_operands, of_results = _parts(call, mesh, operands, [*results, *operands])
+def _partition(call: FfiCall, mesh: Any, operands: Any, results: Any) -> Any:
+    spread = [*results, *operands]
+    compute, of_operands, of_results = _partitioned(call, mesh, operands, spread)
     return mesh, compute, of_results, tuple(of_operands)
 
 
-def _parts(call: Call, mesh: Any, operands: Any, spread: Sequence[Any]) -> Any:
-    """What each device computes, and how operands and results are spread, going by some arrays."""
+def _partitioned(call: FfiCall, mesh: Any, operands: Any, spread: Sequence[Any]) -> Any:
+    """Divide a call among devices as the arrays of `spread` are divided.
+
+    Returns the function that each device computes, and the shardings of operands and of results.
+    """
     lead = _lead(call, mesh, spread)
-    of_results = [_sharding(call, mesh, lead, shape) for shape, _ in call.results]
-    of_operands = [_sharding(call, mesh, lead, x.shape) for x in operands]
-    sizes = zip(of_results, call.results, strict=True)
-    local = replace(
-        call,
-        lead=tuple(n // _count(mesh, names) for n, names in zip(call.lead, lead, strict=True)),
-        results=tuple((to.shard_shape(shape), dtype) for to, (shape, dtype) in sizes),
+    shapes = [shape for _, shape in call.results]
+    of_results = [_sharding(mesh, lead, shape) for shape in shapes]
+    of_operands = [_sharding(mesh, lead, x.shape) for x in operands]
+    local = call.resized(
+        tuple(n // _count(mesh, names) for n, names in zip(call.lead, lead, strict=True)),
+        [to.shard_shape(shape) for to, shape in zip(of_results, shapes, strict=True)],
     )
 
     def compute(*operands: Array) -> list[Array]:
-        found = local(*operands)
-        for i, (shape, _) in enumerate(call.results):
+        results = local(*operands)
+        for i, shape in enumerate(shapes):
             sizes = zip(lead, call.lead, shape, strict=False)
             names = [name for axes, n, m in sizes if m == 1 != n for name in axes]
-            found[i] = jax.lax.psum(found[i], names) if names else found[i]  # type: ignore[no-untyped-call]
-        return found
+            if names:  # a gradient of an operand that is broadcast
+                results[i] = jax.lax.psum(results[i], names)  # type: ignore[no-untyped-call]
+        return results
 
     return compute, of_operands, of_results
 
@@ -165,29 +146,30 @@ _spread.def_partition(  # type: ignore[no-untyped-call]
 )
 
 
-def _lead(call: Call, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The axes of the mesh that each leading dimension is spread over.
+def _lead(call: FfiCall, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Return the axes of the mesh that each leading dimension is spread over.
 
-    Those of the first array that is spread there, where all can be cut alike.
+    The first of the arrays that is spread along a dimension decides, if all can be cut so.
     """
-    found: list[tuple[str, ...]] = [()] * len(call.lead)
+    lead: list[tuple[str, ...]] = [()] * len(call.lead)
     for x in arrays:
         spec = getattr(x.sharding, "spec", ())
         for axis, names in enumerate(spec[: len(call.lead)]):
             names = (names,) if isinstance(names, str) else tuple(names or ())
-            used = {name for names in found for name in names}
-            size = call.lead[axis] // (call.groups if axis == len(call.lead) - 1 else 1)
-            whole = x.shape[axis] != 1 and size % _count(mesh, names) == 0
-            if whole and not found[axis] and not used & set(names):
-                found[axis] = names
-    return found
+            used = {name for names in lead for name in names}
+            groups = call.settings.groups if axis == len(call.lead) - 1 else 1
+            whole = x.shape[axis] != 1 and call.lead[axis] // groups % _count(mesh, names) == 0
+            if whole and not lead[axis] and not used & set(names):
+                lead[axis] = names
+    return lead
 
 
 def _count(mesh: Any, names: Sequence[str]) -> int:
-    """The devices along some axes."""
+    """Return the number of devices along some axes of a mesh."""
     return math.prod(mesh.shape[name] for name in names)
 
 
-def _sharding(call: Call, mesh: Any, lead: list[tuple[str, ...]], shape: Shape) -> NamedSharding:
+def _sharding(mesh: Any, lead: list[tuple[str, ...]], shape: Shape) -> NamedSharding:
+    """Return the sharding of an array (*lead or 1, …): what has 1 is not spread."""
     spec = [names if n != 1 and names else None for names, n in zip(lead, shape, strict=False)]
     return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]

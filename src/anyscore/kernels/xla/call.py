@@ -1,0 +1,62 @@
+"""A call of the C++ core as XLA's foreign function interface takes it: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from anyscore.operands import Settings
+from anyscore.ops import Array
+
+Shape: TypeAlias = tuple[int, ...]
+_Call = TypeVar("_Call", bound="FfiCall")
+
+
+def acc_dtype(arrays: Iterable[Array]) -> str:
+    """Return the dtype to compute in: "float64" if any of the arrays has it, else "float32"."""
+    return "float64" if any(x.dtype == np.float64 for x in arrays) else "float32"
+
+
+@dataclass(frozen=True)
+class FfiCall:
+    """A call without its operands; called with them, it gives the list of its results.
+
+    function: "forward", "backward", "weights" or "prepare_keys". operands: the name of each, in the
+    order in which they come. results: the name and the shape of each. acc_dtype: the dtype of all
+    results. Operands and results are (*lead or 1, …) of the lead of the settings.
+    """
+
+    function: str
+    settings: Settings
+    operands: tuple[str, ...]
+    results: tuple[tuple[str, Shape], ...]
+    acc_dtype: str
+
+    def __call__(self, *operands: Array) -> list[Array]:
+        results = [jax.ShapeDtypeStruct(shape, self.acc_dtype) for _, shape in self.results]  # type: ignore[no-untyped-call]
+        return list(jax.ffi.ffi_call(f"anyscore_{self.function}", results)(*operands, **self.attrs))
+
+    @property
+    def lead(self) -> Shape:
+        return self.settings.lead
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the call, as `csrc/xla.cpp` declares them."""
+        s = self.settings
+        attrs: dict[str, Any] = {"pair": s.pair, "names": " ".join(self.operands)}
+        if (
+            self.function == "prepare_keys"
+        ):  # XLA refuses an attribute that a target does not declare
+            return attrs
+        return attrs | {"numbers": np.array(s.numbers, np.float64)}
+
+    def resized(self: _Call, lead: Shape, shapes: Sequence[Shape]) -> _Call:
+        """Return the same call with other leading dimensions, and its results of these shapes."""
+        names = (name for name, _ in self.results)
+        settings = self.settings._replace(lead=lead)
+        return replace(self, settings=settings, results=tuple(zip(names, shapes, strict=True)))
