@@ -40,7 +40,7 @@ _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def _on_gpu(name: str, *args: Any) -> Any:
-    return getattr(import_module("anyscore.backends.torch_triton"), name)(*args)
+    return getattr(import_module("anyscore.backends.torch_triton_flat"), name)(*args)
 
 
 def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The Triton kernels for PyTorch on NVIDIA GPUs: what the operators run there."""
+"""The Triton kernels for PyTorch on NVIDIA GPUs; the operators run them there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 from anyscore.backends import torch_autograd, torch_modes, torch_operators
 from anyscore.backends.common import tensors, unfit, unpack
 from anyscore.backends.torch_modes import is_compiling, is_wrapper
-from anyscore.backends.torch_operators import Maybe
 from anyscore.factors import pair_named
 from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
+from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import DTYPES
 from anyscore.task import Task
 
@@ -29,7 +29,7 @@ _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in 
 
 @cache
 def _problem() -> str | None:
-    """Why no GPU of this machine runs the kernels, None if some may."""
+    """Return why no GPU of this machine runs the kernels, None if some may."""
     if torch.version.hip:
         return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:
@@ -45,13 +45,20 @@ def _problem() -> str | None:
 
 @cache
 def _device_problem(index: int) -> str | None:
+    """Return why a device is too old for the kernels, None if it is not."""
     capability = torch.cuda.get_device_capability(index)
     if capability >= _LEAST:
         return None
     return f"it needs compute capability 8.0, and the device has {capability[0]}.{capability[1]}"
 
 
+def _dtype_problem(x: Tensor) -> str | None:
+    """Return why the kernels do not take the dtype of a factor, None if they do."""
+    return None if x.dtype in _DTYPES else f"a factor of the score is {x.dtype}"
+
+
 def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+    """Return why the kernels cannot run a task, None if they can."""
     if reason := unfit(task):
         return reason
     f, _ = unpack(task)
@@ -61,8 +68,8 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     for x in xs:
         if not x.is_cuda:
             return f"it runs on GPUs, and the tensors are on {x.device}"
-        if x.dtype not in _DTYPES:
-            return f"a factor of the score is {x.dtype}"
+        if reason := _dtype_problem(x):
+            return reason
     if _problem() is not None:
         return _problem()
     if (reason := torch_modes.obstacle()) is not None:
@@ -76,59 +83,47 @@ ROUTE = Implementation("triton", _usable, torch_autograd.run, torch_autograd.wei
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current device."""
+    """Enter the device of x: Triton launches on the current one."""
     return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
 
 
 def _functions(name: str) -> Any:
+    """Return the pair of that name in Triton, the user's own where the pair brings it."""
     pairs = import_module("anyscore.kernels.triton.pairs")
     own = pair_named(name).triton
     return pairs.BY_NAME[name] if own is None else pairs.Functions(*own)
 
 
 def _kernels() -> Any:
+    """Import the kernels, and Triton with them."""
     return import_module("anyscore.kernels.triton.attention")
 
 
-def forward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sums = torch_operators.accumulation(a, b, weight, key_bias, value)
-    with _device_of(a):
-        found: tuple[Tensor, Tensor] = _kernels().forward(
-            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed, scale, groups,
-            dropout, period, tuple(lead), sums,
-        )  # fmt: skip
-    return found
+def forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
+    """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q) in the accumulation dtype."""
+    acc_dtype = torch_operators.accumulation(*x[:FACTORS])
+    with _device_of(x.a):
+        output, lse = _kernels().forward(_functions(s.pair), x, s, acc_dtype)
+    return output, lse
 
 
-def backward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe,
-    output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    with _device_of(a):
-        found = _kernels().backward(
-            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed,
-            output.contiguous(), lse.contiguous(), d_output, d_lse, scale, groups, dropout, period,
-            tuple(lead),
-        )  # fmt: skip
-    inputs = a, b, weight, key_bias, value
+def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    """Return the gradients of a, b, weight, key_bias and value, each in the dtype of its input.
+
+    The gradient of what is not there is empty.
+    """
+    lse: Tensor = results.lse.contiguous()
+    results = Results(results.output.contiguous(), lse)
+    with _device_of(x.a):
+        found = _kernels().backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
-        lse.new_empty(0) if x is None or d is None else d.to(x.dtype)
-        for x, d in zip(inputs, found, strict=True)
+        lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
+        for y, d in zip(x[:FACTORS], found, strict=False)
     )
 
 
-def weights(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe,
-    start: Maybe, stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
-) -> Tensor:  # fmt: skip
-    with _device_of(a):
-        found: Tensor = _kernels().weights(
-            _functions(pair), a, b, weight, key_bias, start, stop, keep, lse, scale, groups
-        )
+def weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), in the dtype of lse."""
+    with _device_of(x.a):
+        found: Tensor = _kernels().weights(_functions(s.pair), x, s, lse)
     return found

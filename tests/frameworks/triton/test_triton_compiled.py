@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.operands import Operands, Results, Settings
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -50,30 +51,35 @@ def name_of(launch: Launch) -> str:
 
 def call(
     pair: Any, dtype: torch.dtype = torch.bfloat16, *, queries: int = 256, width: int = 64,
-    d_v: int = 64, weight: bool = True, bias: bool = False, keep: bool = False,
-    dropout: float = 0.0, features: torch.dtype = torch.float32, backward: bool = False,
+    d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
+    backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """A forward of (2, 4) problems of 256 keys, or a backward."""
-    lead, keys = (2, 4), 256
-    a, b = torch.zeros(*lead, queries, width), torch.zeros(*lead, keys, width)
-    value = torch.zeros(*lead, keys, d_v, dtype=dtype)
-    wide = dtype == torch.float64
+    """Call forward or backward of (2, 4) problems of 256 keys; options: bias, mask, and settings."""
+    lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
-    sums = torch.float64 if wide else torch.float32
-    inputs = (
-        pair, a.to(features), b.to(features), torch.zeros(width, dtype=sums) if weight else None,
-        torch.zeros(*lead, keys) if bias else None, value, None,
-        torch.zeros(2, 1, 1, dtype=torch.int64),
-        torch.zeros(*lead, queries, keys, dtype=torch.bool) if keep else None,
-        torch.zeros((), dtype=torch.int64) if dropout else None,
-    )  # fmt: skip
-    settings = (0.5, 1, dropout, 8, lead)
+    acc_dtype = torch.float64 if wide else torch.float32
+    bias, mask, dropout = (
+        options.pop("bias", False),
+        options.pop("mask", False),
+        "dropout" in options,
+    )
+    x = Operands(
+        torch.zeros(*lead, queries, width, dtype=features),
+        torch.zeros(*lead, keys, width, dtype=features),
+        torch.zeros(width, dtype=acc_dtype) if weight else None,
+        torch.zeros(*lead, keys) if bias else None,
+        torch.zeros(*lead, keys, d_v, dtype=dtype),
+        stop=torch.zeros(2, 1, 1, dtype=torch.int64),
+        mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
+        seed=torch.zeros((), dtype=torch.int64) if dropout else None,
+    )
+    s = Settings("", 0.5, 1, 0.0, 8, lead)._replace(**options)
     if backward:
-        output = torch.zeros(*lead, queries, d_v, dtype=sums)
-        lse = torch.zeros(*lead, queries, dtype=sums)
-        triton.backward(*inputs, output, lse, output, lse, *settings)
+        output = torch.zeros(*lead, queries, d_v, dtype=acc_dtype)
+        results = Results(output, torch.zeros(*lead, queries, dtype=acc_dtype))
+        triton.backward(pair, x, s, results, results)
     else:
-        triton.forward(*inputs, *settings, sums)
+        triton.forward(pair, x, s, acc_dtype)
 
 
 def compiled(launch: Launch, chip: int) -> Compiled:
@@ -116,7 +122,7 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("leaky_relu", {"keep": True}),
+        ("leaky_relu", {"mask": True}),
         ("absolute", {"weight": False}),
         ("squared", {"dropout": 0.1}),
         ("product", {"weight": False, "bias": True}),
@@ -134,7 +140,7 @@ def test_forward_never_spills(
 
 @pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
 def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
-    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, keep=True)
+    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, mask=True)
     call(triton_pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
