@@ -54,15 +54,11 @@ def call(
     d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
     backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Call forward or backward of (2, 4) problems of 256 keys; options: bias, mask, and settings."""
+    """Call forward or backward for (2, 4) problems of 256 keys; options: bias, mask, settings."""
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
     acc_dtype = torch.float64 if wide else torch.float32
-    bias, mask, dropout = (
-        options.pop("bias", False),
-        options.pop("mask", False),
-        "dropout" in options,
-    )
+    bias, mask = options.pop("bias", False), options.pop("mask", False)
     x = Operands(
         torch.zeros(*lead, queries, width, dtype=features),
         torch.zeros(*lead, keys, width, dtype=features),
@@ -71,7 +67,7 @@ def call(
         torch.zeros(*lead, keys, d_v, dtype=dtype),
         stop=torch.zeros(2, 1, 1, dtype=torch.int64),
         mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
-        seed=torch.zeros((), dtype=torch.int64) if dropout else None,
+        seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
     )
     s = Settings("", 0.5, 1, 0.0, 8, lead)._replace(**options)
     if backward:
