@@ -28,7 +28,7 @@ def backward(pair: str, *args: Any) -> tuple[Tensor, ...]:
 
 def weights(pair: str, *args: Any) -> Tensor:
     """Run `torch_triton.weights`: operands without value, log-sum-exp, scale and groups."""
-    *factors, start, stop, mask, lse, scale, groups = args
-    x = Operands(*factors, start=start, stop=stop, mask=mask)
+    a, b, weight, key_bias, start, stop, mask, lse, scale, groups = args
+    x = Operands(a, b, weight, key_bias, None, start, stop, mask)
     s = _settings(pair, (scale, groups, 0.0, 1, lse.shape[:-1]))
     return torch_triton.weights(x, s, lse)

@@ -6,7 +6,7 @@ read.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -40,7 +40,8 @@ PROGRAMS = 512
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
     """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q), in acc_dtype."""
-    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], x.value.shape[-1]
+    value = cast(Tensor, x.value)
+    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
     lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
     if lse.numel() == 0 or keys == 0:
@@ -50,9 +51,9 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
         _decode(pair, inputs, output, lse)
         return Results(_scaled(output, s.dropout), lse)
     call = PackedCall(pair, inputs, acc_dtype)
-    kind = x.value.dtype if x.value.dtype in HALF else acc_dtype
+    kind = value.dtype if value.dtype in HALF else acc_dtype
     columns = Columns(d_v, kind)
-    finite = call.rows(inputs.two(x.value, 2), kind)
+    finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
@@ -61,7 +62,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     )  # fmt: skip
     if d_v:
         launch(
-            triton_forward.forward_nonfinite, grid, inputs.operand(x.value, 2), finite, inputs.mask,
+            triton_forward.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
     return Results(_scaled(output, s.dropout), lse)
@@ -90,7 +91,7 @@ def _decode(pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor) -> Non
     splits = -(-sizes.keys // chunk)
     tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
     summed = lse.new_empty((rows, splits, d_v))
-    a, b, value = (inputs.operand(y, 2) for y in (x.a, x.b, x.value))
+    a, b, value = (inputs.operand(cast(Tensor, y), 2) for y in (x.a, x.b, x.value))
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
     scorer = scorers.elementwise(pair)._replace(width=width, softcap=float(inputs.s.softcap))
     launch(
@@ -102,6 +103,20 @@ def _decode(pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor) -> Non
         triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
         D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
+
+
+class _Gradients(NamedTuple):
+    """Gradients of every problem before those that an input is shared by are added.
+
+    a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
+    key_bias (problems, T_k), value (problems, T_k, d_v).
+    """
+
+    a: Tensor
+    b: Tensor
+    weight: Tensor
+    key_bias: Tensor
+    value: Tensor
 
 
 class _Band(NamedTuple):
@@ -123,18 +138,19 @@ def backward(
     """
     output, lse = results
     factors = x[:FACTORS]
-    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], x.value.shape[-1]
+    value = cast(Tensor, x.value)
+    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     if lse.numel() == 0 or keys == 0:
         return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
     inputs = Inputs(*_exactly(x, s, lse.dtype))
     call = PackedCall(pair, inputs, lse.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
-    kind = x.value.dtype if x.value.dtype in HALF else lse.dtype
+    kind = value.dtype if value.dtype in HALF else lse.dtype
     most = call.band(kind)
     p_band = lse.new_empty((problems, queries, most), dtype=kind)
     ds_band = lse.new_empty((problems, queries, most))
     some = lse.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
-    made = Operands(
+    made = _Gradients(
         lse.new_zeros((problems, queries, width)),
         lse.new_zeros((problems, keys, width)),
         lse.new_zeros((problems, tiles, width)),
@@ -143,7 +159,7 @@ def backward(
     )
     delta = (output * upstream.output).sum(-1) - upstream.lse
     d_output = inputs.two(_scaled(upstream.output, s.dropout), 2)
-    values, d_outputs = call.rows(inputs.two(x.value, 2), kind), call.rows(d_output, kind)
+    values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call) if pair.is_product else None
@@ -165,24 +181,32 @@ def backward(
             _feature_sums(call, band, made, of_query=False)
         if x.key_bias is not None:
             stored = ds_band.view(-1)[: problems * queries * band.size]
-            d_bias = stored.view(problems, queries, band.size).sum(1)
-            made.key_bias[:, first : first + band.size] = d_bias
-    made = made._replace(weight=made.weight.sum(1))
-    weight = inputs.x.weight
-    if pair.is_product and weight is not None:
-        d_a = made.a.view(*s.lead, queries, width)
-        made = made._replace(
-            weight=(d_a * x.a).sum(-2).view(problems, width),
-            a=(d_a * weight[..., None, :]).view(problems, queries, width),
-        )
-    if call.scale != s.scale:  # which is in the weight
-        made = made._replace(weight=made.weight * s.scale)
+            of_keys = made.key_bias[:, first : first + band.size]
+            of_keys.copy_(stored.view(problems, queries, band.size).sum(1))
+    made = _of_weight(pair, x, s, inputs, made)
     return Operands(
         *(
             None if y is None else inputs.sum_to(d, y.shape)
-            for y, d in zip(factors, made, strict=False)
+            for y, d in zip(factors, made, strict=True)
         )
     )
+
+
+def _of_weight(
+    pair: Functions, x: Operands, s: Settings, inputs: Inputs, made: _Gradients
+) -> _Gradients:
+    """Return gradients with that of weight (problems, width); undo what is folded into a weight."""
+    d_weight, weight = made.weight.sum(1), inputs.x.weight
+    made = made._replace(weight=d_weight)
+    if pair.is_product and weight is not None:
+        d_a = made.a.view(*s.lead, *x.a.shape[-2:])
+        made = made._replace(
+            weight=(d_a * x.a).sum(-2).view(d_weight.shape),
+            a=(d_a * weight[..., None, :]).view(made.a.shape),
+        )
+    if inputs.s.scale != s.scale:  # which is in the weight
+        made = made._replace(weight=made.weight * s.scale)
+    return made
 
 
 _Others = tuple[Rows, Operand]
@@ -213,7 +237,7 @@ def _matrix_sums(
         )  # fmt: skip
 
 
-def _feature_sums(call: PackedCall, band: _Band, made: Operands, of_query: bool) -> None:
+def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: bool) -> None:
     """Add to the gradients of a and weight (of_query), or of b, the sums over a band."""
     own, other, target = call.of_keys, call.of_queries, made.b
     count = tiles_of(band.size)

@@ -18,11 +18,12 @@ FEATURES = tl.constexpr(32)
 
 
 @triton.jit
-def _scores(a, b, weight, i_p, i_q, o_k, sizes, scale, ACC, SCORER: tl.constexpr):
-    """Scores (1, 64) in base 2 of query i_q and keys o_k (64,), without bias; all are operands."""
+def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.constexpr):
+    """Return scores (1, 64) in base 2 of one query and keys o_k (64,), without bias.
+
+    p_a, p_b, p_w: where the query, and the entries of the operands b and weight start.
+    """
     WIDTH: tl.constexpr = SCORER.width
-    p_a = entry(a, i_p, sizes.heads) + i_q * a.row
-    p_b = entry(b, i_p, sizes.heads)
     o_f = tl.arange(0, FEATURES)
     m_k = o_k < sizes.keys
     b_s = tl.zeros((TILE,), ACC)
@@ -33,8 +34,8 @@ def _scores(a, b, weight, i_p, i_q, o_k, sizes, scale, ACC, SCORER: tl.constexpr
         b_b = tl.load(p_x, mask=m_k[:, None] & m_f[None, :], other=0.0).to(ACC)  # (64, F)
         b_x = SCORER.pair.value(b_a[None, :], b_b)
         if weight is not None:
-            p_w = entry(weight, i_p, sizes.heads) + o_f * weight.column
-            b_x = b_x * tl.load(p_w, mask=m_f, other=0.0).to(ACC)[None, :]
+            b_w = tl.load(p_w + o_f * weight.column, mask=m_f, other=0.0).to(ACC)
+            b_x = b_x * b_w[None, :]
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
     return b_s[None, :] * (scale * LOG2_E)
@@ -58,6 +59,9 @@ def decode_queries(
     i_q, i_p = rest % sizes.queries, (rest // sizes.queries).to(tl.int64)
     o_q = i_q + tl.arange(0, 1)
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    p_a = entry(a, i_p, sizes.heads) + i_q * a.row
+    p_b = entry(b, i_p, sizes.heads)
+    p_w = None if weight is None else entry(weight, i_p, sizes.heads)
     p_v = entry(value, i_p, sizes.heads)
 
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (1,)
@@ -70,7 +74,7 @@ def decode_queries(
         o_k = tl.arange(0, TILE) + i_k
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
-        b_s = _scores(a, b, weight, i_p, i_q, o_k, sizes, scale, ACC, SCORER)
+        b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
         b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SCORER.softcap)
         b_x, b_fade, b_top, b_total = take(tl.where(m_s, b_s, float("-inf")), b_top, b_total)
         if dropout.seed is not None:
