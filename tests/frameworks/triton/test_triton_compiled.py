@@ -149,3 +149,26 @@ def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> 
     for launch in launches:
         if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 in three TF32 parts
             assert compiled(launch, chip).stack == 0, name_of(launch)
+
+
+@CHIPS
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("tanh", {"backward": True}), ("leaky_relu", {"mask": True}), ("tanh", {"queries": 1})],
+)
+def test_a_cap_of_scores_never_spills(
+    launches: list[Launch], name: str, options: dict[str, Any], chip: int
+) -> None:
+    """It is one tanh for each query and key of a loop over tiles: 32 instructions at most."""
+    kernels = []
+    for softcap in (0.0, 30.0):
+        launches.clear()
+        call(triton_pairs.BY_NAME[name], softcap=softcap, **options)
+        names = "forward", "weights_and_gradients", "decode_queries"
+        (launch,) = (x for x in launches if name_of(x) in names)
+        kernels.append(compiled(launch, chip))
+    assert kernels[1].stack == 0
+    plain, capped = (sum(map(len, x.blocks.values())) for x in kernels)
+    print(f"sm_{chip}: {plain} instructions, {capped} with a cap")
+    loops = 2 if "mask" in options else 1  # tiles with a mask, and without
+    assert 0 < capped - plain <= 32 * loops * PER_THREAD
