@@ -43,6 +43,7 @@ def weights_and_gradients(
     are multiplied at a time.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
+    PRECISION: tl.constexpr = SCORER.precision
     n_tiles = tl.cdiv(band, TILE)
     i_t, rest = tl.program_id(0) % n_tiles, tl.program_id(0) // n_tiles
     i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
@@ -81,7 +82,7 @@ def weights_and_gradients(
                 if INTERPRETED:  # whose bfloat16 is wrong
                     b_v = b_v.to(ACC)
                     b_do = b_do.to(ACC)
-                b_dp = tl.dot(b_do, b_v, b_dp, input_precision=SCORER.precision, out_dtype=ACC)
+                b_dp = tl.dot(b_do, b_v, b_dp, input_precision=PRECISION, out_dtype=ACC)
             b_delta = tl.load(delta + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
             b_dropped = b_p
             if dropout.seed is not None:

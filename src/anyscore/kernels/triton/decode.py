@@ -53,6 +53,7 @@ def decode_queries(
     values.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
+    SOFTCAP: tl.constexpr = SCORER.softcap
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_split, rest = rest % n_splits, rest // n_splits
@@ -75,7 +76,7 @@ def decode_queries(
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SCORER.softcap)
+        b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SOFTCAP)
         b_x, b_fade, b_top, b_total = take(tl.where(m_s, b_s, float("-inf")), b_top, b_total)
         if dropout.seed is not None:
             b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)

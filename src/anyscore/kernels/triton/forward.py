@@ -47,6 +47,7 @@ def forward(
     64 queries of one problem and COLUMNS of the value a program. value: `Rows`.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
+    PRECISION: tl.constexpr = SCORER.precision
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
     o_t = tl.arange(0, TILE)
@@ -82,7 +83,7 @@ def forward(
                 b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
             b_o = add_product(
                 b_o * b_fade[:, None], b_x.to(value.data.dtype.element_ty),
-                p_v + (i_p * 0 + i_k) * value.padded, value.padded, o_c, SCORER.precision,
+                p_v + (i_p * 0 + i_k) * value.padded, value.padded, o_c, PRECISION,
             )  # fmt: skip
     m_some = b_total != 0
     b_safe = tl.where(m_some, b_total, 1.0)

@@ -100,6 +100,7 @@ def product_scores(
 ):
     """Return scale Σ_f a_f b_f, by the tensor core."""
     PADDED: tl.constexpr = SCORER.padded
+    PRECISION: tl.constexpr = SCORER.precision
     NARROW: tl.constexpr = a.features.dtype.element_ty != ACC
     STEP: tl.constexpr = 64 if NARROW and PADDED % 64 == 0 else BLOCK
     o_f, o_t = tl.arange(0, STEP), tl.arange(0, TILE)
@@ -111,7 +112,7 @@ def product_scores(
         if INTERPRETED:
             b_a = b_a.to(ACC)
             b_b = b_b.to(ACC)
-        b_s = tl.dot(b_a, b_b, b_s, input_precision=SCORER.precision, out_dtype=ACC)
+        b_s = tl.dot(b_a, b_b, b_s, input_precision=PRECISION, out_dtype=ACC)
         p_a += STEP * TILE
         p_b += STEP * TILE
     return b_s * (scale * LOG2_E)
@@ -140,13 +141,15 @@ def elementwise_scores(
 ):
     """Return scale Σ_f w_f pair(a_f, b_f), feature by feature."""
     PADDED: tl.constexpr = SCORER.padded
-    UNROLL: tl.constexpr = 4 if SCORER.width % 4 == 0 else 1
+    VALUE: tl.constexpr = SCORER.pair.value
+    WIDTH: tl.constexpr = SCORER.width
+    UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
     o_t = tl.arange(0, TILE)
     p_a = a.features + i_a * (PADDED * TILE) + o_t[:, None]  # (64, 1)
     p_b = b.features + i_b * (PADDED * TILE) + o_t[None, :]  # (1, 64)
     p_w = None if weights.table is None else weights.table + i_w * (4 * PADDED)
     b_s = _zeros(seed, ACC)
-    b_s = _add_features(p_a, p_b, p_w, b_s, SCORER.pair.value, SCORER.width, UNROLL)
+    b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, WIDTH, UNROLL)
     if p_w is None:
         b_s *= scale * LOG2_E
     return b_s
@@ -200,6 +203,8 @@ def exponential_scores(
 ):
     """Return scale Σ_f w_f tanh(a_f + b_f) less the constant, by reciprocals; see `panels`."""
     PADDED: tl.constexpr = SCORER.padded
+    VALUE: tl.constexpr = SCORER.pair.value
+    WIDTH: tl.constexpr = SCORER.width
     o_t = tl.arange(0, TILE)
     at_a, at_b = i_a * (PADDED * TILE), i_b * (PADDED * TILE)
     p_a, p_b = a.features + at_a + o_t[:, None], b.features + at_b + o_t[None, :]
@@ -215,8 +220,8 @@ def exponential_scores(
     n_fours, n_twos = tl.where(m_free, PADDED, 0), tl.where(m_near & (m_free == 0), PADDED, 0)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, 4, False)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, 2, True)
-    n_ones = tl.where(m_free | m_near, 0, SCORER.width)
-    b_s = _add_features(p_a, p_b, p_w, b_s, SCORER.pair.value, n_ones, 1)
+    n_ones = tl.where(m_free | m_near, 0, WIDTH)
+    b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, n_ones, 1)
     factor = -tl.load(weights.constants + i_w * 2)
     constant = exponential_constant(weights, i_w)
     b_s = b_s * tl.where(m_free | m_near, factor, 1.0)
@@ -263,4 +268,5 @@ def tile_scores(
     b_s = add_bias(b_s, bias, i_p, o_k, sizes)
     if SCORER.softcap != 0:
         b_s += SCORER.constant(weights, i_w)
-    return cap(b_s, SCORER.softcap)
+    SOFTCAP: tl.constexpr = SCORER.softcap
+    return cap(b_s, SOFTCAP)

@@ -30,8 +30,7 @@ class State(NamedTuple):
 
     p_x (64, 1), p_y (1, COUNT): pointers to the first feature of one's own, and of the others'
     first tile. slope_0, slope_1, value_0, value_1: by what the sums of slopes and of values are to
-    be multiplied. The rest is of exponentials: b_e0, b_e1 (64, 1), own ones without C; p_e (1,
-    COUNT), pointers to the others'; bound and size, of one's own; sign_0, sign_1: σ/2.
+    be multiplied.
     """
 
     p_x: Any
@@ -40,13 +39,28 @@ class State(NamedTuple):
     slope_1: Any
     value_0: Any
     value_1: Any
-    b_e0: Any = None
-    b_e1: Any = None
-    p_e: Any = None
-    bound: Any = None
-    size: Any = None
-    sign_0: Any = None
-    sign_1: Any = None
+
+
+class ExponentialState(NamedTuple):
+    """A `State`, and that of exponentials.
+
+    b_e0, b_e1 (64, 1): one's own without C. p_e (1, COUNT): pointers to the others'. bound, size:
+    those of one's own tile. sign_0, sign_1: σ/2.
+    """
+
+    p_x: Any
+    p_y: Any
+    slope_0: Any
+    slope_1: Any
+    value_0: Any
+    value_1: Any
+    b_e0: Any
+    b_e1: Any
+    p_e: Any
+    bound: Any
+    size: Any
+    sign_0: Any
+    sign_1: Any
 
 
 class Sums(NamedTuple):
@@ -172,7 +186,7 @@ def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
     bound, size = tl.load(own.bounds + i_own * 2), tl.load(own.bounds + i_own * 2 + 1)
     slope_0, slope_1 = unit_0 * 4, unit_1 * 4
     value_0, value_1 = scale * 4 * sign_0, scale * 4 * sign_1
-    return State(
+    return ExponentialState(
         p_x, p_y, slope_0, slope_1, value_0, value_1, b_e0, b_e1, p_e, bound, size, sign_0, sign_1
     )
 
