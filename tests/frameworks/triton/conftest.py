@@ -1,4 +1,4 @@
-"""What the tests of Triton share. They run in processes of their own, see norecursedirs."""
+"""Setup of the tests of Triton, which run in processes of their own, see norecursedirs."""
 
 from __future__ import annotations
 

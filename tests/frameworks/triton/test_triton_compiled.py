@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
 WARPS = 4
 SHARED = 99 * 1024
-"""What a program may have on any chip from Ampere on."""
+"""Bytes that a program may have on any chip from Ampere on."""
 PER_THREAD = 64 * 64 // (32 * WARPS)
 """Pairs of a query and a key of a tile that each thread has."""
 
@@ -33,7 +33,7 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What would have been launched."""
+    """Record what would have been launched."""
     found: list[Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:

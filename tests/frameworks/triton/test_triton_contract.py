@@ -1,4 +1,4 @@
-"""What the kernels promise beyond numbers: whose pairs, what NaN reaches, the same bits again."""
+"""Promises of the kernels beyond numbers: pairs of users, what NaN reaches, the same bits."""
 
 from __future__ import annotations
 

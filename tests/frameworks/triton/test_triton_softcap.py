@@ -85,8 +85,8 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     if x.seed is not None:
         xp = load("torch")
         seed = xp.seed(int(x.seed), like=x.value)
-        kept = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
-        dropped = torch.where(kept, weights, 0.0) / (1 - s.dropout)
+        dropout_mask = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
+        dropped = torch.where(dropout_mask, weights, 0.0) / (1 - s.dropout)
     return dropped @ value, lse[..., 0], weights
 
 
@@ -137,7 +137,7 @@ def test_capped_scores(
 @pytest.mark.parametrize("name", ["leaky_relu", "product"])
 @pytest.mark.parametrize("queries", [1, 3])
 def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
-    """Of one key the log-sum-exp is the score: 1 − e^{−2s/c} would leave three digits of it."""
+    """The log-sum-exp of one key is its score: 1 − e^{−2s/c} would leave three digits of it."""
     x = operands(queries, (), "float32", 0.01)
     x = x._replace(b=x.b[..., :1, :], value=x.value[..., :1, :])
     s = settings(name, 50.0, x)

@@ -1,4 +1,4 @@
-"""Every pair × mask × dtype × odd size, interpreted: forward and all gradients, to the oracle."""
+"""Every pair × mask × dtype × unusual size, interpreted: forward and all gradients, to the oracle."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def check(
     numbers = [oracle.numbers(x) for x in tensors]
     as_numbers = score.map(oracle.numbers)
     exact = oracle.attend(*numbers, as_numbers, mask=made)
-    keep = torch.as_tensor(oracle.allowed(made, (b, h), queries, keys))
+    attended = torch.as_tensor(oracle.allowed(made, (b, h), queries, keys))
     leaves = [x.requires_grad_() for x in tensors]
     score = score.map(lambda x: x.requires_grad_())
-    same = plain.attend(torch, *leaves, score, keep)
+    same = plain.attend(torch, *leaves, score, attended)
     found = attention(
         *leaves, score=score, mask=made, return_weights=True, return_lse=True, impl="fused",
         **options,

@@ -35,7 +35,7 @@ from anyscore.operands import FACTORS, Operands, Results, Settings
 DECODE_QUERIES = 2
 """Queries up to which keys are read as they are, without panels."""
 PROGRAMS = 512
-"""What a GPU should be given to do at a time."""
+"""Programs that a GPU should be given at a time."""
 
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:

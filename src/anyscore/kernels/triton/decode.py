@@ -14,7 +14,7 @@ from anyscore.kernels.triton.scores import add_bias, cap
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
-"""How many are read at a time."""
+"""Features that are read at a time."""
 
 
 @triton.jit

@@ -49,7 +49,7 @@ def tiles_of(n: int) -> int:
 
 @dataclass(frozen=True)
 class Columns:
-    """How rows of a width are summed: `count` columns a program, a power of 2, in `blocks`."""
+    """Split a width into `blocks` of `count` columns, a power of 2, one block a program."""
 
     width: int
     dtype: torch.dtype
@@ -143,7 +143,7 @@ def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
 
 
 class PackedCall:
-    """What forward and backward make of inputs: a scorer, panels and weights.
+    """Make a scorer, panels and weights of inputs, for forward and backward.
 
     inputs: with scale and weight as kernels take them. acc_dtype: the dtype that is computed in,
     float32 or float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
@@ -162,7 +162,7 @@ class PackedCall:
         self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
         self.exponentials = pair is TANH and acc_dtype == torch.float32
         self.scorer = self._scorer(pair)
-        # A product of two dtypes is taken in that of sums.
+        # A product of two dtypes is taken in acc_dtype.
         narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
         self.features_dtype = a.dtype if narrow else acc_dtype
         self.weights = self._weights()

@@ -26,7 +26,7 @@ SMALL = tl.constexpr(0.5)
 
 
 class State(NamedTuple):
-    """What is read once of two features of one's own tile, and where those of the others are.
+    """Two features of one's own tile, read once, and where those of the others are.
 
     p_x (64, 1), p_y (1, COUNT): pointers to the first feature of one's own, and of the others'
     first tile. slope_0, slope_1, value_0, value_1: by what the sums of slopes and of values are to

@@ -1,4 +1,4 @@
-"""What the Triton kernels are made of: operands, who may attend, dropout, products with rows.
+"""Building blocks of the Triton kernels: operands, masks, dropout, products with rows.
 
 A tile has 64 queries and 64 keys; scores are in base 2: s log₂ e stands for s.
 
