@@ -5,7 +5,9 @@ The launches are those that the host code makes, recorded. Not for the interpret
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.kernels.triton import scorers
 from anyscore.operands import Operands, Results, Settings
 
 pytestmark = pytest.mark.skipif(
@@ -172,3 +175,20 @@ def test_a_cap_of_scores_never_spills(
     print(f"sm_{chip}: {plain} instructions, {capped} with a cap")
     loops = 2 if "mask" in options else 1  # tiles with a mask, and without
     assert 0 < capped - plain <= 32 * loops * PER_THREAD
+
+
+def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:
+    """A pair that is edited keeps its name, by which alone Triton would tell it apart."""
+    made = []
+    for i, code in enumerate(("a + b", "a - b")):
+        path = tmp_path / f"{i}.py"
+        path.write_text(f"import triton\n\n@triton.jit\ndef value(a, b):\n    return {code}\n")
+        spec = importlib.util.spec_from_file_location("edited", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        functions = triton_pairs.Functions(module.value, module.value, module.value)
+        made.append(scorers.elementwise(functions))
+    assert str(made[0]) == str(made[1])
+    assert made[0].cache_key != made[1].cache_key

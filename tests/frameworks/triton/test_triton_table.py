@@ -1,4 +1,4 @@
-"""Every pair × mask × dtype × unusual size, interpreted: forward and all gradients, to the oracle."""
+"""Every pair × mask × dtype × unusual size, interpreted: forward and gradients, to the oracle."""
 
 from __future__ import annotations
 
