@@ -179,13 +179,15 @@ def _memory(x: Tensor) -> int:
 def _tiles(x: Inputs) -> dict[str, Any]:
     """Which share of the tiles is computed in which way; nothing if the kernels do not say."""
     try:
-        from anyscore.kernels.triton import packed as triton_call
+        from anyscore.kernels.triton import packed as triton_packed
         from anyscore.kernels.triton import pairs as triton_pairs
         from anyscore.kernels.triton import scores as triton_scores
+        from anyscore.operands import Operands, Settings
 
         lead = tuple(x.query.shape[:-2])
-        given = triton_call.Inputs(*x[:2], x.weight, None, None, None, None, lead, 1)
-        call = triton_call.Call(triton_pairs.TANH, given, 1.0, torch.float32)
+        settings = Settings("tanh", 1.0, 1, 0.0, 1, lead)
+        given = triton_packed.Inputs(Operands(*x[:2], x.weight), settings)
+        call = triton_packed.PackedCall(triton_pairs.TANH, given, torch.float32)
         a, b = call.of_queries.bounds[:, :, None], call.of_keys.bounds[:, None]
         free = a[..., 0] + b[..., 0] <= triton_scores.FREE.value
         near = ~free & (b[..., 1] <= triton_scores.WIDE.value) & a[..., 0].isfinite()

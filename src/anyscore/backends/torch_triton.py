@@ -1,4 +1,4 @@
-"""The Triton kernels for PyTorch on NVIDIA GPUs: what the operators run there."""
+"""The Triton kernels for PyTorch on NVIDIA GPUs; the operators run them there."""
 
 from __future__ import annotations
 
@@ -73,46 +73,47 @@ KERNELS = Implementation("triton", _why_not, torch_autograd.run, torch_autograd.
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current device."""
+    """Enter the device of x: Triton launches on the current one."""
     return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
 
 
 def _functions(name: str) -> Any:
+    """Return the pair of that name in Triton, the user's own where the pair brings it."""
     pairs = import_module("anyscore.kernels.triton.pairs")
     own = pair_named(name).triton
     return pairs.BY_NAME[name] if own is None else pairs.Functions(*own)
 
 
 def _kernels() -> Any:
+    """Import the kernels, and Triton with them."""
     return import_module("anyscore.kernels.triton.attention")
 
 
 def forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
-    sums = torch_operators.acc_dtype(*x[:FACTORS])
+    """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q) in the accumulation dtype."""
+    acc_dtype = torch_operators.acc_dtype(*x[:FACTORS])
     with _device_of(x.a):
-        found: tuple[Tensor, Tensor] = _kernels().forward(
-            _functions(s.pair), *x[:9], s.scale, s.groups, s.dropout, s.dropout_period,
-            tuple(s.lead), sums,
-        )  # fmt: skip
-    return found
+        output, lse = _kernels().forward(_functions(s.pair), x, s, acc_dtype)
+    return output, lse
 
 
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
-    output, lse = (y.contiguous() for y in results)
+    """Return the gradients of a, b, weight, key_bias and value, each in the dtype of its input.
+
+    The gradient of what is not there is empty.
+    """
+    lse: Tensor = results.lse.contiguous()
+    results = Results(results.output.contiguous(), lse)
     with _device_of(x.a):
-        found = _kernels().backward(
-            _functions(s.pair), *x[:9], output, lse, *upstream, s.scale, s.groups, s.dropout,
-            s.dropout_period, tuple(s.lead),
-        )  # fmt: skip
+        found = _kernels().backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
         lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
-        for y, d in zip(x[:FACTORS], found, strict=True)
+        for y, d in zip(x[:FACTORS], found, strict=False)
     )
 
 
 def weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), in the dtype of lse."""
     with _device_of(x.a):
-        found: Tensor = _kernels().weights(
-            _functions(s.pair), *x[:4], *x[5:8], lse, s.scale, s.groups
-        )
+        found: Tensor = _kernels().weights(_functions(s.pair), x, s, lse)
     return found

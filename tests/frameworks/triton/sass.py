@@ -56,7 +56,7 @@ class Compiled:
         return found
 
     def path(self, start: str, end: str, without: frozenset[str] = frozenset()) -> list[str] | None:
-        """Of the ways from a block to another, the one of the fewest instructions."""
+        """Return the way from a block to another that has the fewest instructions."""
         queue, seen = [(0, start, [start])], set()
         while queue:
             length, at, way = heapq.heappop(queue)

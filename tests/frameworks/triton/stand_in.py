@@ -13,15 +13,15 @@ import pytest
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.backends import torch, torch_operators, torch_triton
+from anyscore.backends import torch_autograd, torch_operators, torch_triton
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
     for _name in ("forward", "backward", "weights"):
         _kernel = getattr(torch_triton, _name)
-        torch_operators._library.impl(_name, _kernel, "CPU", allow_override=True)
+        getattr(torch_operators, _name).run_on("CPU", _kernel, allow_override=True)
 torch_operators.is_watched = lambda *args: True  # never past the operator
-torch.pack_keys = lambda f: None
+torch_autograd.pack_keys = lambda f: None
 
 
 def pytest_configure(config: pytest.Config) -> None:

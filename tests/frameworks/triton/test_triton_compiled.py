@@ -5,7 +5,9 @@ The launches are those that the host code makes, recorded. Not for the interpret
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.kernels.triton import scorers
+from anyscore.operands import Operands, Results, Settings
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -23,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
 WARPS = 4
 SHARED = 99 * 1024
-"""What a program may have on any chip from Ampere on."""
+"""Bytes that a program may have on any chip from Ampere on."""
 PER_THREAD = 64 * 64 // (32 * WARPS)
 """Pairs of a query and a key of a tile that each thread has."""
 
@@ -32,7 +36,7 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What would have been launched."""
+    """Record what would have been launched."""
     found: list[Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -50,30 +54,31 @@ def name_of(launch: Launch) -> str:
 
 def call(
     pair: Any, dtype: torch.dtype = torch.bfloat16, *, queries: int = 256, width: int = 64,
-    d_v: int = 64, weight: bool = True, bias: bool = False, keep: bool = False,
-    dropout: float = 0.0, features: torch.dtype = torch.float32, backward: bool = False,
+    d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
+    backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """A forward of (2, 4) problems of 256 keys, or a backward."""
-    lead, keys = (2, 4), 256
-    a, b = torch.zeros(*lead, queries, width), torch.zeros(*lead, keys, width)
-    value = torch.zeros(*lead, keys, d_v, dtype=dtype)
-    wide = dtype == torch.float64
+    """Call forward or backward for (2, 4) problems of 256 keys; options: bias, mask, settings."""
+    lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
-    sums = torch.float64 if wide else torch.float32
-    inputs = (
-        pair, a.to(features), b.to(features), torch.zeros(width, dtype=sums) if weight else None,
-        torch.zeros(*lead, keys) if bias else None, value, None,
-        torch.zeros(2, 1, 1, dtype=torch.int64),
-        torch.zeros(*lead, queries, keys, dtype=torch.bool) if keep else None,
-        torch.zeros((), dtype=torch.int64) if dropout else None,
-    )  # fmt: skip
-    settings = (0.5, 1, dropout, 8, lead)
+    acc_dtype = torch.float64 if wide else torch.float32
+    bias, mask = options.pop("bias", False), options.pop("mask", False)
+    x = Operands(
+        torch.zeros(*lead, queries, width, dtype=features),
+        torch.zeros(*lead, keys, width, dtype=features),
+        torch.zeros(width, dtype=acc_dtype) if weight else None,
+        torch.zeros(*lead, keys) if bias else None,
+        torch.zeros(*lead, keys, d_v, dtype=dtype),
+        stop=torch.zeros(2, 1, 1, dtype=torch.int64),
+        mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
+        seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
+    )
+    s = Settings("", 0.5, 1, 0.0, 8, lead)._replace(**options)
     if backward:
-        output = torch.zeros(*lead, queries, d_v, dtype=sums)
-        lse = torch.zeros(*lead, queries, dtype=sums)
-        triton.backward(*inputs, output, lse, output, lse, *settings)
+        output = torch.zeros(*lead, queries, d_v, dtype=acc_dtype)
+        results = Results(output, torch.zeros(*lead, queries, dtype=acc_dtype))
+        triton.backward(pair, x, s, results, results)
     else:
-        triton.forward(*inputs, *settings, sums)
+        triton.forward(pair, x, s, acc_dtype)
 
 
 def compiled(launch: Launch, chip: int) -> Compiled:
@@ -116,7 +121,7 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("leaky_relu", {"keep": True}),
+        ("leaky_relu", {"mask": True}),
         ("absolute", {"weight": False}),
         ("squared", {"dropout": 0.1}),
         ("product", {"weight": False, "bias": True}),
@@ -134,7 +139,7 @@ def test_forward_never_spills(
 
 @pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
 def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
-    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, keep=True)
+    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, mask=True)
     call(triton_pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
@@ -147,3 +152,43 @@ def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> 
     for launch in launches:
         if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 in three TF32 parts
             assert compiled(launch, chip).stack == 0, name_of(launch)
+
+
+@CHIPS
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("tanh", {"backward": True}), ("leaky_relu", {"mask": True}), ("tanh", {"queries": 1})],
+)
+def test_a_cap_of_scores_never_spills(
+    launches: list[Launch], name: str, options: dict[str, Any], chip: int
+) -> None:
+    """It is one tanh for each query and key of a loop over tiles: 32 instructions at most."""
+    kernels = []
+    for softcap in (0.0, 30.0):
+        launches.clear()
+        call(triton_pairs.BY_NAME[name], softcap=softcap, **options)
+        names = "forward", "weights_and_gradients", "decode_queries"
+        (launch,) = (x for x in launches if name_of(x) in names)
+        kernels.append(compiled(launch, chip))
+    assert kernels[1].stack == 0
+    plain, capped = (sum(map(len, x.blocks.values())) for x in kernels)
+    print(f"sm_{chip}: {plain} instructions, {capped} with a cap")
+    loops = 2 if "mask" in options else 1  # tiles with a mask, and without
+    assert 0 < capped - plain <= 32 * loops * PER_THREAD
+
+
+def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:
+    """A pair that is edited keeps its name, by which alone Triton would tell it apart."""
+    made = []
+    for i, code in enumerate(("a + b", "a - b")):
+        path = tmp_path / f"{i}.py"
+        path.write_text(f"import triton\n\n@triton.jit\ndef value(a, b):\n    return {code}\n")
+        spec = importlib.util.spec_from_file_location("edited", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        functions = triton_pairs.Functions(module.value, module.value, module.value)
+        made.append(scorers.elementwise(functions))
+    assert str(made[0]) == str(made[1])
+    assert made[0].cache_key != made[1].cache_key

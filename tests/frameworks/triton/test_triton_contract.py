@@ -1,4 +1,4 @@
-"""What the kernels promise beyond numbers: whose pairs, what NaN reaches, the same bits again."""
+"""Promises of the kernels beyond numbers: pairs of users, what NaN reaches, the same bits."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_the_same_bits_again() -> None:
     assert all(map(torch.equal, one, other))
 
 
-def test_few_queries_are_what_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_is_what_many_queries_are(monkeypatch: pytest.MonkeyPatch) -> None:
     xs = [x.detach() for x in tensors(torch.float32)]
     q, k, v, w = xs[0][..., :2, :], *xs[1:4]
     found = []
-    for few in (2, 0):
-        monkeypatch.setattr(triton, "FEW", few)
+    for most in (2, 0):
+        monkeypatch.setattr(triton, "DECODE_QUERIES", most)
         out = attention(
             q, k, v, score=Additive(None, None, w), mask=Causal("end"), return_lse=True,
             dropout=0.3, dropout_seed=3, impl="fused",

@@ -1,4 +1,4 @@
-"""Every pair × mask × dtype × odd size, interpreted: forward and all gradients, to the oracle."""
+"""Every pair × mask × dtype × unusual size, interpreted: forward and gradients, to the oracle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anyscore import (
     Trilinear,
     attention,
 )
-from anyscore.kernels.triton import packed as triton_call
+from anyscore.kernels.triton import packed as triton_packed
 from budget import assert_gradients_within_budget, assert_within_budget
 from oracle_gradients import gradients, largest_terms
 
@@ -94,10 +94,10 @@ def check(
     numbers = [oracle.numbers(x) for x in tensors]
     as_numbers = score.map(oracle.numbers)
     exact = oracle.attend(*numbers, as_numbers, mask=made)
-    keep = torch.as_tensor(oracle.allowed(made, (b, h), queries, keys))
+    attended = torch.as_tensor(oracle.allowed(made, (b, h), queries, keys))
     leaves = [x.requires_grad_() for x in tensors]
     score = score.map(lambda x: x.requires_grad_())
-    same = plain.attend(torch, *leaves, score, keep)
+    same = plain.attend(torch, *leaves, score, attended)
     found = attention(
         *leaves, score=score, mask=made, return_weights=True, return_lse=True, impl="fused",
         **options,
@@ -153,6 +153,6 @@ def test_magnitudes(name: str, scale: float) -> None:
 @pytest.mark.parametrize("name", ["tanh", "product with biases"])
 def test_bands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward of many keys takes a band at a time."""
-    monkeypatch.setattr(triton_call, "BAND_BYTES", 1)
-    monkeypatch.setattr(triton_call, "LEAST_BAND", 64)
+    monkeypatch.setattr(triton_packed, "BAND_BYTES", 1)
+    monkeypatch.setattr(triton_packed, "LEAST_BAND", 64)
     check(name, SIZES["tiles"], "causal", "float32")

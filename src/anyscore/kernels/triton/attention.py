@@ -1,12 +1,12 @@
 """The Triton kernels on PyTorch tensors: forward, backward and weights.
 
-Arguments are those of `kernels.cpu`, and so are shapes; the seed is a tensor, and results are in
-the dtype of sums, float32 or float64.
+Results and gradients are in the accumulation dtype, float32 or float64. `Operands.packed` is not
+read.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -14,228 +14,257 @@ from torch import Tensor
 from anyscore.kernels.triton import backward as triton_backward
 from anyscore.kernels.triton import decode as triton_decode
 from anyscore.kernels.triton import forward as triton_forward
+from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.packed import (
     BLOCK,
     HALF,
+    NO_DROPOUT,
     TILE,
-    Call,
     Columns,
     Inputs,
-    dropout_of,
+    PackedCall,
     launch,
     operand,
     round_up,
     tiles_of,
 )
 from anyscore.kernels.triton.pairs import Functions
-from anyscore.kernels.triton.tiles import Dropout, Operand, Rows
+from anyscore.kernels.triton.tiles import Operand, Rows
+from anyscore.operands import FACTORS, Operands, Results, Settings
 
-Maybe: TypeAlias = Tensor | None
-
-FEW = 2
+DECODE_QUERIES = 2
 """Queries up to which keys are read as they are, without panels."""
 PROGRAMS = 512
-"""What a GPU should be given to do at a time."""
+"""Programs that a GPU should be given at a time."""
 
 
-def forward(
-    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, scale: float, groups: int,
-    dropout: float, period: int, lead: tuple[int, ...], sums: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q)."""
-    queries, keys, d_v = a.shape[-2], b.shape[-2], value.shape[-1]
-    output = a.new_zeros((*lead, queries, d_v), dtype=sums)
-    lse = a.new_full((*lead, queries), -torch.inf, dtype=sums)
+def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
+    """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q), in acc_dtype."""
+    value = cast(Tensor, x.value)
+    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
+    output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
+    lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
     if lse.numel() == 0 or keys == 0:
-        return output, lse
-    weight, scale = _exactly(weight, scale, a, sums)
-    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
-    kind = value.dtype if value.dtype in HALF else sums
-    dropped, columns = dropout_of(dropout, seed, period), Columns(d_v, kind)
-    if queries <= FEW:
-        _few(pair, inputs, value, dropped, scale, output, lse)
-        return _scaled(output, dropout), lse
-    call = Call(pair, inputs, scale, sums)
+        return Results(output, lse)
+    inputs = Inputs(*_exactly(x, s, acc_dtype))
+    if queries <= DECODE_QUERIES:
+        _decode(pair, inputs, output, lse)
+        return Results(_scaled(output, s.dropout), lse)
+    call = PackedCall(pair, inputs, acc_dtype)
+    kind = value.dtype if value.dtype in HALF else acc_dtype
+    columns = Columns(d_v, kind)
     finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
-        finite, inputs.mask, dropped, output, lse, inputs.sizes, scale, 0.0, columns.blocks,
-        **call.options, D_V=d_v, COLUMNS=columns.count, PRECISION=call.precision,
+        finite, inputs.mask, inputs.dropout, output, lse, inputs.sizes, call.scale, 0.0,
+        columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     if d_v:
         launch(
-            triton_forward.forward_odd,
-            grid,
-            inputs.operand(value, 2),
-            finite,
-            inputs.mask,
-            output,
-            inputs.sizes,
-            D_V=d_v,
-            COLUMNS=columns.count,
-        )
-    return _scaled(output, dropout), lse
+            triton_forward.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
+            output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
+        )  # fmt: skip
+    return Results(_scaled(output, s.dropout), lse)
 
 
 def _scaled(x: Tensor, dropout: float) -> Tensor:
-    """What is kept stands for what is dropped."""
+    """Return x / (1 − dropout): what is kept stands for what is dropped."""
     return x / (1 - dropout) if dropout else x
 
 
-def _exactly(weight: Maybe, scale: float, a: Tensor, sums: torch.dtype) -> tuple[Maybe, float]:
-    """Weight and scale of a score: in float64 one, for kernels are given numbers in float32."""
-    if sums != torch.float64 or scale == 1:
-        return weight, scale
-    return (a.new_ones(a.shape[-1]) if weight is None else weight).to(sums) * scale, 1.0
+def _exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands, Settings]:
+    """Move the scale into the weight in float64, for kernels are given numbers in float32."""
+    if acc_dtype != torch.float64 or s.scale == 1:
+        return x, s
+    weight = x.a.new_ones(x.a.shape[-1]) if x.weight is None else x.weight
+    return x._replace(weight=weight.to(acc_dtype) * s.scale), s._replace(scale=1.0)
 
 
-def _few(
-    pair: Functions, inputs: Inputs, value: Tensor, dropped: Dropout, scale: float, output: Tensor,
-    lse: Tensor,
-) -> None:  # fmt: skip
-    sizes, d_v = inputs.sizes, value.shape[-1]
+def _decode(pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor) -> None:
+    """Write output and log-sum-exp of one or two queries."""
+    x, sizes, width, d_v = inputs.x, inputs.sizes, inputs.x.a.shape[-1], output.shape[-1]
     columns = Columns(d_v, lse.dtype)
     rows = inputs.problems * sizes.queries
     splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
     chunk = round_up(-(-sizes.keys // splits), TILE)
     splits = -(-sizes.keys // chunk)
     tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
-    sums = lse.new_empty((rows, splits, d_v))
-    weight = None if inputs.weight is None else inputs.operand(inputs.weight, 1)
+    summed = lse.new_empty((rows, splits, d_v))
+    a, b, value = (inputs.operand(cast(Tensor, y), 2) for y in (x.a, x.b, x.value))
+    weight = None if x.weight is None else inputs.operand(x.weight, 1)
+    scorer = scorers.elementwise(pair)._replace(width=width, softcap=float(inputs.s.softcap))
     launch(
-        triton_decode.few_queries, rows * splits * columns.blocks, inputs.operand(inputs.a, 2),
-        inputs.operand(inputs.b, 2), weight, inputs.bias, inputs.operand(value, 2), inputs.mask,
-        dropped, tops, totals, sums, sizes, scale, chunk, splits, PAIR=pair,
-        WIDTH=inputs.a.shape[-1], D_V=d_v, COLUMNS=columns.count,
+        triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.bias,
+        value, inputs.mask, inputs.dropout, tops, totals, summed, sizes, inputs.s.scale, chunk,
+        splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     launch(
-        triton_decode.combine,
-        rows * columns.blocks,
-        tops,
-        totals,
-        sums,
-        output,
-        lse,
-        splits,
-        D_V=d_v,
-        COLUMNS=columns.count,
-    )
+        triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
+        D_V=d_v, COLUMNS=columns.count,
+    )  # fmt: skip
+
+
+class _Gradients(NamedTuple):
+    """Gradients of every problem before those that an input is shared by are added.
+
+    a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
+    key_bias (problems, T_k), value (problems, T_k, d_v).
+    """
+
+    a: Tensor
+    b: Tensor
+    weight: Tensor
+    key_bias: Tensor
+    value: Tensor
+
+
+class _Band(NamedTuple):
+    """A band of keys: p, ds (problems, T_q, size) and some, as `weights_and_gradients` has them."""
+
+    p: Tensor
+    ds: Tensor
+    some: Tensor
+    first: int
+    size: int
 
 
 def backward(
-    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, output: Tensor, lse: Tensor,
-    d_output: Tensor, d_lse: Tensor, scale: float, groups: int, dropout: float, period: int,
-    lead: tuple[int, ...],
-) -> tuple[Maybe, ...]:  # fmt: skip
-    """The gradients of a, b, weight, key_bias and value."""
-    given = a, b, weight, key_bias, value
-    queries, keys, d_v = a.shape[-2], b.shape[-2], value.shape[-1]
+    pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
+) -> Operands:
+    """Return the gradients of a, b, weight, key_bias and value; None for what is not there.
+
+    results: output and log-sum-exp of `forward`; upstream: their gradients. In the dtype of lse.
+    """
+    output, lse = results
+    factors = x[:FACTORS]
+    value = cast(Tensor, x.value)
+    queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     if lse.numel() == 0 or keys == 0:
-        return tuple(None if x is None else lse.new_zeros(x.shape) for x in given)
-    asked = scale
-    weight, scale = _exactly(weight, scale, a, lse.dtype)
-    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, lead, groups)
-    call = Call(pair, inputs, scale, lse.dtype)
+        return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
+    inputs = Inputs(*_exactly(x, s, lse.dtype))
+    call = PackedCall(pair, inputs, lse.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else lse.dtype
-    dropped = dropout_of(dropout, seed, period)
-    band = call.band(kind)
+    most = call.band(kind)
+    p_band = lse.new_empty((problems, queries, most), dtype=kind)
+    ds_band = lse.new_empty((problems, queries, most))
+    some = lse.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
+    made = _Gradients(
+        lse.new_zeros((problems, queries, width)),
+        lse.new_zeros((problems, keys, width)),
+        lse.new_zeros((problems, tiles, width)),
+        lse.new_zeros((problems, keys)),
+        lse.new_zeros((problems, keys, d_v)),
+    )
+    delta = (output * upstream.output).sum(-1) - upstream.lse
+    d_output = inputs.two(_scaled(upstream.output, s.dropout), 2)
+    values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)
+    raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
-    weights = lse.new_empty((problems, queries, band), dtype=kind)
-    d_scores = lse.new_empty((problems, queries, band))
-    some = lse.new_empty((problems, tiles, tiles_of(band)), dtype=torch.int32)
-    made = {
-        "a": lse.new_zeros((problems, queries, width)),
-        "b": lse.new_zeros((problems, keys, width)),
-        "weight": lse.new_zeros((problems, tiles, width)),
-        "key_bias": lse.new_zeros((problems, keys)),
-        "value": lse.new_zeros((problems, keys, d_v)),
-    }
-    delta = (output * d_output).sum(-1) - d_lse
-    d_output = _scaled(d_output, dropout)
-    values = call.rows(inputs.two(value, 2), kind)
-    d_outputs = call.rows(inputs.two(d_output, 2), kind)
-    others = {}
-    if pair.is_product:
-        others = {"a": (call.rows(call.b, lse.dtype), operand(call.b, inputs.heads))}
-        others["b"] = call.rows(call.a, lse.dtype), operand(call.a, inputs.heads)
-    for first in range(0, keys, band):
-        size = min(band, keys - first)
-        part = some, first, size, inputs.sizes
+    others = _others(call) if pair.is_product else None
+    for first in range(0, keys, most):
+        band = _Band(p_band, ds_band, some, first, min(most, keys - first))
         launch(
-            triton_backward.weights_and_gradients, problems * tiles * tiles_of(size),
+            triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
-            dropped, lse, values, d_outputs, delta, weights, d_scores,
-            *part, scale, 0.0, **call.options, DEPTH=depth,
-            PRECISION=call.precision, GRADIENTS=True,
+            inputs.dropout, lse, values, d_outputs, delta, *band, inputs.sizes, call.scale, 0.0,
+            SCORER=call.scorer, DEPTH=depth, GRADIENTS=True,
         )  # fmt: skip
-        _matrix_sums(call, weights, d_outputs, inputs.operand(d_output, 2), made["value"], part)
-        for name in ("a", "b") if width else ():
-            of_query = name == "a"
-            if pair.is_product:
-                rows, raw = others[name]
-                _matrix_sums(call, d_scores, rows, raw, made[name], part, scale, of_query)
-                continue
-            own, other = (call.of_queries, call.of_keys)[:: 1 if of_query else -1]
-            count = tiles if of_query else tiles_of(size)
-            launch(
-                triton_backward.feature_sums, problems * count * -(-width // 2), own, other,
-                call.weights, d_scores, some, made[name], made["weight"], first, size,
-                inputs.sizes, scale, **call.options, OF_QUERY=of_query,
-                WITH_WEIGHT=of_query and weight is not None,
-            )  # fmt: skip
-        if key_bias is not None:
-            stored = d_scores.view(-1)[: problems * queries * size].view(problems, queries, size)
-            made["key_bias"][:, first : first + size] = stored.sum(1)
-    made["weight"] = made["weight"].sum(1)
-    if pair.is_product and weight is not None:
-        d_a = made["a"].view(*lead, queries, width)
-        made["weight"] = (d_a * a).sum(-2).view(problems, width)
-        made["a"] = (d_a * weight[..., None, :]).view(problems, queries, width)
-    if asked != scale:
-        made["weight"] *= asked
-    return tuple(
-        None if x is None else inputs.sum_to(d, x.shape)
-        for x, d in zip(given, made.values(), strict=True)
+        _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
+        if width and others is not None:
+            of_a, of_b = others
+            _matrix_sums(call, band, band.ds, of_a, made.a, call.scale, of_query=True)
+            _matrix_sums(call, band, band.ds, of_b, made.b, call.scale)
+        elif width:
+            _feature_sums(call, band, made, of_query=True)
+            _feature_sums(call, band, made, of_query=False)
+        if x.key_bias is not None:
+            stored = ds_band.view(-1)[: problems * queries * band.size]
+            of_keys = made.key_bias[:, first : first + band.size]
+            of_keys.copy_(stored.view(problems, queries, band.size).sum(1))
+    made = _of_weight(pair, x, s, inputs, made)
+    return Operands(
+        *(
+            None if y is None else inputs.sum_to(d, y.shape)
+            for y, d in zip(factors, made, strict=True)
+        )
     )
 
 
+def _of_weight(
+    pair: Functions, x: Operands, s: Settings, inputs: Inputs, made: _Gradients
+) -> _Gradients:
+    """Return gradients with that of weight (problems, width); undo what is folded into a weight."""
+    d_weight, weight = made.weight.sum(1), inputs.x.weight
+    made = made._replace(weight=d_weight)
+    if pair.is_product and weight is not None:
+        d_a = made.a.view(*s.lead, *x.a.shape[-2:])
+        made = made._replace(
+            weight=(d_a * x.a).sum(-2).view(d_weight.shape),
+            a=(d_a * weight[..., None, :]).view(made.a.shape),
+        )
+    if inputs.s.scale != s.scale:  # which is in the weight
+        made = made._replace(weight=made.weight * s.scale)
+    return made
+
+
+_Others = tuple[Rows, Operand]
+"""Rows that a band is multiplied with, and the operand itself, for its NaN and ±∞."""
+
+
+def _others(call: PackedCall) -> tuple[_Others, _Others]:
+    """Return the rows that dS of a product is multiplied with for the gradients of a and b."""
+    of_a, of_b = (
+        (call.rows(y, call.acc_dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a)
+    )
+    return of_a, of_b
+
+
 def _matrix_sums(
-    call: Call, stored: Tensor, rows: Rows, raw: Operand, target: Tensor, part: tuple[Any, ...],
+    call: PackedCall, band: _Band, stored: Tensor, others: _Others, target: Tensor,
     scale: float = 1.0, of_query: bool = False,
 ) -> None:  # fmt: skip
-    """Adds to target the products of what is stored of a band with rows, also given as they are."""
+    """Add to target (problems, rows, columns) the products of what is stored of a band."""
+    rows, raw = others
     columns = Columns(target.shape[-1], rows.data.dtype)
-    count = call.query_tiles if of_query else tiles_of(part[2])
+    count = call.query_tiles if of_query else tiles_of(band.size)
     if columns.width:
         launch(
             triton_backward.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows,
-            raw, part[0], target, *part[1:], scale, WIDTH=columns.width,
-            COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
+            raw, band.some, target, band.first, band.size, call.inputs.sizes, scale,
+            WIDTH=columns.width, COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
         )  # fmt: skip
 
 
-def weights(
-    pair: Functions, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, start: Maybe,
-    stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
-) -> Tensor:  # fmt: skip
-    """exp(s − lse), 0 where masked, (*lead, T_q, T_k)."""
-    keys = b.shape[-2]
+def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: bool) -> None:
+    """Add to the gradients of a and weight (of_query), or of b, the sums over a band."""
+    own, other, target = call.of_keys, call.of_queries, made.b
+    count = tiles_of(band.size)
+    if of_query:
+        own, other, target, count = other, own, made.a, call.query_tiles
+    programs = call.inputs.problems * count * -(-call.width // 2)
+    launch(
+        triton_backward.feature_sums, programs, own, other, call.weights, band.ds, band.some,
+        target, made.weight, band.first, band.size, call.inputs.sizes, call.scale,
+        SCORER=call.scorer, OF_QUERY=of_query,
+        WITH_WEIGHT=of_query and call.weight is not None,
+    )  # fmt: skip
+
+
+def weights(pair: Functions, x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), without dropout."""
+    keys = x.b.shape[-2]
     found = lse.new_zeros((*lse.shape, keys))
     if found.numel() == 0:
         return found
-    weight, scale = _exactly(weight, scale, a, lse.dtype)
-    inputs = Inputs(a, b, weight, key_bias, start, stop, keep, tuple(lse.shape[:-1]), groups)
-    call = Call(pair, inputs, scale, lse.dtype)
+    inputs = Inputs(*_exactly(x, s, lse.dtype))
+    call = PackedCall(pair, inputs, lse.dtype)
     launch(
         triton_backward.weights_and_gradients,
         inputs.problems * call.query_tiles * call.key_tiles,
         call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
-        dropout_of(0.0, None, 1), lse.contiguous(), None, None, None, found, None, None, 0, keys,
-        inputs.sizes, scale, 0.0, **call.options, DEPTH=BLOCK, PRECISION=call.precision,
-        GRADIENTS=False,
+        NO_DROPOUT, lse.contiguous(), None, None, None, found, None, None, 0, keys,
+        inputs.sizes, call.scale, 0.0, SCORER=call.scorer, DEPTH=BLOCK, GRADIENTS=False,
     )  # fmt: skip
     return found

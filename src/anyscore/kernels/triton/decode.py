@@ -9,100 +9,108 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import LN_2, add_bias, take
-from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, entry, kept, span
+from anyscore.kernels.triton.forward import LN_2, take
+from anyscore.kernels.triton.scores import add_bias, cap
+from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
-"""How many are read at a time."""
+"""Features that are read at a time."""
 
 
 @triton.jit
-def _scores(a, b, weight, keys, sizes, scale, ACC, VALUE: tl.constexpr, WIDTH: tl.constexpr):
-    """Scores (1, 64) in base 2 of the query at a and the keys at b."""
-    f = tl.arange(0, FEATURES)
-    there = keys < sizes.keys
-    total = tl.zeros((TILE,), ACC)
+def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.constexpr):
+    """Return scores (1, 64) in base 2 of one query and keys o_k (64,), without bias.
+
+    p_a, p_b, p_w: where the query, and the entries of the operands b and weight start.
+    """
+    WIDTH: tl.constexpr = SCORER.width
+    o_f = tl.arange(0, FEATURES)
+    m_k = o_k < sizes.keys
+    b_s = tl.zeros((TILE,), ACC)
     for _ in range(0, WIDTH, FEATURES):
-        x = tl.load(a[0] + f * a[1], mask=f < WIDTH, other=0.0).to(ACC)
-        at = b[0] + keys.to(tl.int64)[:, None] * b[1] + f[None, :] * b[2]
-        y = tl.load(at, mask=there[:, None] & (f < WIDTH)[None, :], other=0.0).to(ACC)
-        value = VALUE(x[None, :], y)
+        m_f = o_f < WIDTH
+        b_a = tl.load(p_a + o_f * a.column, mask=m_f, other=0.0).to(ACC)  # (F,)
+        p_x = p_b + o_k.to(tl.int64)[:, None] * b.row + o_f[None, :] * b.column
+        b_b = tl.load(p_x, mask=m_k[:, None] & m_f[None, :], other=0.0).to(ACC)  # (64, F)
+        b_x = SCORER.pair.value(b_a[None, :], b_b)
         if weight is not None:
-            w = tl.load(weight[0] + f * weight[1], mask=f < WIDTH, other=0.0).to(ACC)
-            value = value * w[None, :]
-        total += tl.sum(tl.where((f < WIDTH)[None, :], value, 0.0), 1)
-        f += FEATURES
-    return total[None, :] * (scale * LOG2_E)
+            b_w = tl.load(p_w + o_f * weight.column, mask=m_f, other=0.0).to(ACC)
+            b_x = b_x * b_w[None, :]
+        b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
+        o_f += FEATURES
+    return b_s[None, :] * (scale * LOG2_E)
 
 
 @triton.jit
-def few_queries(
-    a, b, weight, bias, value, mask, dropout, tops, totals, sums, sizes, scale, chunk, splits,
-    PAIR: tl.constexpr, WIDTH: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+def decode_queries(
+    a, b, weight, bias, value, mask, dropout, tops, totals, summed, sizes, scale, chunk, n_splits,
+    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One query, one part of its keys and COLUMNS of the value a program; all are operands.
+    """Attend `chunk` keys: one query, one part of its keys and COLUMNS of the value a program.
 
-    tops, totals (problems, T_q, splits): the largest score, and the sum of exponentials relative to
-    it; sums (problems, T_q, splits, D_V): of the values.
+    a, b, weight, bias and value are operands. tops, totals (problems, T_q, splits): the largest
+    score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
+    values.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
-    blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
-    block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    split, rest = rest % splits, rest // splits
-    i, p = rest % sizes.queries, (rest // sizes.queries).to(tl.int64)
-    row = i + tl.arange(0, 1)
-    columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    query = entry(a, p, sizes.heads) + i * a.row, a.column
-    key = entry(b, p, sizes.heads), b.row, b.column
-    of_weight = None if weight is None else (entry(weight, p, sizes.heads), weight.column)
-    source = entry(value, p, sizes.heads)
+    SOFTCAP: tl.constexpr = SCORER.softcap
+    n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_split, rest = rest % n_splits, rest // n_splits
+    i_q, i_p = rest % sizes.queries, (rest // sizes.queries).to(tl.int64)
+    o_q = i_q + tl.arange(0, 1)
+    o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    p_a = entry(a, i_p, sizes.heads) + i_q * a.row
+    p_b = entry(b, i_p, sizes.heads)
+    p_w = None if weight is None else entry(weight, i_p, sizes.heads)
+    p_v = entry(value, i_p, sizes.heads)
 
-    start, stop = span(mask, p, row, sizes)
-    low = tl.maximum(tl.max(start, 0), split * chunk)
-    high = tl.minimum(tl.max(stop, 0), split * chunk + chunk)
-    top = tl.full((1,), float("-inf"), ACC)
-    total = tl.zeros((1,), ACC)
-    summed = tl.zeros((COLUMNS,), ACC)
-    for j in range(low // TILE * TILE, high, TILE):
-        keys = tl.arange(0, TILE) + j
-        reads = attended(mask, p, row, keys, start, stop, sizes)
-        reads = reads & ((keys >= low) & (keys < high))[None, :]
-        s = _scores(query, key, of_weight, keys, sizes, scale, ACC, PAIR.value, WIDTH)
-        s = tl.where(reads, add_bias(s, bias, p, keys, sizes), float("-inf"))
-        x, fade, top, total = take(s, top, total)
+    b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (1,)
+    i_low = tl.maximum(tl.max(b_start, 0), i_split * chunk)
+    i_high = tl.minimum(tl.max(b_stop, 0), i_split * chunk + chunk)
+    b_top = tl.full((1,), float("-inf"), ACC)
+    b_total = tl.zeros((1,), ACC)
+    b_o = tl.zeros((COLUMNS,), ACC)
+    for i_k in range(i_low // TILE * TILE, i_high, TILE):
+        o_k = tl.arange(0, TILE) + i_k
+        m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
+        m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
+        b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
+        b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SOFTCAP)
+        b_x, b_fade, b_top, b_total = take(tl.where(m_s, b_s, float("-inf")), b_top, b_total)
         if dropout.seed is not None:
-            x = tl.where(kept(dropout, p, row, keys), x, 0.0)
-        of_key, read = tl.sum(x, 0), tl.max(reads.to(tl.int32), 0) != 0
-        at = source + keys.to(tl.int64)[:, None] * value.row + columns[None, :] * value.column
-        there = read[:, None] & (columns < D_V)[None, :]
-        v = tl.load(at, mask=there, other=0.0).to(ACC)
-        summed = summed * fade + tl.sum(tl.where(there, of_key[:, None] * v, 0.0), 0)
-    at = (p * sizes.queries + i) * splits + split
-    if block == 0:
-        tl.store(tops + at + tl.arange(0, 1), top)
-        tl.store(totals + at + tl.arange(0, 1), total)
-    tl.store(sums + at * D_V + columns, summed, mask=columns < D_V)
+            b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
+        b_weight, m_k = tl.sum(b_x, 0), tl.max(m_s.to(tl.int32), 0) != 0  # (64,)
+        p_x = p_v + o_k.to(tl.int64)[:, None] * value.row + o_c[None, :] * value.column
+        m_v = m_k[:, None] & (o_c < D_V)[None, :]
+        b_v = tl.load(p_x, mask=m_v, other=0.0).to(ACC)  # (64, C)
+        b_o = b_o * b_fade + tl.sum(tl.where(m_v, b_weight[:, None] * b_v, 0.0), 0)
+    i_row = (i_p * sizes.queries + i_q) * n_splits + i_split
+    if i_block == 0:
+        tl.store(tops + i_row + tl.arange(0, 1), b_top)
+        tl.store(totals + i_row + tl.arange(0, 1), b_total)
+    tl.store(summed + i_row * D_V + o_c, b_o, mask=o_c < D_V)
 
 
 @triton.jit
-def combine(tops, totals, sums, output, lse, splits, D_V: tl.constexpr, COLUMNS: tl.constexpr):
-    """Output (rows, D_V) and log-sum-exp (rows,) of the parts; COLUMNS of one row a program."""
-    blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
-    block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    top = tl.load(tops + row * splits)
-    for split in range(1, splits):
-        top = tl.maximum(top, tl.load(tops + row * splits + split))
+def combine(tops, totals, summed, output, lse, n_splits, D_V: tl.constexpr, COLUMNS: tl.constexpr):
+    """Write output (rows, D_V) and lse (rows,) of the parts; COLUMNS of one row a program."""
+    n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
+    i_block, i_row = tl.program_id(0) % n_blocks, (tl.program_id(0) // n_blocks).to(tl.int64)
+    o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    top = tl.load(tops + i_row * n_splits)
+    for i in range(1, n_splits):
+        top = tl.maximum(top, tl.load(tops + i_row * n_splits + i))
     shift = tl.where(top == float("-inf"), 0.0, top)
     total = shift * 0
-    summed = tl.zeros((COLUMNS,), sums.dtype.element_ty)
-    for split in range(splits):
-        at = row * splits + split
-        weight = tl.exp2(tl.load(tops + at) - shift)
-        total += tl.load(totals + at) * weight
-        summed += tl.load(sums + at * D_V + columns, mask=columns < D_V, other=0.0) * weight
+    b_o = tl.zeros((COLUMNS,), summed.dtype.element_ty)
+    for i in range(n_splits):
+        i_part = i_row * n_splits + i
+        weight = tl.exp2(tl.load(tops + i_part) - shift)
+        total += tl.load(totals + i_part) * weight
+        b_o += tl.load(summed + i_part * D_V + o_c, mask=o_c < D_V, other=0.0) * weight
     some = total != 0
     safe = tl.where(some, total, 1.0)
-    if block == 0:
-        tl.store(lse + row, tl.where(some, (top + tl.log2(safe)) * LN_2, float("-inf")))
-    tl.store(output + row * D_V + columns, summed / safe, mask=columns < D_V)
+    if i_block == 0:
+        tl.store(lse + i_row, tl.where(some, (top + tl.log2(safe)) * LN_2, float("-inf")))
+    tl.store(output + i_row * D_V + o_c, b_o / safe, mask=o_c < D_V)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.scores import tile_scores
+from anyscore.kernels.triton.scores import constant_of, tile_scores
 from anyscore.kernels.triton.tiles import (
-    LOG2_E,
     TILE,
-    add_odd,
+    add_nonfinite,
     add_product,
     attended,
+    bounds_of,
+    dropout_mask,
     entry,
-    kept,
     problem_of,
     range_of,
-    some_odd,
-    span,
+    some_nonfinite,
     tiles_of,
 )
 
@@ -25,119 +24,108 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def add_bias(s, bias, p, columns, sizes):
-    """s plus the key bias, if there is one."""
-    if bias is not None:
-        at = entry(bias, p, sizes.heads) + columns.to(tl.int64) * bias.column
-        x = tl.load(at, mask=columns < sizes.keys, other=0.0).to(s.dtype)
-        s += (x * LOG2_E)[None, :]
-    return s
+def take(b_s, b_top, b_total):
+    """Take scores b_s (Q, K) into a running softmax.
 
-
-@triton.jit
-def take(s, top, total):
-    """Exponentials of scores (rows, 64) relative to the largest so far, by what earlier ones fade,
-    that largest, and the sum of all.
+    Returns their exponentials relative to the largest so far (Q, K), by what earlier ones fade,
+    that largest, and the sum of all (Q,).
     """
-    new = tl.maximum(top, tl.max(s, 1))
-    shift = tl.where(new == float("-inf"), 0.0, new)
-    x = tl.exp2(s - shift[:, None])
-    fade = tl.exp2(top - shift)
-    return x, fade, new, total * fade + tl.sum(x, 1)
+    b_new = tl.maximum(b_top, tl.max(b_s, 1))
+    b_shift = tl.where(b_new == float("-inf"), 0.0, b_new)
+    b_x = tl.exp2(b_s - b_shift[:, None])
+    b_fade = tl.exp2(b_top - b_shift)
+    return b_x, b_fade, b_new, b_total * b_fade + tl.sum(b_x, 1)
 
 
 @triton.jit
 def forward(
-    a, b, weights, bias, value, mask, dropout, output, lse, sizes, scale, seed,
-    blocks, PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, D_V: tl.constexpr,
-    COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    a, b, weights, bias, value, mask, dropout, output, lse, sizes, scale, seed, n_blocks,
+    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """64 queries of one problem and COLUMNS of the value a program.
+    """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
 
-    output (problems, T_q, D_V) and lse (problems, T_q), in the dtype of sums. value: `Rows`.
+    64 queries of one problem and COLUMNS of the value a program. value: `Rows`.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
-    block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    tile, p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
-    o = tl.arange(0, TILE)
-    rows, columns = tile * TILE + o, block * COLUMNS + tl.arange(0, COLUMNS)
-    of_a = problem_of(a, p, sizes.heads) * a.tiles + tile
-    of_b = problem_of(b, p, sizes.heads) * b.tiles
-    of_w = problem_of(weights, p, sizes.heads)
-    of_value = problem_of(value, p, sizes.heads) * b.tiles
-    bounds = 0.0 if a.bounds is None else tl.load(a.bounds + of_a * 2)
+    PRECISION: tl.constexpr = SCORER.precision
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
+    o_t = tl.arange(0, TILE)
+    o_q, o_c = i_tile * TILE + o_t, i_block * COLUMNS + tl.arange(0, COLUMNS)
+    i_a = problem_of(a, i_p, sizes.heads) * a.tiles + i_tile
+    i_b = problem_of(b, i_p, sizes.heads) * b.tiles
+    i_w = problem_of(weights, i_p, sizes.heads)
+    i_v = problem_of(value, i_p, sizes.heads) * b.tiles
+    b_bound = SCORER.bound(a, i_a)
 
-    start, stop = span(mask, p, rows, sizes)
-    low, before, whole, masked = tiles_of(mask, start, stop, sizes.keys)
-    v = value.data + of_value * TILE * value.padded
-    top = tl.full((TILE,), float("-inf"), ACC)
-    total = tl.zeros((TILE,), ACC)
-    summed = tl.zeros((TILE, COLUMNS), ACC)
+    b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (64,)
+    i_low, n_before, n_whole, n_masked = tiles_of(mask, b_start, b_stop, sizes.keys)
+    p_v = value.data + i_v * TILE * value.padded
+    b_top = tl.full((TILE,), float("-inf"), ACC)
+    b_total = tl.zeros((TILE,), ACC)
+    b_o = tl.zeros((TILE, COLUMNS), ACC)
     for MASKED in tl.static_range(2):
-        count = masked if MASKED else whole
-        for i in range(count):
+        for i in range(n_masked if MASKED else n_whole):
             if MASKED:
-                j = low + TILE * (i + tl.where(i < before, 0, whole))
+                i_k = i_low + TILE * (i + tl.where(i < n_before, 0, n_whole))
             else:
-                j = low + TILE * (i + before)
-            s = tile_scores(
-                a, b, of_a, of_b + j // TILE, weights, of_w, scale, seed, bounds,
-                PAIR, WIDTH, PADDED, ACC, PRECISION,
+                i_k = i_low + TILE * (i + n_before)
+            o_k = i_k + o_t
+            b_s, _ = tile_scores(
+                a, b, weights, bias, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_k, sizes, scale,
+                seed, ACC, SCORER,
             )  # fmt: skip
-            keys = j + o
-            s = add_bias(s, bias, p, keys, sizes)
             if MASKED:
-                s = tl.where(attended(mask, p, rows, keys, start, stop, sizes), s, float("-inf"))
-            x, fade, top, total = take(s, top, total)
+                m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
+                b_s = tl.where(m_s, b_s, float("-inf"))
+            b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
             if dropout.seed is not None:
-                x = tl.where(kept(dropout, p, rows, keys), x, 0.0)
-            summed = add_product(
-                summed * fade[:, None], x.to(value.data.dtype.element_ty),
-                v + (p * 0 + j) * value.padded, value.padded, columns, PRECISION,
+                b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
+            b_o = add_product(
+                b_o * b_fade[:, None], b_x.to(value.data.dtype.element_ty),
+                p_v + (i_p * 0 + i_k) * value.padded, value.padded, o_c, PRECISION,
             )  # fmt: skip
-    some = total != 0
-    safe = tl.where(some, total, 1.0)
-    constant = 0.0
-    if a.exponentials is not None:
-        constant = tl.load(weights.constants + of_w * 2 + 1)
-    of_row = tl.where(some, (top + constant + tl.log2(safe)) * LN_2, float("-inf"))
-    within = rows < sizes.queries
-    at = p * sizes.queries + rows
-    if block == 0:
-        tl.store(lse + at, of_row, mask=within)
+    m_some = b_total != 0
+    b_safe = tl.where(m_some, b_total, 1.0)
+    constant = constant_of(weights, i_w, SCORER)
+    b_lse = tl.where(m_some, (b_top + constant + tl.log2(b_safe)) * LN_2, float("-inf"))
+    m_q = o_q < sizes.queries
+    o_row = i_p * sizes.queries + o_q
+    if i_block == 0:
+        tl.store(lse + o_row, b_lse, mask=m_q)
     tl.store(
-        output + at[:, None] * D_V + columns[None, :],
-        summed / safe[:, None],
-        mask=within[:, None] & (columns < D_V)[None, :],
+        output + o_row[:, None] * D_V + o_c[None, :],
+        b_o / b_safe[:, None],
+        mask=m_q[:, None] & (o_c < D_V)[None, :],
     )
 
 
 @triton.jit
-def forward_odd(value, finite, mask, output, sizes, D_V: tl.constexpr, COLUMNS: tl.constexpr):
-    """Adds to the output (problems, T_q, D_V) what is not finite in value, for those who attend it.
+def forward_nonfinite(value, finite, mask, output, sizes, D_V: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add to output (problems, T_q, D_V) the NaN and ±∞ of value, for queries that attend them.
 
-    Apart from the product, where 0 · NaN would reach those who do not. value as an operand, and as
-    `Rows`. The programs are those of `forward`.
+    They are kept out of the product, where 0 · NaN would reach other queries. value: an operand,
+    and finite: its `Rows`. The programs are those of `forward`.
     """
-    blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS)
-    tiles = tl.cdiv(sizes.queries, TILE)
-    block, rest = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    tile, p = rest % tiles, (rest // tiles).to(tl.int64)
-    o = tl.arange(0, TILE)
-    rows, columns = tile * TILE + o, block * COLUMNS + tl.arange(0, COLUMNS)
-    start, stop = span(mask, p, rows, sizes)
-    low, high = range_of(start, stop, sizes.keys)
-    odd = finite.odd + problem_of(finite, p, sizes.heads) * finite.tiles
-    if some_odd(odd, low // TILE, tl.cdiv(high, TILE)):
-        total = tl.zeros((TILE, COLUMNS), tl.float32)
-        source = entry(value, p, sizes.heads)
-        for j in range(low, high, TILE):
-            if tl.load(odd + j // TILE) != 0:
-                reads = attended(mask, p, rows, j + o, start, stop, sizes)
-                total = add_odd(
-                    total, reads, source + (p * 0 + j) * value.row, value.row, value.column,
-                    sizes.keys - j, columns, D_V,
+    n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS)
+    n_tiles = tl.cdiv(sizes.queries, TILE)
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    o_t = tl.arange(0, TILE)
+    o_q, o_c = i_tile * TILE + o_t, i_block * COLUMNS + tl.arange(0, COLUMNS)
+    b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)
+    i_low, i_high = range_of(b_start, b_stop, sizes.keys)
+    p_nonfinite = finite.nonfinite + problem_of(finite, i_p, sizes.heads) * finite.tiles
+    if some_nonfinite(p_nonfinite, i_low // TILE, tl.cdiv(i_high, TILE)):
+        b_o = tl.zeros((TILE, COLUMNS), tl.float32)
+        p_v = entry(value, i_p, sizes.heads)
+        for i_k in range(i_low, i_high, TILE):
+            if tl.load(p_nonfinite + i_k // TILE) != 0:
+                m_s = attended(mask, i_p, o_q, i_k + o_t, b_start, b_stop, sizes)
+                b_o = add_nonfinite(
+                    b_o, m_s, p_v + (i_p * 0 + i_k) * value.row, value.row, value.column,
+                    sizes.keys - i_k, o_c, D_V,
                 )  # fmt: skip
-        there = (rows < sizes.queries)[:, None] & (columns < D_V)[None, :]
-        at = output + (p * sizes.queries + rows)[:, None] * D_V + columns[None, :]
-        tl.store(at, tl.load(at, mask=there) + total, mask=there)
+        m_o = (o_q < sizes.queries)[:, None] & (o_c < D_V)[None, :]
+        p_o = output + (i_p * sizes.queries + o_q)[:, None] * D_V + o_c[None, :]
+        tl.store(p_o, tl.load(p_o, mask=m_o) + b_o, mask=m_o)

@@ -1,49 +1,55 @@
-"""A call on PyTorch tensors as the Triton kernels take it: operands by stride, panels made once."""
+"""Calls as the Triton kernels take them: operands by stride, panels made once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from anyscore.dropout import last_dropped
 from anyscore.kernels.triton import panels as triton_panels
+from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton import tiles as triton_tiles
 from anyscore.kernels.triton.pairs import TANH, Functions
+from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
 from anyscore.kernels.triton.tiles import Dropout, Mask, Operand, Rows, Sizes
+from anyscore.operands import Operands, Settings
 
 TILE: int = triton_tiles.TILE.value
 BLOCK: int = triton_panels.BLOCK.value
 """Widths are filled up to a multiple of it."""
 HALF = torch.bfloat16, torch.float16
 BAND_BYTES = 2**28
-"""What the backward stores of weights and their gradients, if that is more than LEAST_BAND keys."""
+"""The backward stores so much of weights and their gradients, and at least LEAST_BAND keys."""
 LEAST_BAND = 256
 
+NO_DROPOUT = Dropout(None, 0, 1)
 _NOTHING = Operand(None, 0, 0, 1, 0, 0)
 
 
 def launch(kernel: Any, programs: int, *args: Any, **constant: Any) -> None:
-    """Products and sums are fused whatever the default of Triton is: counts rest on it."""
+    """Launch a kernel; products and sums are fused, which the counts of instructions rest on."""
     kernel[(programs,)](*args, **constant, enable_fp_fusion=True)
 
 
 def round_up(n: int, step: int) -> int:
+    """Return the least multiple of step from n on."""
     return -(-n // step) * step
 
 
 def tiles_of(n: int) -> int:
+    """Return how many tiles n rows have."""
     return -(-n // TILE)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """How rows of a width are summed: `count` columns a program, a power of 2, `blocks` times."""
+    """Split a width into `blocks` of `count` columns, a power of 2, one block a program."""
 
     width: int
     dtype: torch.dtype
@@ -58,54 +64,45 @@ class Columns:
         return max(-(-self.width // self.count), 1)
 
 
-@dataclass(frozen=True, eq=False)
 class Inputs:
-    """What scores are made of; their leading dimensions as two, n and h: problem p is divmod(p, h).
+    """Operands and settings of a call; their leading dimensions as two, n and h.
 
-    Fields are as of `kernels.cpu.forward`.
+    Problem p is n, h = divmod(p, heads); `front` are the leading dimensions that n stands for.
     """
 
-    a: Tensor
-    b: Tensor
-    weight: Tensor | None
-    key_bias: Tensor | None
-    start: Tensor | None
-    stop: Tensor | None
-    keep: Tensor | None
-    lead: tuple[int, ...]
-    groups: int
-
-    @property
-    def front(self) -> tuple[int, ...]:
-        return tuple(self.lead[:-1])
-
-    @property
-    def heads(self) -> int:
-        return self.lead[-1] if self.lead else 1
-
-    @property
-    def problems(self) -> int:
-        return prod(self.lead)
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(self.heads, self.a.shape[-2], self.b.shape[-2])
+    def __init__(self, x: Operands, s: Settings) -> None:
+        self.x, self.s = x, s
+        self.front, self.heads = tuple(s.lead[:-1]), s.lead[-1] if s.lead else 1
+        self.problems = prod(s.lead)
+        self.sizes = Sizes(self.heads, x.a.shape[-2], x.b.shape[-2])
 
     @cached_property
     def mask(self) -> Mask:
-        bounds = self.start, self.stop
-        start, stop = (x if x is None else self.operand(x, 1, of_rows=True) for x in bounds)
-        keep = self.keep if self.keep is None else self.operand(self.keep.view(torch.uint8), 2)
-        return Mask(start, stop, keep)
+        """Return the lowered mask for kernels."""
+        x = self.x
+        start, stop = (
+            y if y is None else self.operand(y, 1, of_rows=True) for y in (x.start, x.stop)
+        )
+        mask = x.mask if x.mask is None else self.operand(x.mask.view(torch.uint8), 2)
+        return Mask(start, stop, mask)
 
     @cached_property
     def bias(self) -> Operand | None:
-        return None if self.key_bias is None else self.operand(self.key_bias, 1)
+        """Return the key bias for kernels."""
+        return None if self.x.key_bias is None else self.operand(self.x.key_bias, 1)
+
+    @cached_property
+    def dropout(self) -> Dropout:
+        """Return dropout for kernels."""
+        if self.x.seed is None:
+            return NO_DROPOUT
+        seed: Tensor = self.x.seed
+        return Dropout(seed.reshape(1), last_dropped(self.s.dropout), self.s.dropout_period)
 
     def two(self, x: Tensor, own: int) -> Tensor:
-        """x (..., *own dimensions) as (n, h, *own), where n and h are 1 or all there are.
+        """Reshape x (..., *own dimensions) to (n, h, *own), where n and h are 1 or all there are.
 
-        It is copied only if leading dimensions other than the last broadcast in part.
+        x is copied only if leading dimensions other than the last broadcast in part.
         """
         lead, tail = tuple(x.shape[: x.dim() - own]), tuple(x.shape[x.dim() - own :])
         x = x.reshape(*(1,) * (len(self.front) + 1 - len(lead)), *x.shape)
@@ -115,16 +112,16 @@ class Inputs:
         return x.reshape(prod(front), heads, *tail)
 
     def operand(self, x: Tensor, own: int, of_rows: bool = False) -> Operand:
-        """x (..., *own dimensions) for a kernel. of_rows: its one dimension is rows."""
+        """Return x (..., *own dimensions) for kernels. of_rows: its one dimension is rows."""
         x = self.two(x, own)
         return operand(x, self.heads, of_rows)
 
     def shared(self, n: int, h: int) -> tuple[int, int, int]:
-        """n, h and group of something with an entry for each of n · h problems, one by one."""
+        """Return n, h and group of panels or rows of n · h problems, one after another."""
         return (0 if n == 1 else h), (0 if h == 1 else 1), max(self.heads // max(h, 1), 1)
 
     def sum_to(self, x: Tensor, shape: torch.Size) -> Tensor:
-        """Gradients of every problem, (problems, *own dimensions), summed to those of an input."""
+        """Sum gradients of every problem, (problems, *own dimensions), to the shape of an input."""
         own = x.dim() - 1
         tail, lead = shape[len(shape) - own :], tuple(shape[: len(shape) - own])
         lead = (*(1,) * (len(self.front) + 1 - len(lead)), *lead)
@@ -138,41 +135,36 @@ def _two(x: Tensor) -> tuple[int, int]:
 
 
 def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
-    """x (n, h, ...) for a kernel of problems (n, heads); dimensions of 1 broadcast."""
+    """Return x (n, h, ...) for kernels of problems (n, heads); dimensions of 1 broadcast."""
     stride = [0 if n == 1 else s for n, s in zip(x.shape, x.stride(), strict=True)]
     if x.dim() == 3:
         stride = [*stride, 0] if of_rows else [*stride[:2], 0, stride[2]]
     return Operand(x, stride[0], stride[1], max(heads // max(x.shape[1], 1), 1), *stride[2:])
 
 
-def dropout_of(p: float, seed: Tensor | None, period: int) -> Dropout:
-    if seed is None:
-        return Dropout(None, 0, 1)
-    return Dropout(seed.reshape(1), last_dropped(p), period)
+class PackedCall:
+    """Make a scorer, panels and weights of inputs, for forward and backward.
 
-
-class Call:
-    """What forward and backward make of the inputs: panels and weights.
-
-    sums: the dtype that is computed in. options: what kernels that compute scores are compiled for.
+    inputs: with scale and weight as kernels take them. acc_dtype: the dtype that is computed in,
+    float32 or float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
     """
 
-    def __init__(self, pair: Functions, inputs: Inputs, scale: float, sums: torch.dtype) -> None:
-        a, b, weight = inputs.a, inputs.b, inputs.weight
+    def __init__(self, pair: Functions, inputs: Inputs, acc_dtype: torch.dtype) -> None:
+        a, b, weight = inputs.x.a, inputs.x.b, inputs.x.weight
         if pair.is_product and weight is not None:
-            a, weight = a.to(sums) * weight[..., None, :], None
-        self.inputs, self.sums, self.scale = inputs, sums, scale
+            a, weight = a.to(acc_dtype) * weight[..., None, :], None
+        self.inputs, self.acc_dtype, self.scale = inputs, acc_dtype, inputs.s.scale
         self.a, self.b = inputs.two(a, 2), inputs.two(b, 2)
         self.weight = None if weight is None else inputs.two(weight, 1)
         self.width = a.shape[-1]
         self.padded = round_up(max(self.width, 1), BLOCK)
         self.query_tiles, self.key_tiles = tiles_of(a.shape[-2]), tiles_of(b.shape[-2])
-        self.options: dict[str, Any] = {"PAIR": pair, "WIDTH": self.width, "PADDED": self.padded}
-        self.precision = "tf32x3" if sums == torch.float32 else "ieee"
-        self.exponentials = pair is TANH and sums == torch.float32
-        # A product of two dtypes is taken in that of sums.
+        self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
+        self.exponentials = pair is TANH and acc_dtype == torch.float32
+        self.scorer = self._scorer(pair)
+        # A product of two dtypes is taken in acc_dtype.
         narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
-        self.features_dtype = a.dtype if narrow else sums
+        self.features_dtype = a.dtype if narrow else acc_dtype
         self.weights = self._weights()
         of_a, of_b = _two(self.a), _two(self.b)
         if self.exponentials:
@@ -183,40 +175,52 @@ class Call:
         self.of_queries = self._panels(self.a, *of_a, of_query=True)
         self.of_keys = self._panels(self.b, *of_b, of_query=False)
 
+    def _scorer(self, pair: Functions) -> Scorer:
+        make = scorers.product if pair.is_product else scorers.elementwise
+        if self.exponentials:
+            make = scorers.tanh_by_exponentials
+        return make(pair)._replace(
+            width=self.width,
+            padded=self.padded,
+            precision=self.precision,
+            softcap=float(self.inputs.s.softcap),
+        )
+
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
-        """The rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
+        """Return the rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
         n, h, count, width = x.shape
         columns, tiles = Columns(width, dtype), tiles_of(count)
         padded = columns.count * columns.blocks
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
-        odd = x.new_empty((n * h, tiles), dtype=torch.int32)
+        nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
         launch(
             triton_panels.finite,
             tiles * n * h,
             operand(x, h),
             copy,
-            odd,
+            nonfinite,
             h,
             count,
             width,
             tiles,
             padded,
         )
-        return Rows(copy, odd, *self.inputs.shared(n, h), tiles, padded)
+        return Rows(copy, nonfinite, *self.inputs.shared(n, h), tiles, padded)
 
     def band(self, kind: torch.dtype) -> int:
-        """How many keys the backward takes at a time: it stores so many weights for each query."""
-        rows: int = self.inputs.problems * self.inputs.a.shape[-2]
-        most = BAND_BYTES // (rows * (self.sums.itemsize + kind.itemsize))
+        """Return how many keys the backward takes at a time, and stores for each query."""
+        rows = cast(int, self.inputs.problems * self.inputs.sizes.queries)
+        most = BAND_BYTES // (rows * (self.acc_dtype.itemsize + kind.itemsize))
         return min(self.key_tiles * TILE, max(most // TILE * TILE, LEAST_BAND))
 
     def _weights(self) -> Weights:
+        """Return what `coefficients` makes of the weight."""
         w = self.weight
         if w is None and not self.exponentials:
             return Weights(None, None, 0, 0, 1)
         n, h = (1, 1) if w is None else w.shape[:2]
-        table = self.a.new_empty((n * h, 4, self.padded), dtype=self.sums)
-        constants = self.a.new_empty((n * h, 2), dtype=self.sums)
+        table = self.a.new_empty((n * h, 4, self.padded), dtype=self.acc_dtype)
+        constants = self.a.new_empty((n * h, 2), dtype=self.acc_dtype)
         launch(
             triton_panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
             constants, h, self.width, self.padded, self.scale,
@@ -224,6 +228,7 @@ class Call:
         return Weights(table, constants, *self.inputs.shared(n, h))
 
     def _shift(self) -> Tensor:
+        """Return the middle of each feature of the keys, (n, h, padded)."""
         n, h, keys, _ = self.b.shape
         shift = self.b.new_empty((n, h, self.padded), dtype=torch.float32)
         launch(
@@ -239,7 +244,7 @@ class Call:
         return shift
 
     def _panels(self, x: Tensor, n: int, h: int, of_query: bool) -> Panels:
-        """Panels of x for n · h problems."""
+        """Return panels of x for n · h problems."""
         rows = x.shape[2]
         tiles, source = tiles_of(rows), operand(x, h)
         features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)

@@ -1,4 +1,4 @@
-"""What is made once per call: features and exponentials of rows, as panels.
+"""Panels of a call, made once: features and exponentials of rows.
 
 A panel (H, 64) holds 64 rows, feature by feature, so that one feature of a tile is one load. For
 tanh there are exponentials as well, from which a score takes no more than reciprocals: with
@@ -19,7 +19,7 @@ from anyscore.kernels.triton.tiles import LOG2_E, TILE, entry
 BLOCK = tl.constexpr(16)
 """Features that are moved at a time; panels are filled up to a multiple of it."""
 C_MAX = tl.constexpr(2.0**28)
-"""What weighs less than this part of max|w| weighs as much."""
+"""C at most: a feature that weighs less than this part of max|w| is taken to weigh as much."""
 FAR = tl.constexpr(34.0)
 """|a + c| from which tanh is ±1 whatever b − c, of at most WIDE, is."""
 WIDE = tl.constexpr(24.0)
@@ -28,79 +28,83 @@ ORDINARY = tl.constexpr(2.0**20)
 
 
 @triton.jit
-def fill(x, panels, heads, rows, width, tiles, padded):
-    """panels (problems, tiles, padded, 64) of x (rows, width), 0 beyond; one tile a program."""
-    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
-    target = panels + (p * tiles + tile) * padded * TILE + tl.arange(0, TILE)[:, None]
-    for first in range(0, padded, BLOCK):
-        there = (r < rows)[:, None] & (first + f < width)[None, :]
-        features = tl.load(source + (first + f)[None, :] * x.column, mask=there, other=0.0)
-        tl.store(target + (first + f)[None, :] * TILE, features.to(panels.dtype.element_ty))
+def fill(x, panels, heads, n_rows, width, n_tiles, padded):
+    """Write panels (problems, tiles, padded, 64) of x (rows, width), one tile a program."""
+    i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
+    o_t, o_f = tl.arange(0, TILE), tl.arange(0, BLOCK)
+    o_r = i_tile * TILE + o_t
+    p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row
+    p_panel = panels + (i_p * n_tiles + i_tile) * padded * TILE + o_t[:, None]
+    for i_f in range(0, padded, BLOCK):
+        m_x = (o_r < n_rows)[:, None] & (i_f + o_f < width)[None, :]
+        b_x = tl.load(p_x + (i_f + o_f)[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
+        tl.store(p_panel + (i_f + o_f)[None, :] * TILE, b_x.to(panels.dtype.element_ty))
 
 
 @triton.jit
-def shifts(b, shift, heads, rows, width, padded):
-    """shift (problems, padded): the middle of each feature of b (rows, width), of finite ones."""
-    first = tl.program_id(0) % (padded // BLOCK) * BLOCK
-    p = (tl.program_id(0) // (padded // BLOCK)).to(tl.int64)
-    r, f = tl.arange(0, TILE), first + tl.arange(0, BLOCK)
-    low = tl.full((TILE, BLOCK), float("inf"), tl.float32)
-    high = tl.full((TILE, BLOCK), float("-inf"), tl.float32)
-    source = entry(b, p, heads) + f[None, :] * b.column
-    for at in range(0, rows, TILE):
-        there = (at + r < rows)[:, None] & (f < width)[None, :]
-        x = tl.load(source + (at + r)[:, None].to(tl.int64) * b.row, mask=there, other=0.0)
-        x = x.to(tl.float32)
-        there = there & (tl.abs(x) < ORDINARY)  # not NaN
-        low = tl.minimum(low, tl.where(there, x, float("inf")))
-        high = tl.maximum(high, tl.where(there, x, float("-inf")))
-    least, most = tl.min(low, 0), tl.max(high, 0)
-    tl.store(shift + p * padded + f, tl.where(least <= most, 0.5 * (least + most), 0.0))
+def shifts(b, shift, heads, n_rows, width, padded):
+    """Write shift (problems, padded): the middle of each feature of b (rows, width)."""
+    i_f = tl.program_id(0) % (padded // BLOCK) * BLOCK
+    i_p = (tl.program_id(0) // (padded // BLOCK)).to(tl.int64)
+    o_r, o_f = tl.arange(0, TILE), i_f + tl.arange(0, BLOCK)
+    b_low = tl.full((TILE, BLOCK), float("inf"), tl.float32)
+    b_high = tl.full((TILE, BLOCK), float("-inf"), tl.float32)
+    p_b = entry(b, i_p, heads) + o_f[None, :] * b.column
+    for i_r in range(0, n_rows, TILE):
+        m_b = (i_r + o_r < n_rows)[:, None] & (o_f < width)[None, :]
+        b_b = tl.load(p_b + (i_r + o_r)[:, None].to(tl.int64) * b.row, mask=m_b, other=0.0)
+        b_b = b_b.to(tl.float32)
+        m_b = m_b & (tl.abs(b_b) < ORDINARY)  # not NaN
+        b_low = tl.minimum(b_low, tl.where(m_b, b_b, float("inf")))
+        b_high = tl.maximum(b_high, tl.where(m_b, b_b, float("-inf")))
+    b_least, b_most = tl.min(b_low, 0), tl.max(b_high, 0)  # (F,)
+    b_middle = tl.where(b_least <= b_most, 0.5 * (b_least + b_most), 0.0)
+    tl.store(shift + i_p * padded + o_f, b_middle)
 
 
 @triton.jit
-def _weights_of(weight, source, f, width, dtype: tl.constexpr):
+def _weights_of(weight, p_w, o_f, width, dtype: tl.constexpr):
+    """Return the weights of features o_f (F,): 1 without weight, 0 beyond the last feature."""
     if weight.data is None:
-        w = (f < width).to(dtype)
+        b_w = (o_f < width).to(dtype)
     else:
-        w = tl.load(source + f * weight.column, mask=f < width, other=0.0).to(dtype)
-    return w
+        b_w = tl.load(p_w + o_f * weight.column, mask=o_f < width, other=0.0).to(dtype)
+    return b_w
 
 
 @triton.jit
 def coefficients(weight, table, constants, heads, width, padded, scale):
-    """table (problems, 4, padded): scale w log₂ e, C, 1/C, σ; constants (problems, 2).
+    """Write table (problems, 4, padded): scale w log₂ e, C, 1/C, σ; and constants (problems, 2).
 
     Those are 2 scale max|w| log₂ e and scale Σ|w| log₂ e. No weight is 1. One problem a program.
     """
-    p = tl.program_id(0).to(tl.int64)
-    f = tl.arange(0, BLOCK)
+    i_p = tl.program_id(0).to(tl.int64)
+    o_f = tl.arange(0, BLOCK)
     dtype: tl.constexpr = table.dtype.element_ty
-    source = 0 if weight.data is None else entry(weight, p, heads)
-    most = tl.zeros((BLOCK,), dtype)
-    total = tl.zeros((BLOCK,), dtype)
-    for first in range(0, padded, BLOCK):
-        size = tl.abs(_weights_of(weight, source, first + f, width, dtype))
-        most = tl.maximum(most, size)
-        total += size
-    top, factor, total = tl.max(most, 0), scale * LOG2_E, tl.sum(total, 0)
-    tl.store(constants + p * 2, 2 * top * factor + (total - total))  # NaN if a weight is not finite
-    tl.store(constants + p * 2 + 1, total * factor)
-    for first in range(0, padded, BLOCK):
-        at = table + p * 4 * padded + first + f
-        w = _weights_of(weight, source, first + f, width, dtype)
-        c = tl.where(tl.abs(w) * C_MAX > top, top / tl.abs(w), C_MAX)
-        tl.store(at, w * factor)
-        tl.store(at + padded, c)
-        tl.store(at + 2 * padded, 1 / c)
-        tl.store(at + 3 * padded, tl.where(w < 0, -1.0, 1.0))
+    p_w = 0 if weight.data is None else entry(weight, i_p, heads)
+    b_most = tl.zeros((BLOCK,), dtype)
+    b_total = tl.zeros((BLOCK,), dtype)
+    for i_f in range(0, padded, BLOCK):
+        b_size = tl.abs(_weights_of(weight, p_w, i_f + o_f, width, dtype))
+        b_most = tl.maximum(b_most, b_size)
+        b_total += b_size
+    top, factor, total = tl.max(b_most, 0), scale * LOG2_E, tl.sum(b_total, 0)
+    p_constant = constants + i_p * 2
+    tl.store(p_constant, 2 * top * factor + (total - total))  # NaN if a weight is not finite
+    tl.store(p_constant + 1, total * factor)
+    for i_f in range(0, padded, BLOCK):
+        p_table = table + i_p * 4 * padded + i_f + o_f
+        b_w = _weights_of(weight, p_w, i_f + o_f, width, dtype)
+        b_c = tl.where(tl.abs(b_w) * C_MAX > top, top / tl.abs(b_w), C_MAX)
+        tl.store(p_table, b_w * factor)
+        tl.store(p_table + padded, b_c)
+        tl.store(p_table + 2 * padded, 1 / b_c)
+        tl.store(p_table + 3 * padded, tl.where(b_w < 0, -1.0, 1.0))
 
 
 @triton.jit
 def _exponential(x):
-    """e^{2x}, its exponent in two parts: that of a large x keeps its digits. |x| up to FAR."""
+    """Return e^{2x}, |x| ≤ FAR: its exponent in two parts, so that a large x keeps its digits."""
     whole = tl.floor(x * 2.8853900817779268 + 0.5)
     rest = tl.fma(x, 2.88539008, -whole) + x * 3.851926066e-8
     return tl.exp2(whole) * tl.exp2(rest)
@@ -108,60 +112,63 @@ def _exponential(x):
 
 @triton.jit
 def exponentials(
-    x, panels, bounds, table, shift, heads, rows, width, tiles, padded, OF_QUERY: tl.constexpr
+    x, panels, bounds, table, shift, heads, n_rows, width, n_tiles, padded, OF_QUERY: tl.constexpr
 ):
-    """panels (problems, tiles, padded, 64): A of queries, B of keys; one tile a program.
+    """Write panels (problems, tiles, padded, 64): A of queries, B of keys; one tile a program.
 
     bounds (problems, tiles, 2): the largest exponent, 2σ(a + c) + ln C or 2σ(b − c), and the
-    largest |a + c| or |b − c|; ∞ if something is not finite. Features beyond the last add 1/C.
+    largest |a + c| or |b − c|; ∞ if any is not finite. Features beyond the last add 1/C.
     """
-    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
-    target = panels + (p * tiles + tile) * padded * TILE + tl.arange(0, TILE)[:, None]
-    of_table = table.data + (p // heads * table.n + p % heads // table.group * table.h)
-    of_shift = shift.data + (p // heads * shift.n + p % heads // shift.group * shift.h)
-    exponent = tl.full((TILE, BLOCK), float("-inf"), tl.float32)
-    size = tl.zeros((TILE, BLOCK), tl.float32)
-    for first in range(0, padded, BLOCK):
-        there = (r < rows)[:, None] & (first + f < width)[None, :]
-        value = tl.load(source + (first + f)[None, :] * x.column, mask=there, other=0.0)
-        value = value.to(tl.float32)
-        c = tl.load(of_table + padded + first + f)[None, :]
-        middle = tl.load(of_shift + first + f)[None, :]
-        sign = tl.load(of_table + 3 * padded + first + f)[None, :]
-        value = value + middle if OF_QUERY else value - middle
-        distance = tl.where(value - value == 0, tl.abs(value), float("inf"))
-        size = tl.maximum(size, tl.where(there, distance, 0.0))
-        near = tl.minimum(tl.maximum(value, -FAR), FAR) * sign
-        e = _exponential(near)
+    i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
+    o_t, o_f = tl.arange(0, TILE), tl.arange(0, BLOCK)
+    o_r = i_tile * TILE + o_t
+    p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row
+    p_panel = panels + (i_p * n_tiles + i_tile) * padded * TILE + o_t[:, None]
+    p_table = table.data + (i_p // heads * table.n + i_p % heads // table.group * table.h)
+    p_shift = shift.data + (i_p // heads * shift.n + i_p % heads // shift.group * shift.h)
+    b_exponent = tl.full((TILE, BLOCK), float("-inf"), tl.float32)
+    b_size = tl.zeros((TILE, BLOCK), tl.float32)
+    for i_f in range(0, padded, BLOCK):
+        m_f = i_f + o_f < width
+        m_x = (o_r < n_rows)[:, None] & m_f[None, :]
+        b_x = tl.load(p_x + (i_f + o_f)[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
+        b_x = b_x.to(tl.float32)
+        b_c = tl.load(p_table + padded + i_f + o_f)[None, :]
+        b_shift = tl.load(p_shift + i_f + o_f)[None, :]
+        b_sign = tl.load(p_table + 3 * padded + i_f + o_f)[None, :]
+        b_x = b_x + b_shift if OF_QUERY else b_x - b_shift
+        b_distance = tl.where(b_x - b_x == 0, tl.abs(b_x), float("inf"))
+        b_size = tl.maximum(b_size, tl.where(m_x, b_distance, 0.0))
+        b_near = tl.minimum(tl.maximum(b_x, -FAR), FAR) * b_sign
+        b_e = _exponential(b_near)
         if OF_QUERY:
-            e = tl.where((first + f < width)[None, :], e * c, 0.0)
-            near += 0.5 * tl.log(c)
-        exponent = tl.maximum(exponent, tl.where(there, 2 * near, float("-inf")))
-        tl.store(target + (first + f)[None, :] * TILE, e)
-    largest = tl.max(tl.max(size, 1), 0)
-    highest = tl.max(tl.max(exponent, 1), 0)
-    at = bounds + (p * tiles + tile) * 2
-    tl.store(at, tl.where(largest == float("inf"), largest, highest))
-    tl.store(at + 1, largest)
+            b_e = tl.where(m_f[None, :], b_e * b_c, 0.0)
+            b_near += 0.5 * tl.log(b_c)
+        b_exponent = tl.maximum(b_exponent, tl.where(m_x, 2 * b_near, float("-inf")))
+        tl.store(p_panel + (i_f + o_f)[None, :] * TILE, b_e)
+    largest = tl.max(tl.max(b_size, 1), 0)
+    highest = tl.max(tl.max(b_exponent, 1), 0)
+    p_bound = bounds + (i_p * n_tiles + i_tile) * 2
+    tl.store(p_bound, tl.where(largest == float("inf"), largest, highest))
+    tl.store(p_bound + 1, largest)
 
 
 @triton.jit
-def finite(x, copy, odd, heads, rows, width, tiles, padded):
-    """copy (problems, tiles · 64, padded) of x (rows, width), 0 for what is not finite or not
-    there; odd (problems, tiles): 1 where some entry is not finite. One tile a program.
+def finite(x, copy, nonfinite, heads, n_rows, width, n_tiles, padded):
+    """Write copy (problems, tiles · 64, padded) of x (rows, width), 0 for NaN, ±∞ and beyond.
+
+    nonfinite (problems, tiles): 1 where some entry is NaN or ±∞. One tile a program.
     """
-    tile, p = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    r, f = tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    source = entry(x, p, heads) + r[:, None].to(tl.int64) * x.row
-    target = copy + (p * tiles * TILE + r[:, None].to(tl.int64)) * padded
-    found = tl.zeros((TILE, BLOCK), tl.int32)
-    for first in range(0, padded, BLOCK):
-        there = (r < rows)[:, None] & (first + f < width)[None, :]
-        value = tl.load(source + (first + f)[None, :] * x.column, mask=there, other=0.0)
-        good = tl.abs(value) < float("inf")
-        found = tl.maximum(found, tl.where(good, 0, 1))
-        value = tl.where(good, value, 0.0).to(copy.dtype.element_ty)
-        tl.store(target + (first + f)[None, :], value)
-    tl.store(odd + p * tiles + tile, tl.max(tl.max(found, 1), 0))
+    i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
+    o_r, o_f = i_tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
+    p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row
+    p_copy = copy + (i_p * n_tiles * TILE + o_r[:, None].to(tl.int64)) * padded
+    b_found = tl.zeros((TILE, BLOCK), tl.int32)
+    for i_f in range(0, padded, BLOCK):
+        m_x = (o_r < n_rows)[:, None] & (i_f + o_f < width)[None, :]
+        b_x = tl.load(p_x + (i_f + o_f)[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
+        m_good = tl.abs(b_x) < float("inf")
+        b_found = tl.maximum(b_found, tl.where(m_good, 0, 1))
+        b_x = tl.where(m_good, b_x, 0.0).to(copy.dtype.element_ty)
+        tl.store(p_copy + (i_f + o_f)[None, :], b_x)
+    tl.store(nonfinite + i_p * n_tiles + i_tile, tl.max(tl.max(b_found, 1), 0))

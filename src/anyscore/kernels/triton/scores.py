@@ -1,6 +1,11 @@
 """Scores of a tile of 64 queries and 64 keys, in base 2 and without biases.
 
-Three ways: products by the tensor core; any pair feature by feature; and tanh by exponentials.
+Each scorer of `scorers` has three functions here, called alike: `…_bound` is read once for a tile
+of queries, `…_scores` gives the tile, `…_constant` what those scores lack. Arguments are
+
+    a, b: `Panels` of queries and keys. weights: `Weights`. i_a, i_b: which tile of the panels.
+    i_w: which problem of the weights. b_bound: the bound of the queries. seed: 0.0, see below.
+
 Feature by feature a load is 64 numbers for 128 threads: Triton then repeats it in the layout of the
 tile instead of converting it, and the tile is in the layout of the tensor core's sums, so that
 weights go from registers into the product with the values.
@@ -13,8 +18,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from anyscore.kernels.triton.pairs import tanh
 from anyscore.kernels.triton.panels import BLOCK, WIDE
-from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE
+from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE, entry
 
 FREE = tl.constexpr(20.0)
 """ln x up to which four denominators can be multiplied."""
@@ -25,8 +31,8 @@ CLAMP = tl.constexpr(2.0**62)
 class Panels(NamedTuple):
     """Panels of queries or of keys: (problems, tiles, padded, 64), and how problems find theirs.
 
-    features, and of tanh exponentials and their bounds (else None). n, h, group: as of `Operand`,
-    counted in problems.
+    exponentials, bounds: None unless tanh is by exponentials. n, h, group: as of `Operand`, counted
+    in problems.
     """
 
     features: Any
@@ -39,8 +45,9 @@ class Panels(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """table (problems, 4, padded) and constants (problems, 2), of `coefficients`; None if neither
-    weight nor exponentials are there, and how problems find theirs.
+    """table (problems, 4, padded) and constants (problems, 2), of `coefficients`.
+
+    Both are None without weight and exponentials. n, h, group: as of `Operand`, in problems.
     """
 
     table: Any
@@ -65,122 +72,201 @@ else:
 
 
 @triton.jit
-def no_scores(seed, ACC: tl.constexpr):
+def no_bound(a, i_a):
+    """Return 0: these scores ask nothing of a tile of queries."""
+    return 0.0
+
+
+@triton.jit
+def no_constant(weights, i_w):
+    """Return 0: these scores lack nothing."""
+    return 0.0
+
+
+@triton.jit
+def _zeros(seed, ACC: tl.constexpr):
     """Zeros (64, 64) in the layout of the tensor core's sums. seed: 0.0, unknown when compiled."""
     if INTERPRETED or tl.float32 != ACC:
-        s = tl.zeros((TILE, TILE), ACC)
+        b_s = tl.zeros((TILE, TILE), ACC)
     else:
-        x = tl.zeros((TILE, 16), tl.bfloat16)
-        s = tl.dot(x + seed.to(tl.bfloat16), tl.zeros((16, TILE), tl.bfloat16))
-    return s
+        b_x = tl.zeros((TILE, 16), tl.bfloat16)
+        b_s = tl.dot(b_x + seed.to(tl.bfloat16), tl.zeros((16, TILE), tl.bfloat16))
+    return b_s
 
 
 @triton.jit
-def by_product(a, b, total, PADDED: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr):
-    """total + Σ_f a_f b_f, of panels."""
-    f, o = tl.arange(0, STEP), tl.arange(0, TILE)
+def product_scores(
+    a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC: tl.constexpr, SCORER: tl.constexpr
+):
+    """Return scale Σ_f a_f b_f, by the tensor core."""
+    PADDED: tl.constexpr = SCORER.padded
+    PRECISION: tl.constexpr = SCORER.precision
+    NARROW: tl.constexpr = a.features.dtype.element_ty != ACC
+    STEP: tl.constexpr = 64 if NARROW and PADDED % 64 == 0 else BLOCK
+    o_f, o_t = tl.arange(0, STEP), tl.arange(0, TILE)
+    p_a, p_b = a.features + i_a * (PADDED * TILE), b.features + i_b * (PADDED * TILE)
+    b_s = tl.zeros((TILE, TILE), ACC)
     for _ in range(0, PADDED, STEP):
-        x = tl.load(a + f[None, :] * TILE + o[:, None])
-        y = tl.load(b + f[:, None] * TILE + o[None, :])
+        b_a = tl.load(p_a + o_f[None, :] * TILE + o_t[:, None])  # (64, STEP)
+        b_b = tl.load(p_b + o_f[:, None] * TILE + o_t[None, :])  # (STEP, 64)
         if INTERPRETED:
-            x = x.to(total.dtype)
-            y = y.to(total.dtype)
-        total = tl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
-        a += STEP * TILE
-        b += STEP * TILE
-    return total
+            b_a = b_a.to(ACC)
+            b_b = b_b.to(ACC)
+        b_s = tl.dot(b_a, b_b, b_s, input_precision=PRECISION, out_dtype=ACC)
+        p_a += STEP * TILE
+        p_b += STEP * TILE
+    return b_s * (scale * LOG2_E)
 
 
 @triton.jit
-def by_feature(a, b, w, total, VALUE: tl.constexpr, width, UNROLL: tl.constexpr):
-    """total + Σ_f w_f pair(a_f, b_f), of pointers a (64, 1) and b (1, 64); w None is 1."""
-    for _ in range(0, width, UNROLL):
+def _add_features(p_a, p_b, p_w, b_s, VALUE: tl.constexpr, n_features, UNROLL: tl.constexpr):
+    """Return b_s + Σ_f w_f pair(a_f, b_f), of pointers p_a (64, 1), p_b (1, 64); p_w None is 1."""
+    for _ in range(0, n_features, UNROLL):
         for u in tl.static_range(UNROLL):
-            value = VALUE(tl.load(a + u * TILE), tl.load(b + u * TILE))
-            if w is None:
-                total += value
+            b_value = VALUE(tl.load(p_a + u * TILE), tl.load(p_b + u * TILE))  # (64, 64)
+            if p_w is None:
+                b_s += b_value
             else:
-                total += tl.load(w + u).to(total.dtype) * value
-        a += UNROLL * TILE
-        b += UNROLL * TILE
-        if w is not None:
-            w += UNROLL
-    return total
+                b_s += tl.load(p_w + u).to(b_s.dtype) * b_value
+        p_a += UNROLL * TILE
+        p_b += UNROLL * TILE
+        if p_w is not None:
+            p_w += UNROLL
+    return b_s
 
 
 @triton.jit
-def _denominator(a, b, c, f: tl.constexpr, CLAMPED: tl.constexpr):
-    x = tl.fma(tl.load(a + f * TILE), tl.load(b + f * TILE), tl.load(c + f))
-    return tl.minimum(x, CLAMP) if CLAMPED else x
+def elementwise_scores(
+    a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC: tl.constexpr, SCORER: tl.constexpr
+):
+    """Return scale Σ_f w_f pair(a_f, b_f), feature by feature."""
+    PADDED: tl.constexpr = SCORER.padded
+    VALUE: tl.constexpr = SCORER.pair.value
+    WIDTH: tl.constexpr = SCORER.width
+    UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
+    o_t = tl.arange(0, TILE)
+    p_a = a.features + i_a * (PADDED * TILE) + o_t[:, None]  # (64, 1)
+    p_b = b.features + i_b * (PADDED * TILE) + o_t[None, :]  # (1, 64)
+    p_w = None if weights.table is None else weights.table + i_w * (4 * PADDED)
+    b_s = _zeros(seed, ACC)
+    b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, WIDTH, UNROLL)
+    if p_w is None:
+        b_s *= scale * LOG2_E
+    return b_s
 
 
 @triton.jit
-def by_exponentials(a, b, c, total, width, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
-    """total + Σ_f 1/(c_f + a_f b_f), one reciprocal for AT_ONCE features; pointers as above.
+def exponential_bound(a, i_a):
+    """Return the largest exponent of a tile of queries."""
+    return tl.load(a.bounds + i_a * 2)
 
-    N/D of n terms takes another: (N x + D) / (D x).
+
+@triton.jit
+def exponential_constant(weights, i_w):
+    """Return scale Σ|w| log₂ e."""
+    return tl.load(weights.constants + i_w * 2 + 1)
+
+
+@triton.jit
+def _denominator(p_a, p_b, p_c, f: tl.constexpr, CLAMPED: tl.constexpr):
+    """Return C + A B of feature f, (64, 64)."""
+    b_x = tl.fma(tl.load(p_a + f * TILE), tl.load(p_b + f * TILE), tl.load(p_c + f))
+    return tl.minimum(b_x, CLAMP) if CLAMPED else b_x
+
+
+@triton.jit
+def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
+    """Return b_s + Σ_f 1/(C_f + A_f B_f), with one reciprocal for AT_ONCE features.
+
+    p_a (64, 1), p_b (1, 64), p_c: pointers. N/D of n terms takes another: (N x + D) / (D x).
     """
-    for _ in range(0, width, BLOCK):
+    for _ in range(0, n_features, BLOCK):
         for u in tl.static_range(0, BLOCK, AT_ONCE):
-            first = _denominator(a, b, c, u, CLAMPED)
-            x = _denominator(a, b, c, u + 1, CLAMPED)
-            numerator = first + x
-            product = first * x
+            b_first = _denominator(p_a, p_b, p_c, u, CLAMPED)
+            b_x = _denominator(p_a, p_b, p_c, u + 1, CLAMPED)
+            b_numerator = b_first + b_x
+            b_product = b_first * b_x
             for v in tl.static_range(2, AT_ONCE):
-                x = _denominator(a, b, c, u + v, CLAMPED)
-                numerator = tl.fma(numerator, x, product)
-                product = product * x
-            total = tl.fma(numerator, reciprocal(product), total)
-        a += BLOCK * TILE
-        b += BLOCK * TILE
-        c += BLOCK
-    return total
+                b_x = _denominator(p_a, p_b, p_c, u + v, CLAMPED)
+                b_numerator = tl.fma(b_numerator, b_x, b_product)
+                b_product = b_product * b_x
+            b_s = tl.fma(b_numerator, reciprocal(b_product), b_s)
+        p_a += BLOCK * TILE
+        p_b += BLOCK * TILE
+        p_c += BLOCK
+    return b_s
+
+
+@triton.jit
+def exponential_scores(
+    a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC: tl.constexpr, SCORER: tl.constexpr
+):
+    """Return scale Σ_f w_f tanh(a_f + b_f) less the constant, by reciprocals; see `panels`."""
+    PADDED: tl.constexpr = SCORER.padded
+    VALUE: tl.constexpr = SCORER.pair.value
+    WIDTH: tl.constexpr = SCORER.width
+    o_t = tl.arange(0, TILE)
+    at_a, at_b = i_a * (PADDED * TILE), i_b * (PADDED * TILE)
+    p_a, p_b = a.features + at_a + o_t[:, None], b.features + at_b + o_t[None, :]
+    p_w = weights.table + i_w * (4 * PADDED)
+    b_s = _zeros(seed, ACC)
+    highest = tl.load(b.bounds + i_b * 2)
+    widest = tl.load(b.bounds + i_b * 2 + 1)
+    p_ea, p_eb = a.exponentials + at_a + o_t[:, None], b.exponentials + at_b + o_t[None, :]
+    m_free = b_bound + highest <= FREE
+    m_near = (widest <= WIDE) & (b_bound < float("inf"))
+    p_c = p_w + PADDED
+    # No branches: the tile would not be in the layout of the tensor core behind them.
+    n_fours, n_twos = tl.where(m_free, PADDED, 0), tl.where(m_near & (m_free == 0), PADDED, 0)
+    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, 4, False)
+    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, 2, True)
+    n_ones = tl.where(m_free | m_near, 0, WIDTH)
+    b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, n_ones, 1)
+    factor = -tl.load(weights.constants + i_w * 2)
+    constant = exponential_constant(weights, i_w)
+    b_s = b_s * tl.where(m_free | m_near, factor, 1.0)
+    return b_s - tl.where(m_free | m_near, 0.0, constant)
+
+
+@triton.jit
+def add_bias(b_s, bias, i_p, o_k, sizes):
+    """Return b_s (Q, K) plus the key bias of keys o_k (K,), if there is one."""
+    if bias is not None:
+        p_bias = entry(bias, i_p, sizes.heads) + o_k.to(tl.int64) * bias.column
+        b_bias = tl.load(p_bias, mask=o_k < sizes.keys, other=0.0).to(b_s.dtype)
+        b_s += (b_bias * LOG2_E)[None, :]
+    return b_s
+
+
+@triton.jit
+def cap(b_s, SOFTCAP: tl.constexpr):
+    """Return c tanh(s/c) of scores s, and its slope 1 − tanh²(s/c); s and 1 without a cap, c = 0.
+
+    Scores must not lack a constant.
+    """
+    if SOFTCAP != 0:
+        b_t = tanh(b_s * (1 / (SOFTCAP * LOG2_E)))
+        b_s, b_slope = b_t * (SOFTCAP * LOG2_E), 1 - b_t * b_t
+    else:
+        b_slope = 1.0
+    return b_s, b_slope
+
+
+@triton.jit
+def constant_of(weights, i_w, SCORER: tl.constexpr):
+    """Return what scores of `tile_scores` lack: 0 if they are capped."""
+    return 0.0 if SCORER.softcap != 0 else SCORER.constant(weights, i_w)
 
 
 @triton.jit
 def tile_scores(
-    a, b, of_a, of_b, weights, of_w, scale, seed, bounds,
-    PAIR: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr,
+    a, b, weights, bias, i_a, i_b, i_w, b_bound, i_p, o_k, sizes, scale, seed,
+    ACC: tl.constexpr, SCORER: tl.constexpr,
 ):  # fmt: skip
-    """Scores (64, 64) of one tile; those of tanh by exponentials lack their constant, scale Σ|w|.
-
-    of_a, of_b: which tile of the panels a and b. weights: with of_w, which problem's. bounds: the
-    largest exponent of the queries, if there are exponentials.
-    """
-    o = tl.arange(0, TILE)
-    at_a, at_b = of_a * (PADDED * TILE), of_b * (PADDED * TILE)
-    w = None if weights.table is None else weights.table + of_w * (4 * PADDED)
-    UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
-    if PAIR.is_product:
-        total = tl.zeros((TILE, TILE), ACC)
-        NARROW: tl.constexpr = a.features.dtype.element_ty != ACC
-        STEP: tl.constexpr = 64 if NARROW and PADDED % 64 == 0 else BLOCK
-        total = by_product(a.features + at_a, b.features + at_b, total, PADDED, STEP, PRECISION)
-        total *= scale * LOG2_E
-    else:
-        total = no_scores(seed, ACC)
-        column, row = a.features + at_a + o[:, None], b.features + at_b + o[None, :]
-        if a.exponentials is None:
-            total = by_feature(column, row, w, total, PAIR.value, WIDTH, UNROLL)
-            if w is None:
-                total *= scale * LOG2_E
-        else:
-            highest = tl.load(b.bounds + of_b * 2)
-            widest = tl.load(b.bounds + of_b * 2 + 1)
-            e_a, e_b = a.exponentials + at_a + o[:, None], b.exponentials + at_b + o[None, :]
-            free = bounds + highest <= FREE
-            near = (widest <= WIDE) & (bounds < float("inf"))
-            c = w + PADDED
-            # No branches: the tile would not be in the layout of the tensor core behind them.
-            fours, twos = tl.where(free, PADDED, 0), tl.where(near & (free == 0), PADDED, 0)
-            total = by_exponentials(e_a, e_b, c, total, fours, 4, False)
-            total = by_exponentials(e_a, e_b, c, total, twos, 2, True)
-            ones = tl.where(free | near, 0, WIDTH)
-            total = by_feature(column, row, w, total, PAIR.value, ones, 1)
-            factor = -tl.load(weights.constants + of_w * 2)
-            constant = tl.load(weights.constants + of_w * 2 + 1)
-            total = total * tl.where(free | near, factor, 1.0) - tl.where(
-                free | near, 0.0, constant
-            )
-    return total
+    """Return the scores (64, 64) of a tile with key bias and cap, less `constant_of`; the slope."""
+    b_s = SCORER.scores(a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC, SCORER)
+    b_s = add_bias(b_s, bias, i_p, o_k, sizes)
+    if SCORER.softcap != 0:
+        b_s += SCORER.constant(weights, i_w)
+    SOFTCAP: tl.constexpr = SCORER.softcap
+    return cap(b_s, SOFTCAP)

@@ -1,6 +1,10 @@
-"""What the Triton kernels are made of: operands, who may attend, dropout, sums of rows.
+"""Building blocks of the Triton kernels: operands, masks, dropout, products with rows.
 
-Shapes in comments: a tile has 64 queries and 64 keys; scores are in base 2.
+A tile has 64 queries and 64 keys; scores are in base 2: s log₂ e stands for s.
+
+Prefixes, as in flash-linear-attention: `i_` an index of a tile, problem, block or row, `n_` a
+number of them; `o_` a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
+Shapes stand in comments: Q queries, K keys, C columns of the value, F features.
 """
 
 from __future__ import annotations
@@ -31,13 +35,14 @@ class Operand(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A copy of an operand's rows with 0 for what is not finite, (problems, tiles · 64, padded).
+    """A copy of an operand's rows with 0 for NaN and ±∞, (problems, tiles · 64, padded).
 
-    odd (problems, tiles): whether something was not. n, h, group: as of `Operand`, in problems.
+    nonfinite (problems, tiles): 1 where the copy lacks NaN or ±∞. n, h, group: as of `Operand`, in
+    problems.
     """
 
     data: Any
-    odd: Any
+    nonfinite: Any
     n: Any
     h: Any
     group: Any
@@ -46,17 +51,17 @@ class Rows(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """The lowered mask: operands, or None. keep is boolean, as bytes."""
+    """The lowered mask: operands, or None. mask is boolean, as bytes."""
 
     start: Any
     stop: Any
-    keep: Any
+    mask: Any
 
 
 class Dropout(NamedTuple):
-    """seed: where it lies, None for no dropout. last: the largest word that is dropped.
+    """seed: a pointer, None for no dropout. last: the largest random word that is dropped.
 
-    period: problems are counted modulo it. What is kept is not scaled by 1/(1 − p) here.
+    period: problems are counted modulo it. Kernels do not scale by 1/(1 − p).
     """
 
     seed: Any
@@ -65,7 +70,7 @@ class Dropout(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """heads: the h of problem p are p % heads."""
+    """heads: h of problem p is p % heads. queries, keys: how many there are."""
 
     heads: Any
     queries: Any
@@ -73,122 +78,126 @@ class Sizes(NamedTuple):
 
 
 @triton.jit
-def entry(x, p, heads):
-    """Where the entry of problem p starts."""
-    return x.data + (p // heads) * x.n + (p % heads) // x.group * x.h
+def entry(x, i_p, heads):
+    """Return a pointer to the entry of the operand x that problem i_p has."""
+    return x.data + (i_p // heads) * x.n + (i_p % heads) // x.group * x.h
 
 
 @triton.jit
-def problem_of(x, p, heads):
-    """Which problem of panels or rows problem p has."""
-    return (p // heads) * x.n + (p % heads) // x.group * x.h
+def problem_of(x, i_p, heads):
+    """Return which problem of the panels or rows x problem i_p has."""
+    return (i_p // heads) * x.n + (i_p % heads) // x.group * x.h
 
 
 @triton.jit
-def span(mask, p, rows, sizes):
-    """The keys [start, stop) that each of the queries `rows` may attend; none beyond the last."""
-    within = rows < sizes.queries
-    start = tl.zeros(rows.shape, tl.int32)
+def bounds_of(mask, i_p, o_q, sizes):
+    """Return start and stop (Q,) of queries o_q (Q,): nothing is attended beyond the last query."""
+    m_q = o_q < sizes.queries
+    b_start = tl.zeros(o_q.shape, tl.int32)
     if mask.start is not None:
-        at = entry(mask.start, p, sizes.heads) + rows * mask.start.row
-        start = tl.load(at, mask=within, other=0).to(tl.int32)
+        p_start = entry(mask.start, i_p, sizes.heads) + o_q * mask.start.row
+        b_start = tl.load(p_start, mask=m_q, other=0).to(tl.int32)
     if mask.stop is None:
-        stop = tl.where(within, sizes.keys, 0)
+        b_stop = tl.where(m_q, sizes.keys, 0)
     else:
-        at = entry(mask.stop, p, sizes.heads) + rows * mask.stop.row
-        stop = tl.load(at, mask=within, other=0).to(tl.int32)
-    return start, stop
+        p_stop = entry(mask.stop, i_p, sizes.heads) + o_q * mask.stop.row
+        b_stop = tl.load(p_stop, mask=m_q, other=0).to(tl.int32)
+    return b_start, b_stop
 
 
 @triton.jit
-def range_of(start, stop, keys):
-    """The first key of the first tile that anyone attends, and the end of the last."""
-    some = start < stop
-    low = tl.min(tl.where(some, start, keys), 0)
-    high = tl.max(tl.where(some, stop, 0), 0)
-    return low // TILE * TILE, high
+def range_of(b_start, b_stop, keys):
+    """Return the first key of the first tile that any query attends, and the end of the last."""
+    m_some = b_start < b_stop
+    i_low = tl.min(tl.where(m_some, b_start, keys), 0)
+    i_high = tl.max(tl.where(m_some, b_stop, 0), 0)
+    return i_low // TILE * TILE, i_high
 
 
 @triton.jit
-def tiles_of(mask, start, stop, keys):
-    """The tiles that anyone attends, from key `low` on: `before` of which not everyone attends all,
-    `whole` of which everyone does, and others again; `masked` in all of which not everyone does.
+def tiles_of(mask, b_start, b_stop, keys):
+    """Sort the tiles that any query attends: the first key, n_before, n_whole and n_masked.
+
+    From the first key on there are n_before tiles with masked entries, n_whole without, and others
+    with again: n_masked tiles with masked entries in all.
     """
-    low, high = range_of(start, stop, keys)
-    tiles = tl.cdiv(tl.maximum(high - low, 0), TILE)
-    if mask.keep is None:
-        before = tl.minimum(tl.cdiv(tl.max(start, 0) - low, TILE), tiles)
-        before = tl.maximum(before, 0)
-        whole = tl.maximum(tl.minimum((tl.min(stop, 0) - low) // TILE, tiles) - before, 0)
+    i_low, i_high = range_of(b_start, b_stop, keys)
+    n_tiles = tl.cdiv(tl.maximum(i_high - i_low, 0), TILE)
+    if mask.mask is None:
+        n_before = tl.minimum(tl.cdiv(tl.max(b_start, 0) - i_low, TILE), n_tiles)
+        n_before = tl.maximum(n_before, 0)
+        n_inside = (tl.min(b_stop, 0) - i_low) // TILE
+        n_whole = tl.maximum(tl.minimum(n_inside, n_tiles) - n_before, 0)
     else:
-        before, whole = tiles, tiles * 0
-    return low, before, whole, tiles - whole
+        n_before, n_whole = n_tiles, n_tiles * 0
+    return i_low, n_before, n_whole, n_tiles - n_whole
 
 
 @triton.jit
-def attended(mask, p, rows, columns, start, stop, sizes):
-    """Boolean (queries, keys)."""
-    inside = (columns[None, :] >= start[:, None]) & (columns[None, :] < stop[:, None])
-    if mask.keep is not None:
-        at = entry(mask.keep, p, sizes.heads) + rows[:, None].to(tl.int64) * mask.keep.row
-        at += columns[None, :].to(tl.int64) * mask.keep.column
-        inside = inside & (tl.load(at, mask=inside, other=0) != 0)
-    return inside
+def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
+    """Return whether queries o_q (Q,) may attend keys o_k (K,): boolean (Q, K)."""
+    m_s = (o_k[None, :] >= b_start[:, None]) & (o_k[None, :] < b_stop[:, None])
+    if mask.mask is not None:
+        p_mask = entry(mask.mask, i_p, sizes.heads) + o_q[:, None].to(tl.int64) * mask.mask.row
+        p_mask += o_k[None, :].to(tl.int64) * mask.mask.column  # (Q, K)
+        m_s = m_s & (tl.load(p_mask, mask=m_s, other=0) != 0)
+    return m_s
 
 
 @triton.jit
-def kept(dropout, p, rows, columns):
-    """Boolean (queries, keys): what dropout keeps, by `anyscore.dropout`."""
+def dropout_mask(dropout, i_p, o_q, o_k):
+    """Return what dropout keeps, by `anyscore.dropout`: boolean (Q, K)."""
     seed = tl.load(dropout.seed).to(tl.uint64)
-    counter = (p % dropout.period).to(tl.uint64)
-    zero = (rows[:, None] + columns[None, :]) * 0
-    one, two, three, four = tl.philox(
+    counter = (i_p % dropout.period).to(tl.uint64)
+    zero = (o_q[:, None] + o_k[None, :]) * 0
+    one, two, three, four = tl.philox(  # (Q, K) each
         seed,
-        (zero + columns[None, :] // 4).to(tl.uint32),
-        (zero + rows[:, None]).to(tl.uint32),
+        (zero + o_k[None, :] // 4).to(tl.uint32),
+        (zero + o_q[:, None]).to(tl.uint32),
         zero.to(tl.uint32) + (counter & 0xFFFFFFFF).to(tl.uint32),
         zero.to(tl.uint32) + (counter >> 32).to(tl.uint32),
     )
-    word = (columns % 4)[None, :]
-    drawn = tl.where(word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four))
-    return drawn.to(tl.int64) > dropout.last
+    word = (o_k % 4)[None, :]
+    b_drawn = tl.where(word < 2, tl.where(word == 0, one, two), tl.where(word == 2, three, four))
+    return b_drawn.to(tl.int64) > dropout.last
 
 
 @triton.jit
-def add_product(total, x, y, padded, columns, PRECISION: tl.constexpr):
-    """total (64, D) + x (64, 64) @ y (64, D). y: where a tile of `Rows` starts; columns (D,)."""
-    y = tl.load(y + tl.arange(0, TILE)[:, None] * padded + columns[None, :]).to(x.dtype)
+def add_product(b_total, b_x, p_y, padded, o_c, PRECISION: tl.constexpr):
+    """Return b_total (64, C) + b_x (64, 64) @ y (64, C); p_y: where a tile of `Rows` starts."""
+    b_y = tl.load(p_y + tl.arange(0, TILE)[:, None] * padded + o_c[None, :]).to(b_x.dtype)
     if INTERPRETED:  # whose bfloat16 is wrong
-        x = x.to(total.dtype)
-        y = y.to(total.dtype)
-    return tl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
+        b_x = b_x.to(b_total.dtype)
+        b_y = b_y.to(b_total.dtype)
+    return tl.dot(b_x, b_y, b_total, input_precision=PRECISION, out_dtype=b_total.dtype)
 
 
 @triton.jit
-def some_odd(odd, first, last):
-    """Whether any tile from `first` up to `last` has something that is not finite."""
-    found = tl.zeros((TILE,), tl.int32)
-    for at in range(first, last, TILE):
-        tiles = at + tl.arange(0, TILE)
-        found = tl.maximum(found, tl.load(odd + tiles, mask=tiles < last, other=0))
-    return tl.max(found, 0) != 0
+def some_nonfinite(p_nonfinite, i_first, i_last):
+    """Return whether any tile from i_first up to i_last has NaN or ±∞."""
+    b_found = tl.zeros((TILE,), tl.int32)
+    for i in range(i_first, i_last, TILE):
+        o_t = i + tl.arange(0, TILE)
+        b_found = tl.maximum(b_found, tl.load(p_nonfinite + o_t, mask=o_t < i_last, other=0))
+    return tl.max(b_found, 0) != 0
 
 
 @triton.jit
-def add_odd(total, reads, y, row, column, left, columns, width):
-    """total plus what is not finite in the rows of y that `reads` (64, 64) says are read.
+def add_nonfinite(b_total, m_reads, p_y, row, column, n_rows, o_c, width):
+    """Add to b_total (64, C) the NaN and ±∞ of rows of y that m_reads (64, 64) says are read.
 
-    Apart from the product, where 0 · NaN would reach those who do not read it. y: where the tile
-    starts in the operand itself, of strides `row` and `column`; `left` rows and `width` columns
-    are there.
+    They are kept out of the product, where 0 · NaN would reach queries that do not read it. p_y:
+    where the tile starts in the operand itself, of strides `row` and `column`, of which n_rows rows
+    and `width` columns exist.
     """
-    o = tl.arange(0, TILE)
-    there = (o < left)[:, None] & (columns < width)[None, :]
-    y = tl.load(y + o[:, None] * row + columns[None, :] * column, mask=there, other=0.0)
+    o_r = tl.arange(0, TILE)
+    m_y = (o_r < n_rows)[:, None] & (o_c < width)[None, :]
+    b_y = tl.load(p_y + o_r[:, None] * row + o_c[None, :] * column, mask=m_y, other=0.0)  # (64, C)
     dtype: tl.constexpr = tl.float32 if INTERPRETED else tl.bfloat16
-    for kind in range(3):
-        poison = tl.where(kind == 0, float("inf"), tl.where(kind == 1, float("-inf"), float("nan")))
-        found = (y == poison) | ((kind == 2) & (y != y))
-        some = tl.dot(reads.to(dtype), found.to(dtype), tl.zeros(total.shape, tl.float32))
-        total += tl.where(some > 0, poison, 0.0)
-    return total
+    for i in range(3):
+        poison = tl.where(i == 0, float("inf"), tl.where(i == 1, float("-inf"), float("nan")))
+        m_found = (b_y == poison) | ((i == 2) & (b_y != b_y))
+        zeros = tl.zeros(b_total.shape, tl.float32)
+        b_count = tl.dot(m_reads.to(dtype), m_found.to(dtype), zeros)  # how many are read, (64, C)
+        b_total += tl.where(b_count > 0, poison, 0.0)
+    return b_total

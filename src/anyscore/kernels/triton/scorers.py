@@ -1,0 +1,67 @@
+"""The three ways to score a tile: products, any pair feature by feature, tanh by exponentials.
+
+A scorer is a table of `@triton.jit` functions that kernels are compiled for, so that they do not
+ask which way it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from anyscore.kernels.triton import scores, slopes
+from anyscore.kernels.triton.pairs import Functions
+
+
+class Scorer(NamedTuple):
+    """Functions of `scores` and `slopes`, and constants.
+
+    bound, scores, constant: of `scores`. start, slopes: of `slopes`; None for products, whose sums
+    are products too. pair: the `Functions`. width, padded: the features there are, and those of
+    panels. precision: of products in float32. softcap: c, or 0.
+    """
+
+    bound: Any
+    scores: Any
+    constant: Any
+    start: Any
+    slopes: Any
+    pair: Functions
+    width: int = 0
+    padded: int = 0
+    precision: str = "ieee"
+    softcap: float = 0.0
+
+    @property
+    def cache_key(self) -> str:
+        """Return what Triton's cache on disk tells scorers apart by: the source of functions."""
+        fields = (*self, *self.pair)
+        return "-".join(str(getattr(x, "cache_key", x)) for x in fields if x is not self.pair)
+
+
+def product(pair: Functions) -> Scorer:
+    """Return the scorer of Σ_f a_f b_f by the tensor core; the weight is in a."""
+    return Scorer(scores.no_bound, scores.product_scores, scores.no_constant, None, None, pair)
+
+
+def elementwise(pair: Functions) -> Scorer:
+    """Return the scorer of Σ_f w_f pair(a_f, b_f)."""
+    return Scorer(
+        scores.no_bound,
+        scores.elementwise_scores,
+        scores.no_constant,
+        slopes.elementwise_start,
+        slopes.elementwise_slopes,
+        pair,
+    )
+
+
+def tanh_by_exponentials(pair: Functions) -> Scorer:
+    """Return the scorer of Σ_f w_f tanh(a_f + b_f) in float32; the pair serves far exponents."""
+    return Scorer(
+        scores.exponential_bound,
+        scores.exponential_scores,
+        scores.exponential_constant,
+        slopes.exponential_start,
+        slopes.exponential_slopes,
+        pair,
+    )

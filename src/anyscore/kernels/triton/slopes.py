@@ -1,0 +1,229 @@
+"""Sums of dS ∂s/∂own over the others, for two features of 64 rows of one's own.
+
+Own are the queries and others the keys (OF_QUERY), or the reverse. Each scorer of `scorers` that is
+no product has two functions here, called alike: `…_start` reads one's own tile, `…_slopes` adds a
+tile of the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from anyscore.kernels.triton.panels import WIDE
+from anyscore.kernels.triton.scores import reciprocal
+from anyscore.kernels.triton.tiles import TILE
+
+LN_2 = tl.constexpr(0.6931471805599453)
+PAIRED = tl.constexpr(42.0)
+"""ln x up to which two denominators can be multiplied."""
+COUNT = tl.constexpr(32)
+"""Columns of a tile that are taken at a time: more would not fit registers."""
+SMALL = tl.constexpr(0.5)
+"""|a| + |b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
+
+
+class State(NamedTuple):
+    """Two features of one's own tile, read once, and where those of the others are.
+
+    p_x (64, 1), p_y (1, COUNT): pointers to the first feature of one's own, and of the others'
+    first tile. slope_0, slope_1, value_0, value_1: by what the sums of slopes and of values are to
+    be multiplied.
+    """
+
+    p_x: Any
+    p_y: Any
+    slope_0: Any
+    slope_1: Any
+    value_0: Any
+    value_1: Any
+
+
+class ExponentialState(NamedTuple):
+    """A `State`, and that of exponentials.
+
+    b_e0, b_e1 (64, 1): one's own without C. p_e (1, COUNT): pointers to the others'. bound, size:
+    those of one's own tile. sign_0, sign_1: σ/2.
+    """
+
+    p_x: Any
+    p_y: Any
+    slope_0: Any
+    slope_1: Any
+    value_0: Any
+    value_1: Any
+    b_e0: Any
+    b_e1: Any
+    p_e: Any
+    bound: Any
+    size: Any
+    sign_0: Any
+    sign_1: Any
+
+
+class Sums(NamedTuple):
+    """Sums of slopes and of values of the two features, (64, COUNT) each."""
+
+    slopes_0: Any
+    slopes_1: Any
+    values_0: Any
+    values_1: Any
+
+
+@triton.jit
+def part_of(data, i_p, i_own, i_other, band, sizes, N: tl.constexpr, OF_QUERY: tl.constexpr):
+    """Return 64 rows from i_own and N columns from i_other on of a band (problems, T_q, band).
+
+    Rows are queries and columns keys, counted from the first of the band; or else the reverse.
+    """
+    o_r, o_c = tl.arange(0, TILE) + i_own, tl.arange(0, N) + i_other
+    p_band = data + i_p * sizes.queries * band
+    if OF_QUERY:
+        o_x = o_r.to(tl.int64)[:, None] * band + o_c[None, :]  # (64, N)
+        m_x = (o_r < sizes.queries)[:, None] & (o_c < band)[None, :]
+    else:
+        o_x = o_c.to(tl.int64)[None, :] * band + o_r[:, None]
+        m_x = (o_c < sizes.queries)[None, :] & (o_r < band)[:, None]
+    return tl.load(p_band + o_x, mask=m_x, other=0.0)
+
+
+@triton.jit
+def _units(p_table):
+    """Return scale · weight of the two features at p_table."""
+    return tl.load(p_table) * LN_2, tl.load(p_table + 1) * LN_2
+
+
+@triton.jit
+def _add_one(
+    p_x, p_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return b_slopes and b_values (64, COUNT) with a feature added, in the units given."""
+    b_x, b_y = tl.load(p_x), tl.load(p_y)  # (64, 1), (1, COUNT)
+    # Where dS is 0 the other, which may be NaN, is not read.
+    if OF_QUERY:
+        b_slopes += b_ds * tl.where(b_ds != 0, SCORER.pair.d_a(b_x, b_y) * slope, 0.0)
+        if WITH_WEIGHT:
+            b_values += b_ds * tl.where(b_ds != 0, SCORER.pair.value(b_x, b_y) * value, 0.0)
+    else:
+        b_slopes += b_ds * tl.where(b_ds != 0, SCORER.pair.d_b(b_y, b_x) * slope, 0.0)
+    return b_slopes, b_values
+
+
+@triton.jit
+def _add_by_pair(
+    p_x, p_y, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return b_sums with both features added, of pointers p_x (64, 1) and p_y (1, COUNT)."""
+    b_slopes_0, b_values_0 = _add_one(
+        p_x, p_y, b_ds, b_sums.slopes_0, b_sums.values_0, slope, value_0,
+        SCORER, OF_QUERY, WITH_WEIGHT,
+    )  # fmt: skip
+    b_slopes_1, b_values_1 = _add_one(
+        p_x + TILE, p_y + TILE, b_ds, b_sums.slopes_1, b_sums.values_1, slope, value_1,
+        SCORER, OF_QUERY, WITH_WEIGHT,
+    )  # fmt: skip
+    return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
+
+
+@triton.jit
+def _add_by_reciprocals(b_r0, b_r1, b_ds, b_sums, WITH_WEIGHT: tl.constexpr):
+    """Return b_sums with both features added, of r (64, COUNT)."""
+    b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
+    b_slopes_0 = tl.fma(b_ds, tl.fma(-b_r0, b_r0, b_r0), b_sums.slopes_0)
+    b_slopes_1 = tl.fma(b_ds, tl.fma(-b_r1, b_r1, b_r1), b_sums.slopes_1)
+    if WITH_WEIGHT:
+        b_values_0 = tl.fma(b_ds, 0.5 - b_r0, b_values_0)
+        b_values_1 = tl.fma(b_ds, 0.5 - b_r1, b_values_1)
+    return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
+
+
+@triton.jit
+def elementwise_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
+    """Return the `State` of features i_f and i_f + 1; i_other: the others' first tile."""
+    o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
+    unit_0, unit_1 = scale, scale
+    if weights.table is not None:
+        unit_0, unit_1 = _units(weights.table + i_w * (4 * SCORER.padded) + i_f)
+    p_x = own.features + (i_own * SCORER.padded + i_f) * TILE + o_t[:, None]
+    p_y = other.features + (i_other * SCORER.padded + i_f) * TILE + o_c[None, :]
+    return State(p_x, p_y, unit_0, unit_1, scale, scale)
+
+
+@triton.jit
+def elementwise_slopes(
+    state, b_sums, other, i_other, i, ds_band, i_p, i_own, band, sizes, SCORER: tl.constexpr,
+    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return b_sums (`Sums`) with the others' tile i added, by the functions of the pair."""
+    for part in tl.static_range(TILE // COUNT):
+        i_first = i * TILE + part * COUNT
+        b_ds = part_of(ds_band, i_p, i_own, i_first, band, sizes, COUNT, OF_QUERY)
+        p_y = state.p_y + (i * (SCORER.padded * TILE) + part * COUNT)
+        b_sums = _add_by_pair(
+            state.p_x, p_y, b_ds, b_sums, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+        )
+    return b_sums
+
+
+@triton.jit
+def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
+    """Return the `State` of features i_f and i_f + 1; i_other: the others' first tile."""
+    PADDED: tl.constexpr = SCORER.padded
+    o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
+    p_table = weights.table + i_w * (4 * PADDED) + i_f
+    unit_0, unit_1 = _units(p_table)
+    sign_0, sign_1 = tl.load(p_table + 3 * PADDED) * 0.5, tl.load(p_table + 3 * PADDED + 1) * 0.5
+    at_x, at_y = (i_own * PADDED + i_f) * TILE, (i_other * PADDED + i_f) * TILE
+    p_x, p_y = own.features + at_x + o_t[:, None], other.features + at_y + o_c[None, :]
+    p_own = own.exponentials + at_x + o_t[:, None]
+    b_e0 = tl.load(p_own) * tl.load(p_table + 2 * PADDED)  # 1/C undoes the C of A
+    b_e1 = tl.load(p_own + TILE) * tl.load(p_table + 2 * PADDED + 1)
+    p_e = other.exponentials + at_y + o_c[None, :]
+    bound, size = tl.load(own.bounds + i_own * 2), tl.load(own.bounds + i_own * 2 + 1)
+    slope_0, slope_1 = unit_0 * 4, unit_1 * 4
+    value_0, value_1 = scale * 4 * sign_0, scale * 4 * sign_1
+    return ExponentialState(
+        p_x, p_y, slope_0, slope_1, value_0, value_1, b_e0, b_e1, p_e, bound, size, sign_0, sign_1
+    )
+
+
+@triton.jit
+def exponential_slopes(
+    state, b_sums, other, i_other, i, ds_band, i_p, i_own, band, sizes, SCORER: tl.constexpr,
+    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return b_sums (`Sums`) with the others' tile i added: slopes over 4, values over 2σ.
+
+    With r = 1/(1 + e^{2σ(a + b)}) those are r − r² and 1/2 − r.
+    """
+    highest = tl.load(other.bounds + (i_other + i) * 2)
+    size = tl.load(other.bounds + (i_other + i) * 2 + 1)
+    widest = size if OF_QUERY else state.size
+    careful = (widest > WIDE) | (state.bound + highest == float("inf"))
+    if WITH_WEIGHT:
+        careful = careful | (state.size + size < SMALL)
+    # With values of the pair as well, instructions are the limit, not reciprocals.
+    paired = state.bound + highest <= PAIRED
+    for part in tl.static_range(TILE // COUNT):
+        i_first = i * TILE + part * COUNT
+        b_ds = part_of(ds_band, i_p, i_own, i_first, band, sizes, COUNT, OF_QUERY)
+        step = i * (SCORER.padded * TILE) + part * COUNT
+        if careful == 0:
+            b_x = tl.fma(state.b_e0, tl.load(state.p_e + step), 1.0)  # (64, COUNT)
+            b_y = tl.fma(state.b_e1, tl.load(state.p_e + step + TILE), 1.0)
+            if paired and not WITH_WEIGHT:  # one reciprocal for both
+                b_r = reciprocal(b_x * b_y)
+                b_r0, b_r1 = b_y * b_r, b_x * b_r
+            else:
+                b_r0, b_r1 = reciprocal(b_x), reciprocal(b_y)
+            b_sums = _add_by_reciprocals(b_r0, b_r1, b_ds, b_sums, WITH_WEIGHT)
+        if careful:
+            b_sums = _add_by_pair(
+                state.p_x, state.p_y + step, b_ds, b_sums, 0.25, state.sign_0, state.sign_1,
+                SCORER, OF_QUERY, WITH_WEIGHT,
+            )  # fmt: skip
+    return b_sums

@@ -1,0 +1,172 @@
+"""The cap of scores, c · tanh(s/c), in every kernel, interpreted: to its formula in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyscore import dropout
+from anyscore.kernels.triton import attention as triton
+from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.ops import load
+from budget import assert_within_budget, size
+
+LEAD, GROUPS, KEYS, WIDTH, D_V = (1, 2), 2, 67, 5, 3
+PAIRS = {
+    "tanh": lambda a, b: torch.tanh(a + b),
+    "leaky_relu": lambda a, b: torch.where(a + b > 0, a + b, 0.2 * (a + b)),
+    "absolute": lambda a, b: (a - b).abs(),
+    "squared": lambda a, b: (a - b).square(),
+    "product": lambda a, b: a * b,
+}
+OPTIONS = [(), ("weight", "key_bias"), ("weight", "start", "stop"), ("key_bias", "mask", "seed")]
+CASES = [
+    (name, queries, cap, OPTIONS[i % 4], ["float32", "bfloat16"][i // 4 % 2])
+    for i, (name, queries, cap) in enumerate(product(PAIRS, (1, 2, 65), (0.5, 50.0)))
+]
+
+
+def operands(queries: int, options: tuple[str, ...], dtype: str, size: float = 1.5) -> Operands:
+    """Draw operands of two query heads that share a key/value head; scores are far from 0."""
+    made = torch.Generator().manual_seed(queries + len(options))
+    draw = lambda *shape: size * torch.randn(*shape, generator=made)  # noqa: E731
+    stop = torch.randint(0, KEYS + 1, (*LEAD, queries), generator=made)
+    stop[..., -1] = 0  # nothing is attended
+    there = {
+        "weight": draw(2, WIDTH),
+        "key_bias": draw(1, 1, KEYS),
+        "start": torch.tensor([[[3]]]),
+        "stop": stop,
+        "mask": torch.rand(1, 2, queries, KEYS, generator=made) > 0.4,
+        "seed": torch.tensor(7),
+    }
+    x = Operands(draw(1, 2, queries, WIDTH), draw(1, 1, KEYS, WIDTH), value=draw(1, 1, KEYS, D_V))
+    x = x._replace(**{name: there[name] for name in options})
+    return x.map(to(getattr(torch, dtype)))
+
+
+def to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda y: y.to(dtype) if y.is_floating_point() else y
+
+
+def settings(name: str, cap: float, x: Operands, rate: float = 0.3) -> Settings:
+    return Settings(name, 0.8, GROUPS, 0.0 if x.seed is None else rate, 2, LEAD, cap)
+
+
+def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    """Return output, log-sum-exp and weights before dropout by their formulas, in x's dtype."""
+    queries = x.a.shape[-2]
+    b, value = (y.repeat_interleave(s.groups, 1) for y in (x.b, x.value))
+    pairs = PAIRS[s.pair](x.a[..., :, None, :], b[..., None, :, :])
+    if x.weight is not None:
+        pairs = pairs * x.weight[:, None, None, :]
+    scores = s.scale * pairs.sum(-1)
+    if x.key_bias is not None:
+        scores = scores + x.key_bias[..., None, :]
+    scores = s.softcap * torch.tanh(scores / s.softcap)
+    attended = torch.ones(scores.shape, dtype=torch.bool)
+    j = torch.arange(x.b.shape[-2])
+    if x.start is not None:
+        attended = attended & (j >= x.start[..., None])
+    if x.stop is not None:
+        attended = attended & (j < x.stop[..., None])
+    if x.mask is not None:
+        attended = attended & x.mask
+    some = attended.any(-1, keepdim=True)
+    lse = torch.where(attended, scores, -torch.inf).logsumexp(-1, keepdim=True)
+    weights = torch.where(attended, torch.exp(scores - torch.where(some, lse, 0.0)), 0.0)
+    dropped = weights
+    if x.seed is not None:
+        xp = load("torch")
+        seed = xp.seed(int(x.seed), like=x.value)
+        dropout_mask = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
+        dropped = torch.where(dropout_mask, weights, 0.0) / (1 - s.dropout)
+    return dropped @ value, lse[..., 0], weights
+
+
+def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
+    """Return what `defined` does and the gradients of the operands that have them."""
+    factors = [y if y is None else y.detach().requires_grad_() for y in x[:FACTORS]]
+    x = Operands(*factors, *x[FACTORS:])
+    output, lse, weights = defined(x, s)
+    some = lse.isfinite()  # a constant −∞ has no gradient
+    total = (output * upstream.output).sum() + (lse[some] * upstream.lse[some]).sum()
+    inputs = [y for y in factors if y is not None]
+    return output, lse, weights, *torch.autograd.grad(total, inputs, materialize_grads=True)
+
+
+def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
+    """Return the same of the kernels."""
+    pair = triton_pairs.BY_NAME[s.pair]
+    results = triton.forward(pair, x, s, torch.float32)
+    grads = triton.backward(pair, x, s, results, upstream)
+    present = [d for y, d in zip(x[:FACTORS], grads, strict=False) if y is not None]
+    return *results, triton.weights(pair, x, s, results.lse), *present
+
+
+@pytest.mark.parametrize(("name", "queries", "cap", "options", "dtype"), CASES)
+def test_capped_scores(
+    name: str, queries: int, cap: float, options: tuple[str, ...], dtype: str
+) -> None:
+    half = dtype == "bfloat16"  # then weights are rounded before they are multiplied
+    x = operands(queries, options, dtype, 0.7 if half else 1.5)
+    s = settings(name, cap, x)
+    made = torch.Generator().manual_seed(9)
+    upstream = Results(
+        *(torch.randn(*LEAD, *n, generator=made) for n in ((queries, D_V), (queries,)))
+    )
+    if half:
+        upstream = upstream._replace(output=upstream.output.bfloat16().float())
+    exact = derived(x.map(to(torch.float64)), s, Results(*(y.double() for y in upstream)))
+    plain = derived(x.map(to(torch.float32)), s, upstream)
+    found = computed(x, s, upstream)
+    names = ["output", "lse", "weights"]
+    names += [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
+    for what, one, other, simple in zip(names, found, exact, plain, strict=True):
+        rounded = half and what not in ("lse", "weights")
+        band = 2**17 * size(other.detach().numpy()) if rounded else None
+        assert_within_budget(one, other.detach().numpy(), simple.detach(), what, "float32", band)
+
+
+@pytest.mark.parametrize("name", ["leaky_relu", "product"])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
+    """The log-sum-exp of one key is its score: 1 − e^{−2s/c} would leave three digits of it."""
+    x = operands(queries, (), "float32", 0.01)
+    x = x._replace(b=x.b[..., :1, :], value=x.value[..., :1, :])
+    s = settings(name, 50.0, x)
+    lse = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32).lse
+    exact = defined(x.map(to(torch.float64)), s)[1]
+    torch.testing.assert_close(lse.double(), exact, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("queries", [2, 5])
+def test_nothing_masked_is_capped_into_attention(queries: int) -> None:
+    """Neither is NaN in a masked key: it would be a finite score only if it were capped first."""
+    x = operands(queries, (), "float32")
+    x = x._replace(stop=torch.tensor([[[40]]]))
+    s = settings("tanh", 0.5, x)
+    for fill in (torch.nan, torch.inf):
+        y = x._replace(b=x.b.clone(), value=x.value.clone())
+        y.b[..., 40:, :] = fill
+        y.value[..., 40:, :] = fill
+        one, other = (triton.forward(triton_pairs.TANH, z, s, torch.float32) for z in (x, y))
+        torch.testing.assert_close(one.output, other.output)
+        torch.testing.assert_close(one.lse, other.lse)
+        weights = triton.weights(triton_pairs.TANH, y, s, other.lse)
+        assert (weights[..., 40:] == 0).all()
+
+
+def test_in_float64_a_cap_keeps_its_digits() -> None:
+    x = operands(3, ("weight", "key_bias"), "float64")
+    s = settings("tanh", 0.7, x)
+    found = triton.forward(triton_pairs.TANH, x, s, torch.float64)
+    output, lse, _ = defined(x, s)
+    torch.testing.assert_close(found.output, output, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(found.lse, lse, rtol=1e-12, atol=1e-13)
