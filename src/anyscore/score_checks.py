@@ -11,7 +11,7 @@ from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.score import Projection, Score
 
-OF_KEYS = "W_k", "w_k"
+KEY_PARAMETERS = "W_k", "w_k"
 """Parameters that meet the keys, not the queries."""
 POSITIVE = "sigma", "tau"
 """Parameters of which a layer keeps the logarithm."""
@@ -112,7 +112,9 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         lead = shape[: len(shape) - len(expected)]
         of_both = "d_q + d_k" in expected
         for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
-            if (of_both or (field in OF_KEYS) == (who == "keys")) and not broadcasts(lead, meets):
+            if (of_both or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
+                lead, meets
+            ):
                 raise ValueError(
                     f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
                     f"broadcast to {meets}, those of the {who}."
