@@ -1,4 +1,4 @@
-"""What a call must satisfy: every mistake is named here, before any work, in the same words."""
+"""Checks of a call: every mistake is named here, before any work, in the same words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ IMPLS = ("auto", "reference", "fused", "separable")
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a call. lead: the output's leading dimensions, heads last where there are any.
+    """The sizes of a call.
 
-    groups: query heads per key/value head, 1 unless those are fewer.
+    lead: the output's leading dimensions, heads last where there are any. queries, keys: T_q, T_k.
+    groups: query heads per key/value head, 1 unless key and value heads are fewer.
     """
 
     lead: tuple[int, ...]
@@ -31,7 +32,10 @@ class Sizes:
 
 
 def find_framework(**tensors: Any) -> str:
-    """The one framework that all tensors belong to, as a key of FRAMEWORKS."""
+    """Find the one framework that all tensors belong to, a key of FRAMEWORKS.
+
+    Raises TypeError: a tensor of none, or of another than the first.
+    """
     kinds = {name: framework(x) for name, x in tensors.items()}
     for name, kind in kinds.items():
         if kind is None:
@@ -50,7 +54,10 @@ def find_framework(**tensors: Any) -> str:
 
 
 def check_size(**sizes: Any) -> None:
-    """Sizes that a layer is made with: integers ≥ 1, or None."""
+    """Check sizes that a layer is made with: integers ≥ 1, or None.
+
+    Raises TypeError, ValueError: others.
+    """
     for name, size in sizes.items():
         if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
             raise TypeError(f"{name} must be an integer ≥ 1, got {shown(size)}.")
@@ -59,7 +66,10 @@ def check_size(**sizes: Any) -> None:
 
 
 def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
-    """Tensors must be plain dense arrays, where the query lies."""
+    """Check that tensors are plain dense arrays, on the device of the query.
+
+    Raises TypeError, ValueError: they are not.
+    """
     here = xp.device(query)
     for name, x in tensors.items():
         if problem := xp.layout_problem(x):
@@ -72,7 +82,10 @@ def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
 
 
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
-    """Dtypes and shapes of query, key and value."""
+    """Check dtypes and shapes of query, key and value; give the sizes of the call.
+
+    Raises TypeError, ValueError: dtypes or shapes that do not fit.
+    """
     tensors = {"query": query, "key": key, "value": value}
     check_places(xp, query, **tensors)
     dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
@@ -97,7 +110,10 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
 
 
 def check_options(dropout: Any, dropout_seed: Any, impl: Any) -> None:
-    """The options that are not tensors."""
+    """Check the options that are not tensors.
+
+    Raises TypeError, ValueError: options of another type, or out of their range.
+    """
     if isinstance(dropout, bool) or not isinstance(dropout, Real):
         raise TypeError(f"dropout must be a number in [0, 1), got {shown(dropout)}.")
     if not 0 <= float(dropout) < 1:
@@ -120,7 +136,7 @@ def _check_seed(seed: Any) -> None:
 
 
 def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """The broadcast leading dimensions, and the query heads per key/value head."""
+    """Find the broadcast leading dimensions, and the query heads per key/value head."""
     q, k, v = (shapes[name][:-2] for name in ("query", "key", "value"))
     groups = 1
     if min(len(q), len(k), len(v)) >= 2:

@@ -195,7 +195,7 @@ def mask_inputs(
 
 
 def _reads_all_rows(xp: Ops, tensors: tuple[Array, ...]) -> bool:
-    """Whether rows that nobody attends may reach others when projections have these tensors."""
+    """Check if rows that nobody attends may reach others in projections of these tensors."""
     backend = backends.load(framework(tensors[0]) or "")
     _, autocast = backend.precision(tensors[0])
     wide = (autocast or xp.dtype(tensors[0])) in ("float32", "float64")

@@ -61,7 +61,7 @@ class Parameter:
 
     @property
     def logarithm(self) -> bool:
-        """Whether the layer keeps the logarithm of the field."""
+        """True if the layer keeps the logarithm of the field."""
         return self.field in POSITIVE
 
     @property
@@ -166,7 +166,7 @@ class ScoreSpec:
 
     @property
     def sized(self) -> bool:
-        """Whether the parameters can be made without looking at queries and keys."""
+        """True if the parameters can be made without looking at queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 
     def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
@@ -199,7 +199,7 @@ class ScoreSpec:
 
 
 def is_named(score: AnyScore) -> bool:
-    """Whether a layer makes the parameters of this score itself."""
+    """Check if a layer makes the parameters of this score itself: it is a name or a class."""
     return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
@@ -265,7 +265,7 @@ def parameter_specs(
 
 
 def has_hidden(score: type[Score]) -> bool:
-    """Whether a score has a hidden layer, of the width `hidden`."""
+    """Check if a score has a hidden layer, of the width `hidden`."""
     return any("h" in shape for shape in score.shapes.values())
 
 

@@ -1,4 +1,4 @@
-"""What layers keep of their last call, so that its weights can be asked for later."""
+"""The snapshot of its last call that a layer keeps, so that weights can be asked for later."""
 
 from __future__ import annotations
 

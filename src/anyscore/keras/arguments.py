@@ -107,7 +107,7 @@ def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -
 
 
 def _alike(n: Any, m: Any) -> bool:
-    """Whether two sizes may be the same, those that are not known included."""
+    """Check if two sizes may be the same; those that are not known may."""
     return not (isinstance(n, int) and isinstance(m, int)) or n == m
 
 

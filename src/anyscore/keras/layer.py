@@ -52,6 +52,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self.record = Record(dict(arguments), options)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """Call the layer, see `call`; arguments may come by Keras's names too."""
         arguments = by_our_names(self.by_position, args, named, self.names_of_keras)
         *names, lengths = self.by_position
         tensors = [arguments.pop(name, None) for name in names]

@@ -131,7 +131,7 @@ def _with_heads(mask: Any, name: str, of_tensors: Sequence[Shape]) -> Any:
 
 
 def _broadcasts(shape: Shape, full: Shape) -> bool:
-    """Whether a shape may broadcast to another of its rank: sizes that are not known do."""
+    """Check if a shape may broadcast to another of its rank: sizes that are not known do."""
     pairs = zip(shape, full, strict=False)
     return len(shape) == len(full) and all(
         n == m or n in (1, None) or m in (1, None) for n, m in pairs

@@ -63,6 +63,7 @@ class Attending:
         self.scores: Any = None
 
     def __call__(self, queries: Any, keys: Any, values: Any) -> Any:
+        """Attend; give the output."""
         result = self.attention(queries, keys, values)
         output, self.scores = result if self.return_scores else (result, None)
         return output
