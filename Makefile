@@ -32,8 +32,9 @@ check: .venv/dev  ## everything that must not notice which other frameworks are 
 
 frameworks: $(FRAMEWORKS)  ## each in processes of its own
 
-torch: .venv/dev  ## exports, and the libraries that wrap modules
+torch: .venv/dev  ## then exports, and the libraries that wrap modules
 	$(BIN)/$(PYTEST) tests/frameworks/torch
+	$(BIN)/$(PYTEST) tests/frameworks/torch/exports
 
 jax: .venv/dev
 	$(BIN)/$(PYTEST) tests/frameworks/jax
@@ -51,8 +52,8 @@ mxnet: .venv/mxnet/dev
 # What the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/frameworks/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/test_fused_transforms.py \
-		-k "keeps_to_the_core and not Gaussian or False or autocast or over_masks_and_seeds"
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in -m triton \
+		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(BIN)/$(PYTEST) tests/frameworks/triton/test_triton_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
@@ -62,8 +63,8 @@ trackio: .venv/dev .venv/trackio
 	PYTHONPATH=.venv/trackio $(BIN)/pytest tests/frameworks/trackio
 
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
-	$(BIN)/pytest tests/frameworks/chapter -k "not mxnet"
-	$(MXNET)/pytest tests/frameworks/chapter -k mxnet
+	$(BIN)/pytest tests/docs/chapter -k "not mxnet"
+	$(MXNET)/pytest tests/docs/chapter -k mxnet
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny

@@ -121,10 +121,10 @@ Bound Arrays::bound(const char* name, View& array, Size queries) {
     return {static_cast<const std::int64_t*>(array.data), offsets(array, false), array.shape.back() == 1 ? 0 : array.strides.back()};
 }
 
-Keep Arrays::keep(View& array, Size queries, Size keys) {
+Mask Arrays::mask(View& array, Size queries, Size keys) {
     if (!array) return {};
-    if (array.dtype != nanobind::dtype<bool>()) refuse("keep", "must be bool");
-    check("keep", array, {queries, keys}, false, true);
+    if (array.dtype != nanobind::dtype<bool>()) refuse("mask", "must be bool");
+    check("mask", array, {queries, keys}, false, true);
     std::size_t row = array.shape.size() - 2, column = row + 1;
     return {static_cast<const bool*>(array.data), offsets(array, false), array.shape[row] == 1 ? 0 : array.strides[row],
             array.shape[column] == 1 ? 0 : array.strides[column]};

@@ -22,7 +22,7 @@ public:
     // One number for each of the last axis, at any stride.
     Rows numbers(const char* name, View& array, Size count, bool of_keys);
     Bound bound(const char* name, View& array, Size queries);
-    Keep keep(View& array, Size queries, Size keys);
+    Mask mask(View& array, Size queries, Size keys);
     // An output in the shape that an input has, or none.
     Gradient gradient(const char* name, Output& to, const View& input, Type type, bool of_keys);
 

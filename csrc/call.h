@@ -28,7 +28,7 @@ struct Bound {
     Size stride = 0;
 };
 
-struct Keep {
+struct Mask {
     const bool* data = nullptr;
     const Size* at = nullptr;
     Size row = 0, column = 0;
@@ -50,8 +50,9 @@ struct Call {
     Rows weight;    // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
     Bound start, stop;
-    Keep keep;
+    Mask mask;
     double scale = 1;
+    double softcap = 0;  // c of c · tanh(s / c), or 0 for none
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
     // Problems with the same b share what is made of it: key_set[n] numbers it, and

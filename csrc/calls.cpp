@@ -2,6 +2,7 @@
 #include "calls.h"
 
 #include <cstring>
+#include <limits>
 
 #include "arrays.h"
 #include "isa.h"
@@ -28,7 +29,7 @@ Type type_of_sums(const View& lse) {
 
 std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
 
-Call describe(Arrays& arrays, Inputs& in, Size queries) {
+Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     Call call;
     call.problems = arrays.problems;
     call.queries = queries;
@@ -45,11 +46,14 @@ Call describe(Arrays& arrays, Inputs& in, Size queries) {
     }
     call.start = arrays.bound("start", in.start, queries);
     call.stop = arrays.bound("stop", in.stop, queries);
-    call.keep = arrays.keep(in.keep, queries, call.keys);
-    call.scale = in.scale;
-    if (!(in.dropout >= 0 && in.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
-    if (in.dropout > 0 && Size(in.streams.size()) != arrays.problems) Arrays::refuse("streams", "must be one for each problem");
-    call.dropout = {in.dropout, in.streams.data()};
+    call.mask = arrays.mask(in.mask, queries, call.keys);
+    call.scale = s.scale;
+    if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max())) Arrays::refuse("softcap", "must be ≥ 0 and finite");
+    call.softcap = s.softcap;
+    if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
+    if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
+    if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems) Arrays::refuse("streams", "must be one for each problem");
+    call.dropout = {s.dropout, in.streams.data()};
     arrays.key_sets(call, in.b);
     Size elements;
     if (__builtin_mul_overflow(call.problems, queries, &elements) ||
@@ -63,18 +67,18 @@ Call describe(Arrays& arrays, Inputs& in, Size queries) {
 
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse) {
     type_of_sums(lse);
-    if (period < 0) Arrays::refuse("period", "must be ≥ 0");
+    if (period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     std::vector<Stream> all(std::size_t(Arrays(lead_of(lse), 1).problems));
     for (std::size_t n = 0; n < all.size(); n++) all[n] = {seed, std::uint64_t(n) % std::uint64_t(period ? period : 1)};
     return all;
 }
 
-void forward(Inputs& in, View& packed, Output& output, Output& lse, int threads) {
+void forward(const std::string& pair, Operands& in, const Settings& s, Output& output, Output& lse, int threads) {
     Type sums = type_of_sums(lse);
-    Arrays arrays(lead_of(lse), in.groups);
-    Call call = describe(arrays, in, lse.shape.back());
-    if (packed) {
-        call.packed = arrays.rows("packed", packed, {call.keys + 1, call.width}, true);
+    Arrays arrays(lead_of(lse), s.groups);
+    Call call = describe(arrays, in, s, lse.shape.back());
+    if (in.packed) {
+        call.packed = arrays.rows("packed", in.packed, {call.keys + 1, call.width}, true);
         if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
     }
     std::vector<Size> shape = arrays.lead;
@@ -83,25 +87,25 @@ void forward(Inputs& in, View& packed, Output& output, Output& lse, int threads)
     shape.push_back(call.value_width);
     void* to = Arrays::contiguous("output", output, shape);
     Type type = Arrays::type("output", output);
-    find(in.pair, sums).forward(call, to, type, to_lse, threads);
+    find(pair, sums).forward(call, to, type, to_lse, threads);
 }
 
-void weights(Inputs& in, View& lse, Output& output, int threads) {
+void weights(const std::string& pair, Operands& in, const Settings& s, View& lse, Output& output, int threads) {
     Type sums = type_of_sums(lse);
-    Arrays arrays(lead_of(lse), in.groups);
-    Call call = describe(arrays, in, lse.shape.back());
+    Arrays arrays(lead_of(lse), s.groups);
+    Call call = describe(arrays, in, s, lse.shape.back());
     std::vector<Size> shape = lse.shape;
     const void* of_rows = Arrays::contiguous("lse", lse, shape);
     shape.push_back(call.keys);
     void* to = Arrays::contiguous("output", output, shape);
     if (Arrays::type("output", output) != sums) Arrays::refuse("output", "must have the type of lse");
-    find(in.pair, sums).weights(call, of_rows, to, threads);
+    find(pair, sums).weights(call, of_rows, to, threads);
 }
 
-void backward(Inputs& in, Results& of, Gradients& to, int threads) {
+void backward(const std::string& pair, Operands& in, const Settings& s, Results& of, Gradients& to, int threads) {
     Type sums = type_of_sums(of.lse);
-    Arrays arrays(lead_of(of.lse), in.groups);
-    Call call = describe(arrays, in, of.lse.shape.back());
+    Arrays arrays(lead_of(of.lse), s.groups);
+    Call call = describe(arrays, in, s, of.lse.shape.back());
     Backward back;
     back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
     back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
@@ -125,7 +129,7 @@ void backward(Inputs& in, Results& of, Gradients& to, int threads) {
     std::vector<const View*> of_keys{&to.b, &to.value};
     if (to.key_bias) of_keys.push_back(&to.key_bias);
     back.tasks = arrays.groups_by(of_keys, true);
-    find(in.pair, sums).backward(call, back, threads);
+    find(pair, sums).backward(call, back, threads);
 }
 
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {

@@ -10,15 +10,36 @@
 
 namespace anyscore {
 
-// weight, key_bias, start, stop and keep may be none; value where only scores are wanted. streams: one
-// for each problem, with dropout.
-struct Inputs {
-    std::string pair;
-    View a, b, weight, key_bias, value, start, stop, keep;
+// The arrays of a call, as `Operands` in anyscore/operands.py; what is not there is not given.
+struct Operands {
+    View a, b, weight, key_bias, value, start, stop, mask, packed;
+    std::vector<Stream> streams{};  // one for each problem, with dropout
+};
+
+// All of them by name, in the order of Python's. The seed is no array for Python.
+struct Operand {
+    const char* name;
+    View Operands::* view;
+};
+constexpr Operand OPERANDS[] = {
+    {"a", &Operands::a},         {"b", &Operands::b},         {"weight", &Operands::weight},
+    {"key_bias", &Operands::key_bias}, {"value", &Operands::value}, {"start", &Operands::start},
+    {"stop", &Operands::stop},   {"mask", &Operands::mask},   {"seed", nullptr},
+    {"packed", &Operands::packed},
+};
+
+// The numbers of a call, as `Settings.numbers` in anyscore/operands.py lists them.
+struct Settings {
     double scale = 1;
     Size groups = 1;
     double dropout = 0;
-    std::vector<Stream> streams{};
+    Size dropout_period = 1;
+    double softcap = 0;
+
+    static constexpr std::size_t COUNT = 5;
+    explicit Settings(const double* numbers)
+        : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
+          softcap(numbers[4]) {}
 };
 
 // What forward gave, and the gradients of that.
@@ -33,9 +54,9 @@ struct Gradients {
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 
-void forward(Inputs& in, View& packed, Output& output, Output& lse, int threads);
-void weights(Inputs& in, View& lse, Output& output, int threads);
-void backward(Inputs& in, Results& of, Gradients& to, int threads);
+void forward(const std::string& pair, Operands& x, const Settings& s, Output& output, Output& lse, int threads);
+void weights(const std::string& pair, Operands& x, const Settings& s, View& lse, Output& output, int threads);
+void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 
 }  // namespace anyscore

@@ -1,7 +1,11 @@
 // anyscore._core: the kernels for Python. Private; anyscore/kernels/cpu.py is its one caller.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <array>
+#include <stdexcept>
 
 #include "calls.h"
 #include "isa.h"
@@ -16,39 +20,71 @@ void bind_xla(nb::module_& module);
 
 namespace {
 
-void seed(Inputs& in, nb::int_ seed, Size period, const View& lse) {
-    if (in.dropout > 0 || period < 0) in.streams = streams(PyLong_AsUnsignedLongLongMask(seed.ptr()), period, lse);
+// An array that Python passes, or None.
+template <class V> V borrowed(const char* name, nb::handle x) {
+    V to;
+    if (!x.is_none() && !view(x.ptr(), std::is_same_v<V, Output>, to))
+        throw std::invalid_argument(std::string(name) + " must be an array on the CPU" + (std::is_same_v<V, Output> ? " that can be written to." : "."));
+    return to;
 }
 
-void python_forward(const std::string& pair, View a, View b, View weight, View key_bias, View value, View start,
-                    View stop, View keep, double scale, Size groups, double dropout, nb::int_ seed, Size period,
-                    View packed, Output output, Output lse, int threads) {
-    Inputs in{pair, std::move(a), std::move(b), std::move(weight), std::move(key_bias), std::move(value),
-              std::move(start), std::move(stop), std::move(keep), scale, groups, dropout};
-    anyscore::seed(in, seed, period, lse);
+// The arrays of a tuple, which has as many entries as there are names.
+template <class V, std::size_t N> std::array<V, N> borrowed(const char* const (&names)[N], const nb::tuple& from) {
+    if (from.size() < N) throw std::invalid_argument("a tuple of arrays is too short.");
+    std::array<V, N> to;
+    for (std::size_t i = 0; i < N; i++) to[i] = borrowed<V>(names[i], from[i]);
+    return to;
+}
+
+std::uint64_t seed(nb::handle x) {
+    if (!nb::isinstance<nb::int_>(x)) throw std::invalid_argument("seed must be an integer.");
+    return PyLong_AsUnsignedLongLongMask(x.ptr());
+}
+
+// lse: whose shape says how many problems there are.
+Operands operands(const nb::tuple& from, const Settings& s, const View& lse) {
+    if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");
+    Operands x;
+    for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
+        auto [name, view] = OPERANDS[i];
+        if (view)
+            x.*view = borrowed<View>(name, from[i]);
+        else if (s.dropout > 0)
+            x.streams = streams(seed(from[i]), s.dropout_period, lse);
+    }
+    return x;
+}
+
+using Numbers = std::array<double, Settings::COUNT>;
+
+void python_forward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, int threads) {
+    Settings s(numbers.data());
+    auto [output, lse] = borrowed<Output>({"output", "lse"}, results);
+    Operands x = operands(from, s, lse);
     nb::gil_scoped_release release;
-    forward(in, packed, output, lse, threads);
+    forward(pair, x, s, output, lse, threads);
 }
 
-void python_weights(const std::string& pair, View a, View b, View weight, View key_bias, View start, View stop,
-                    View keep, double scale, Size groups, View lse, Output output, int threads) {
-    Inputs in{pair, std::move(a), std::move(b), std::move(weight), std::move(key_bias), {},
-              std::move(start), std::move(stop), std::move(keep), scale, groups};
+void python_weights(nb::tuple from, const std::string& pair, const Numbers& numbers, View lse, Output to, int threads) {
+    Settings s(numbers.data());
+    s.dropout = 0;
+    Operands x = operands(from, s, lse);
     nb::gil_scoped_release release;
-    weights(in, lse, output, threads);
+    weights(pair, x, s, lse, to, threads);
 }
 
-void python_backward(const std::string& pair, View a, View b, View weight, View key_bias, View value,
-                     View start, View stop, View keep, double scale, Size groups, double dropout, nb::int_ seed,
-                     Size period, View output, View lse, View d_output, View d_lse, Output d_a, Output d_b,
-                     Output d_weight, Output d_key_bias, Output d_value, int threads) {
-    Inputs in{pair, std::move(a), std::move(b), std::move(weight), std::move(key_bias), std::move(value),
-              std::move(start), std::move(stop), std::move(keep), scale, groups, dropout};
-    anyscore::seed(in, seed, period, lse);
+void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results,
+                     nb::tuple upstream, nb::tuple gradients, int threads) {
+    Settings s(numbers.data());
+    auto [output, lse] = borrowed<View>({"output", "lse"}, results);
+    auto [d_output, d_lse] = borrowed<View>({"d_output", "d_lse"}, upstream);
+    auto [d_a, d_b, d_weight, d_key_bias, d_value] =
+        borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value"}, gradients);
+    Operands x = operands(from, s, lse);
     Results of{std::move(output), std::move(lse), std::move(d_output), std::move(d_lse)};
     Gradients to{std::move(d_a), std::move(d_b), std::move(d_weight), std::move(d_key_bias), std::move(d_value)};
     nb::gil_scoped_release release;
-    backward(in, of, to, threads);
+    backward(pair, x, s, of, to, threads);
 }
 
 void python_prepare_keys(const std::string& pair, View b, Output packed, int threads) {
@@ -61,16 +97,10 @@ void python_prepare_keys(const std::string& pair, View b, Output packed, int thr
 
 NB_MODULE(_core, module) {
     using namespace anyscore;
-    module.def("forward", &python_forward, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(), "value"_a,
-               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "dropout"_a, "seed"_a,
-               "period"_a, "packed"_a.none(), "output"_a, "lse"_a, "threads"_a);
-    module.def("weights", &python_weights, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(),
-               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "lse"_a, "output"_a,
+    module.def("forward", &python_forward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "threads"_a);
+    module.def("weights", &python_weights, "operands"_a, "pair"_a, "numbers"_a, "lse"_a, "to"_a, "threads"_a);
+    module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
-    module.def("backward", &python_backward, "pair"_a, "a"_a, "b"_a, "weight"_a.none(), "key_bias"_a.none(), "value"_a,
-               "start"_a.none(), "stop"_a.none(), "keep"_a.none(), "scale"_a, "groups"_a, "dropout"_a, "seed"_a,
-               "period"_a, "output"_a, "lse"_a, "d_output"_a, "d_lse"_a.none(), "d_a"_a, "d_b"_a,
-               "d_weight"_a.none(), "d_key_bias"_a.none(), "d_value"_a, "threads"_a);
     module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
     module.def("borrow_threads", [](std::uintptr_t parallel) {
         borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));

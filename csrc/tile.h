@@ -49,9 +49,9 @@ struct Part {
         Size a = spans.start[i] - first_key, b = spans.stop[i] - first_key;
         from = a < 0 ? 0 : a > keys ? keys : int(a), to = b > keys ? keys : b < 0 ? 0 : int(b);
         if (to < from) to = from;
-        column = call.keep.column;
-        keep = !call.keep.data ? nullptr
-                               : call.keep.data + call.keep.at[n] + (first_query + i) * call.keep.row + first_key * column;
+        column = call.mask.column;
+        keep = !call.mask.data ? nullptr
+                               : call.mask.data + call.mask.at[n] + (first_query + i) * call.mask.row + first_key * column;
     }
     bool has(int j) const { return j >= from && j < to && (!keep || keep[j * column]); }
     bool is_whole(int keys) const { return from == 0 && to == keys && !keep; }

@@ -52,10 +52,10 @@ Output result(ffi::RemainingRets results, std::size_t i) {
 }
 
 // The operands by name; those that are not named stay empty.
-struct Operands {
-    View a, b, weight, key_bias, value, start, stop, keep, seed, counter, packed, output, lse, d_output, d_lse;
+struct Given : Operands {
+    View seed, counter, output, lse, d_output, d_lse;
 
-    Operands(ffi::RemainingArgs operands, std::string_view names) {
+    Given(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
         std::string name;
         for (std::size_t i = 0; all >> name; i++) {
@@ -66,11 +66,11 @@ struct Operands {
     }
 
     View& slot(const std::string& name) {
-        std::pair<const char*, View*> slots[] = {
-            {"a", &a}, {"b", &b}, {"weight", &weight}, {"key_bias", &key_bias}, {"value", &value},
-            {"start", &start}, {"stop", &stop}, {"keep", &keep}, {"seed", &seed}, {"counter", &counter},
-            {"packed", &packed}, {"output", &output}, {"lse", &lse}, {"d_output", &d_output}, {"d_lse", &d_lse}};
-        for (auto [known, slot] : slots)
+        for (auto [known, view] : OPERANDS)
+            if (view && name == known) return this->*view;
+        std::pair<const char*, View*> others[] = {{"seed", &seed}, {"counter", &counter}, {"output", &output}, {"lse", &lse},
+                                                  {"d_output", &d_output}, {"d_lse", &d_lse}};
+        for (auto [known, slot] : others)
             if (name == known) return *slot;
         throw std::invalid_argument("there is no operand " + name + ".");
     }
@@ -129,10 +129,12 @@ std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t
     return lead;
 }
 
-Inputs inputs(const Operands& in, std::string_view pair, double scale, Size groups, double dropout, const View& lse) {
-    Inputs made{std::string(pair), in.a, in.b, in.weight, in.key_bias, in.value, in.start, in.stop, in.keep, scale, groups, dropout};
-    if (dropout > 0) made.streams = streams_of(in.seed, in.counter, lse);
-    return made;
+// As `Settings.numbers` of anyscore/operands.py.
+using Numbers = ffi::Span<const double>;
+
+Settings settings(Numbers numbers) {
+    if (numbers.size() != Settings::COUNT) throw std::invalid_argument("the settings are not as many as the core knows.");
+    return Settings(numbers.begin());
 }
 
 int threads() { return int(std::max(1u, std::thread::hardware_concurrency())); }
@@ -148,23 +150,25 @@ template <class Work> ffi::Error guarded(Work work) {
 }
 
 ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                       std::int64_t groups, double scale, double dropout) {
+                       Numbers numbers) {
     return guarded([&] {
-        Operands given(operands, names);
+        Given x(operands, names);
+        Settings s = settings(numbers);
         Output output = result(results, 0), lse = result(results, 1);
-        Inputs in = inputs(given, pair, scale, groups, dropout, lse);
-        forward(in, given.packed, output, lse, threads());
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, lse);
+        forward(std::string(pair), x, s, output, lse, threads());
     });
 }
 
 ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                       std::int64_t groups, double scale) {
+                       Numbers numbers) {
     return guarded([&] {
-        Operands given(operands, names);
+        Given x(operands, names);
+        Settings s = settings(numbers);
+        s.dropout = 0;
         Output output = result(results, 0);
-        Spread lse(given.lse, {output.shape.begin(), output.shape.end() - 2});
-        Inputs in = inputs(given, pair, scale, groups, 0, given.lse);
-        weights(in, given.lse, output, threads());
+        Spread lse(x.lse, {output.shape.begin(), output.shape.end() - 2});
+        weights(std::string(pair), x, s, x.lse, output, threads());
     });
 }
 
@@ -179,42 +183,41 @@ Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
 }
 
 ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                        std::int64_t groups, double scale, double dropout) {
+                        Numbers numbers) {
     return guarded([&] {
-        Operands given(operands, names);
+        Given x(operands, names);
+        Settings s = settings(numbers);
         Output d_a = result(results, 0);
-        std::vector<Size> lead = lead_of({&given.lse, &d_a}, std::size_t(given.lse.rank()) - 1);
-        Spread lse(given.lse, lead), d_lse(given.d_lse, lead);
-        Inputs in = inputs(given, pair, scale, groups, dropout, given.lse);
+        std::vector<Size> lead = lead_of({&x.lse, &d_a}, std::size_t(x.lse.rank()) - 1);
+        Spread lse(x.lse, lead), d_lse(x.d_lse, lead);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.lse);
         std::size_t next = 0;
         Gradients to;
-        to.a = gradient(results, next, in.a);
-        to.b = gradient(results, next, in.b);
-        to.weight = gradient(results, next, in.weight);
-        to.key_bias = gradient(results, next, in.key_bias);
-        to.value = gradient(results, next, in.value);
-        Results of{given.output, given.lse, given.d_output, given.d_lse};
-        backward(in, of, to, threads());
+        to.a = gradient(results, next, x.a);
+        to.b = gradient(results, next, x.b);
+        to.weight = gradient(results, next, x.weight);
+        to.key_bias = gradient(results, next, x.key_bias);
+        to.value = gradient(results, next, x.value);
+        Results of{x.output, x.lse, x.d_output, x.d_lse};
+        backward(std::string(pair), x, s, of, to, threads());
     });
 }
 
-ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                            std::int64_t) {
+ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names) {
     return guarded([&] {
-        Operands given(operands, names);
+        Given x(operands, names);
         Output packed = result(results, 0);
-        prepare_keys(std::string(pair), given.b, packed, threads());
+        prepare_keys(std::string(pair), x.b, packed, threads());
     });
 }
 
 auto bind_call() {
-    return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("pair").Attr<std::string_view>("names")
-        .Attr<std::int64_t>("groups");
+    return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("pair").Attr<std::string_view>("names");
 }
 
-XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<double>("scale").Attr<double>("dropout"));
-XLA_FFI_DEFINE_HANDLER(kWeights, xla_weights, bind_call().Attr<double>("scale"));
-XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<double>("scale").Attr<double>("dropout"));
+XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<Numbers>("numbers"));
+XLA_FFI_DEFINE_HANDLER(kWeights, xla_weights, bind_call().Attr<Numbers>("numbers"));
+XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
 
 }  // namespace

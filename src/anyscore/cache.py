@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
-from anyscore import backends, ops
+from anyscore import backends
 from anyscore.autocast import autocast
 from anyscore.checks import check_places, check_tensors, find_framework
-from anyscore.factors import Factors
-from anyscore.implementations import kinds_of
+from anyscore.intervals import zero_unread
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
+from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
 from anyscore.score_checks import KEY_PARAMETERS, check_score, parameters_of
 from anyscore.scores import ScaledDot
-from anyscore.task import lower
-from anyscore.trees import tree
-from anyscore.unread import zero
+from anyscore.task import lower_mask
 
-
-@tree
-@dataclass(frozen=True, eq=False)
-class PreparedKeys:
-    """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
-
-    key: the keys themselves. score: the class of the score. b, key_bias: their part of its
-    `Factors`. packed: what the fused implementation made of that, None if nothing. nothing: none of
-    the keys, (0, d_k), made once where it can be.
-    """
-
-    static: ClassVar[tuple[str, ...]] = ("score",)
-    derived: ClassVar[tuple[str, ...]] = ("nothing",)
-    key: Array
-    score: type[Score]
-    b: Array
-    key_bias: Array | None
-    packed: Array | None
-    nothing: Array | None = None
-
-    def bind(self, xp: Ops, score: Any, query: Array) -> Factors:
-        """The factors of these keys and of the query, which is all that is lowered anew."""
-        if type(score) is not self.score:
-            got = type(score).__name__ if isinstance(score, Score) else repr(score)
-            raise ValueError(
-                f"the keys were prepared for the score {self.score.__name__}, got {got}: prepare "
-                "them with prepare_keys(key, score)."
-            )
-        nothing = self.key[..., :0, :] if self.nothing is None else self.nothing
-        f = score.lower(xp, query, nothing)
-        if xp.shape(f.a)[-1] != xp.shape(self.b)[-1]:
-            raise ValueError(
-                f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
-                f"{xp.shape(f.a)[-1]}: prepare them with the parameters that the queries meet."
-            )
-        return Factors(f.a, self.b, f.pair, f.weight, f.scale, f.query_bias, self.key_bias)
-
-    def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
-        """These keys with a function applied to what the framework differentiates."""
-        bias = None if self.key_bias is None else function(self.key_bias)
-        nothing = None if self.nothing is None else function(self.nothing)
-        key, b = function(self.key), function(self.b)
-        return replace(self, key=key, b=b, key_bias=bias, nothing=nothing)
+__all__ = ["PreparedKeys", "prepare_keys"]
 
 
 def prepare_keys(
@@ -107,12 +62,11 @@ def prepare_keys(
             f"keys are prepared for a score object, such as ScaledDot(), got {shown(score)}."
         )
     name = find_framework(key=key)
-    xp, backend = ops.load(name), backends.load(name)
-    own, dtype = backend.precision(key)
-    kinds = kinds_of(backend)
-    if kinds is not None:
-        (key,), score = kinds.enter((key,), score)
-    with own():
+    backend = backends.load(name)
+    xp = backend.xp
+    context, dtype = backend.precision(key)
+    (key,), score = backend.unwrap((key,), score)
+    with context():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
         check_places(xp, key, key=key)
@@ -127,12 +81,11 @@ def prepare_keys(
                     f"expected Lengths, Interval or Keys, got {type(part).__name__}. Give it to "
                     "`attention` instead."
                 )
-        attendable = lower(xp, replace(sizes, queries=1), query, mask, valid_lens)
-        if attendable is None:
+        lowered = lower_mask(xp, replace(sizes, queries=1), query, mask, valid_lens)
+        if lowered is None:
             key = xp.copy(key)
         else:
-            _, used = attendable.used(xp, sizes.keys)
-            key, _ = zero(xp, key, used, sizes.groups)
+            key, _ = zero_unread(xp, key, lowered.used[1], sizes.groups)
         f = score.lower(xp, query, key)
         nothing = _none_of(xp, key, xp.shape(key)[-1])
         return PreparedKeys(key, type(score), f.b, f.key_bias, backend.pack_keys(f), nothing)

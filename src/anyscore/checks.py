@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -24,6 +25,11 @@ class Sizes:
     queries: int
     keys: int
     groups: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All sizes of the scores: (*lead, T_q, T_k)."""
+        return *self.lead, self.queries, self.keys
 
     @property
     def kv_lead(self) -> tuple[int, ...]:
@@ -109,11 +115,15 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     return Sizes(lead, shapes["query"][-2], shapes["key"][-2], groups)
 
 
-def check_options(dropout: Any, dropout_seed: Any, impl: Any) -> None:
+def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
     """Check the options that are not tensors.
 
     Raises TypeError, ValueError: options of another type, or out of their range.
     """
+    if isinstance(softcap, bool) or not isinstance(softcap, Real):
+        raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
+    if not 0 <= float(softcap) < math.inf:
+        raise ValueError(f"softcap must be ≥ 0 and finite, 0 for no cap, got {softcap}.")
     if isinstance(dropout, bool) or not isinstance(dropout, Real):
         raise TypeError(f"dropout must be a number in [0, 1), got {shown(dropout)}.")
     if not 0 <= float(dropout) < 1:

@@ -1,4 +1,4 @@
-"""`attention`: check, lower, plan, run."""
+"""`attention`: check, lower, choose, run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
+from typing import cast as cast_type
 
-from anyscore import backends, definition, ops, reference, separable
+from anyscore import backends, separable
 from anyscore.autocast import autocast, cast
-from anyscore.cache import PreparedKeys
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
-from anyscore.implementations import Backend, Implementation, Plan, choose, kinds_of
+from anyscore.implementations import Backend, Implementation, Plan, Result, choose
 from anyscore.ops import Array, Ops
+from anyscore.prepared import PreparedKeys
+from anyscore.reference import accumulated
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.scores import ScaledDot
-from anyscore.task import Task, prepare
+from anyscore.task import Call, Options, Task, prepare
+
+_FOR_WEIGHTS = Options(return_lse=True)
 
 
 class AttentionOutput(NamedTuple):
@@ -39,6 +43,7 @@ def attention(
     valid_lens: Any = None,
     dropout: float = 0.0,
     dropout_seed: Any = None,
+    softcap: float = 0.0,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -58,6 +63,8 @@ def attention(
         valid_lens: as `Lengths`; intersected with `mask`.
         dropout: rate p in [0, 1) on the weights, which are scaled by 1/(1−p); always applied.
         dropout_seed: an integer; drawn from the framework's generator if None.
+        softcap: c > 0 caps the scores: s becomes c · tanh(s / c), after scale and biases and before
+            the softmax; 0 does not.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better.
         impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,
@@ -78,10 +85,9 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    result, *_ = attend(
-        query, key, value, score, mask, valid_lens, dropout, dropout_seed,
-        return_weights, return_lse, impl,
-    )  # fmt: skip
+    call = Call(query, key, value, score, mask, valid_lens, softcap)
+    options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
+    result, *_ = attend(call, options)
     return result if return_weights or return_lse else result.output
 
 
@@ -95,6 +101,7 @@ def plan(
     valid_lens: Any = None,
     dropout: float = 0.0,
     dropout_seed: Any = None,
+    softcap: float = 0.0,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -108,97 +115,104 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    check_options(dropout, dropout_seed, impl)
-    xp, backend, own, task = lower(query, key, value, score, mask, valid_lens)
-    with own():
-        return _choose(xp, backend, task, dropout, return_lse, impl)[0]
+    call = Call(query, key, value, score, mask, valid_lens, softcap)
+    options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
+    backend, context, task = lower(call, options)
+    with context():
+        return _choose(backend, task, options)[0]
 
 
 for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
     vars(_function)["autograph_info__"] = None
 
 
-def attend(
-    query: Array,
-    key: Array,
-    value: Array,
-    score: Any,
-    mask: Any = None,
-    valid_lens: Any = None,
-    dropout: float = 0.0,
-    dropout_seed: Any = None,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    impl: str = "auto",
-) -> tuple[AttentionOutput, Task, Array | None]:
-    """`attention` for layers: the result, and with what `weights` can be had later.
+def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task, Array | None]:
+    """`attention` for layers: the result, and what `weights` takes to compute the weights later.
 
     That is the task, and the log-sum-exp that a fused implementation left.
     """
-    check_options(dropout, dropout_seed, impl)
-    xp, backend, own, task = lower(query, key, value, score, mask, valid_lens)
-    with own():
-        _, route, task = _choose(xp, backend, task, dropout, return_lse, impl)
-        if dropout and dropout_seed is None:
-            dropout_seed = backend.draw_seed(task.value)
-        elif dropout_seed is not None and isinstance(dropout_seed, Integral):
-            dropout_seed = int(dropout_seed)  # of NumPy perhaps, beyond what int64 holds
-        if route is None:
-            left = None
-            output, attended, lse = definition.run(xp, task, dropout, dropout_seed)
-        else:
-            output, left = route.run(task, dropout, dropout_seed)
-            attended = _weights(xp, backend, task, left) if return_weights else None
-            output, lse = _with_query_bias(xp, task, output, left)
-    if not return_weights:
-        attended = None
-    result = AttentionOutput(output, attended, lse if return_lse else None)
-    kinds = kinds_of(backend)
-    if kinds is not None:
-        result = AttentionOutput(*(x if x is None else kinds.leave(x, query) for x in result))
-    return result, task, left
-
-
-def _choose(
-    xp: Ops, backend: Backend, task: Task, dropout: float, return_lse: bool, impl: str
-) -> tuple[Plan, Implementation | None, Task]:
-    """What runs a task, and the task that it runs."""
-    if impl == "separable":
-        return separable.choose_product(xp, backend, task, dropout, return_lse)
-    return *choose(backend, task, dropout, return_lse, impl), task
+    backend, context, task = lower(call, options)
+    with context():
+        _, implementation, task = _choose(backend, task, options)
+        result = implementation.run(task, options.dropout, _seed(backend, task, options))
+        fused_lse = result.lse if result.weights is None else None
+        if options.return_weights and result.weights is None:
+            result = result._replace(weights=_weights(backend, task, fused_lse))
+        result = _with_query_bias(backend.xp, task, result)
+    output, lse, attended = (x if x is None else backend.wrap(x, call.query) for x in result)
+    found = AttentionOutput(
+        output, attended if options.return_weights else None, lse if options.return_lse else None
+    )
+    return found, task, fused_lse
 
 
 def weights(task: Task, lse: Array | None = None) -> Array:
     """The weights (..., T_q, T_k) of a task; lse: what a fused implementation left, if one ran."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
-    xp, backend = find(some, some, some)
-    own, _ = backend.precision(some)
-    with own():
-        return _weights(xp, backend, task, lse)
+    backend = backends.load(find_framework(score=some))
+    with backend.precision(some)[0]():
+        return _weights(backend, task, lse)
 
 
-def _weights(xp: Ops, backend: Backend, task: Task, lse: Array | None) -> Array:
-    f = task.score
+def lower(
+    call: Call, options: Options
+) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
+    """Check and lower a call. Returns its backend, the context to compute in, and the task."""
+    check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
+    query, key, value, score, *_ = call
+    prepared = key if isinstance(key, PreparedKeys) else None
+    key = key if prepared is None else prepared.key
+    backend = backends.load(find_framework(query=query, key=key, value=value))
+    xp, (context, dtype) = backend.xp, backend.precision(query)
+    (query, key, value), score = backend.unwrap((query, key, value), score)
+    with context() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
+        if dtype is not None:
+            (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
+            prepared = prepared and prepared.map(partial(cast, xp, dtype))
+        sizes = check_call(xp, query, key, value, score)
+        call = call._replace(query=query, key=key, value=value, score=score)
+        trained = backend.differentiable(_inputs(query, key, value, score))
+        return backend, context, prepare(xp, call, sizes, prepared, trained)
+
+
+def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
+    """Choose an implementation. Returns the plan, it, and the task that it runs.
+
+    The task is another one where "separable" rewrites an additive score as a product.
+    """
+    if options.impl == "separable":
+        return separable.choose_product(backend, task, options)
+    return *choose(backend, task, options), task
+
+
+def _seed(backend: Backend, task: Task, options: Options) -> Any:
+    """The dropout seed that was asked for, or one drawn from the framework's generator."""
+    seed = options.dropout_seed
+    if seed is None:
+        return backend.draw_seed(task.value) if options.dropout else None
+    return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
+
+
+def _weights(backend: Backend, task: Task, lse: Array | None) -> Array:
+    """The weights of a task; fused if the log-sum-exp is there and no derivatives are wanted."""
+    f, weights_of = task.score, backend.reference.weights
     if lse is not None and isinstance(f, Factors):
-        route = choose(backend, task, 0.0, True, "auto")[1]
-        tensors = (x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None)
-        if route is not None and route.weights is not None and not backend.differentiable(tensors):
-            return route.weights(task, lse)
-    return definition.weights(xp, task)
+        tensors = (x for x in (f.a, f.b, f.weight, f.key_bias, f.query_bias) if x is not None)
+        if not backend.differentiable(tensors):
+            weights_of = choose(backend, task, _FOR_WEIGHTS)[1].weights or weights_of
+    return cast_type(Callable[..., Array], weights_of)(task, lse)
 
 
-def _with_query_bias(
-    xp: Ops, task: Task, output: Array, lse: Array | None
-) -> tuple[Array, Array | None]:
-    """A query bias cancels in the softmax, and adds to the log-sum-exp."""
+def _with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
+    """Add the query bias to the log-sum-exp of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is None:
-        return output, lse
-    bias = reference.accumulated(xp, bias)
-    if task.attendable is not None:
-        bias = xp.where(task.attendable.used(xp, task.sizes.keys)[0], bias, 0.0)
-    output = output + xp.astype(0 * bias[..., None], task.dtype)
-    return output, None if lse is None else lse + bias
+    if bias is None or task.softcap:
+        return result
+    bias = accumulated(xp, bias)
+    if task.mask is not None:
+        bias = xp.where(task.mask.used[0], bias, 0.0)
+    output = result.output + xp.astype(0 * bias[..., None], task.dtype)
+    return result._replace(output=output, lse=None if result.lse is None else result.lse + bias)
 
 
 def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
@@ -209,32 +223,3 @@ def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
         yield from score.tensors().values()
         for projection in score.projections().values():
             yield from projection.tensors
-
-
-def find(query: Array, key: Array, value: Array) -> tuple[Ops, Backend]:
-    """The operations and the backend of the framework that all three belong to."""
-    name = find_framework(query=query, key=key, value=value)
-    return ops.load(name), backends.load(name)
-
-
-def lower(
-    query: Array, key: Array, value: Array, score: Any, mask: Any, valid_lens: Any
-) -> tuple[Ops, Backend, Callable[[], AbstractContextManager[Any]], Task]:
-    """Check and lower a call. Returns its operations, its backend, its context and the task."""
-    prepared = key if isinstance(key, PreparedKeys) else None
-    key = key if prepared is None else prepared.key
-    xp, backend = find(query, key, value)
-    own, dtype = backend.precision(query)
-    kinds = kinds_of(backend)
-    if kinds is not None:
-        (query, key, value), score = kinds.enter((query, key, value), score)
-    with own() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
-        if dtype is not None:
-            (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
-            prepared = prepared and prepared.map(partial(cast, xp, dtype))
-        sizes = check_call(xp, query, key, value, score)
-        task = prepare(
-            xp, sizes, query, key, value, score, mask, valid_lens,
-            backend.differentiable(_inputs(query, key, value, score)), prepared,
-        )  # fmt: skip
-        return xp, backend, own, task

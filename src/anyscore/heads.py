@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 from anyscore import backends
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
+from anyscore.intervals import zero_unread
 from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import Array, Ops, framework
 from anyscore.score import Init
-from anyscore.task import Lowered, lower
-from anyscore.unread import zero
+from anyscore.task import Lowered, lower_mask
 
 Project: TypeAlias = Callable[[Array, str], Array]
 """(x, name) → x Wᵀ + bias, of one of the `linears` of a layer."""
@@ -182,15 +182,19 @@ def mask_inputs(
     )
     sizes = check_tensors(xp, q, k, v)
     sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
-    lowered = lower(xp, sizes, q, mask, valid_lens)
+    lowered = lower_mask(xp, sizes, q, mask, valid_lens)
     if lowered is None:
         return queries, keys, values, None
     if _reads_all_rows(xp, (q, k, v, *parameters)):
-        attending, attended = lowered.used(xp, sizes.keys)
-        queries = zero(xp, q, attending)[0][..., 0, :, :]
-        values = zero(xp, v, attended)[0][..., 0, :, :]
+        attending, attended = lowered.used
+        q, of_queries = zero_unread(xp, q, attending)
+        v, of_values = zero_unread(xp, v, attended)
+        queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values
         if not isinstance(keys, PreparedKeys):
-            keys = zero(xp, k, attended)[0][..., 0, :, :]
+            k, of_keys = zero_unread(xp, k, attended)
+            keys, shared = k[..., 0, :, :], shared or of_keys
+        # Where heads have masks of their own, one head may attend a row that another does not.
+        lowered.unread_is_finite = not shared
     return queries, keys, values, Lowered(lowered)
 
 

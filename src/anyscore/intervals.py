@@ -1,245 +1,124 @@
-"""A mask lowered for one call: an interval of keys for each query, a boolean array, or both.
-
-Lengths and offsets stay tensors throughout: their values are never inspected on the host.
-"""
+"""A mask lowered for one call: an interval of keys for each query, a boolean array, or both."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
-import numpy as np
-
-from anyscore.messages import shown
-from anyscore.ops import PLAIN, Array, Ops, framework, load
+from anyscore.ops import Array, Ops
 
 
-@dataclass(frozen=True, eq=False)
 class LoweredMask:
-    """A mask lowered for one call: key j is attended if start ≤ j < stop and keep.
+    """A mask lowered for one call: query i may attend key j if start ≤ j < stop and mask.
 
     start, stop: of the index dtype, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0
     and T_k.
-    keep: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
+    mask: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
+    unread_is_finite: whether the caller has zeroed, in queries, keys and values, what nobody reads.
     """
 
-    start: Array | None = None
-    stop: Array | None = None
-    keep: Array | None = None
+    def __init__(
+        self,
+        xp: Ops,
+        keys: int,
+        start: Array | None = None,
+        stop: Array | None = None,
+        mask: Array | None = None,
+    ) -> None:
+        self._xp, self._keys = xp, keys
+        self.start, self.stop, self.mask = start, stop, mask
+        self.unread_is_finite = False
+        self._boolean: Array | None = None
+        self._used: tuple[Array, Array] | None = None
 
     @property
     def some(self) -> bool:
         """Whether anything is masked at all."""
-        return not (self.start is None and self.stop is None and self.keep is None)
+        return not (self.start is None and self.stop is None and self.mask is None)
 
-    def boolean(self, xp: Ops, keys: int) -> Array | None:
+    @property
+    def boolean(self) -> Array | None:
         """One boolean array broadcastable to (*lead, T_q, T_k); None if everything is attended."""
-        keep = self.keep
+        if self._boolean is None:
+            self._boolean = self._as_boolean()
+        return self._boolean
+
+    def _as_boolean(self) -> Array | None:
+        xp, mask = self._xp, self.mask
         some = self.start if self.start is not None else self.stop
         if some is None:
-            return keep
-        j = xp.arange(keys, like=some)
+            return mask
+        j = xp.arange(self._keys, like=some)
         if self.start is not None:
             after = j >= self.start[..., None]
-            keep = after if keep is None else xp.logical_and(keep, after)
+            mask = after if mask is None else xp.logical_and(mask, after)
         if self.stop is not None:
             before = j < self.stop[..., None]
-            keep = before if keep is None else xp.logical_and(keep, before)
-        return keep
+            mask = before if mask is None else xp.logical_and(mask, before)
+        return mask
 
-    def per_query(self, xp: Ops) -> bool:
+    @property
+    def per_query(self) -> bool:
         """Whether queries of one head may attend to different keys."""
         bounds = [x for x in (self.start, self.stop) if x is not None]
-        return any(xp.shape(x)[-1] != 1 for x in bounds) or self._has_rows(xp)
+        return any(self._xp.shape(x)[-1] != 1 for x in bounds) or self._has_rows
 
-    def used(self, xp: Ops, keys: int) -> tuple[Array, Array]:
+    @property
+    def _has_rows(self) -> bool:
+        return self.mask is not None and self._xp.shape(self.mask)[-2] != 1
+
+    @property
+    def used(self) -> tuple[Array, Array]:
         """Which queries attend some key, (..., {1, T_q}); which keys some query may, (..., T_k).
 
-        Needs no more than O(T_q + T_k), unless `keep` itself has a row for each query.
+        Needs no more than O(T_q + T_k), unless `mask` itself has a row for each query.
         """
-        if keys == 0 or self._has_rows(xp) or not self.per_query(xp):
-            keep: Array = self.boolean(xp, keys)
+        if self._used is None:
+            self._used = self._find_used()
+        return self._used
+
+    def _find_used(self) -> tuple[Array, Array]:
+        xp, keys = self._xp, self._keys
+        if keys == 0 or self._has_rows or not self.per_query:
+            mask: Array = self.boolean
             if keys == 0:
-                keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-1], 0))
-            return xp.any(keep, axis=-1), xp.any(keep, axis=-2)
+                mask = xp.broadcast_to(mask, (*xp.shape(mask)[:-1], 0))
+            return xp.any(mask, axis=-1), xp.any(mask, axis=-2)
         one: Any = self.stop if self.start is None else self.start
         stop = one * 0 + keys if self.stop is None else self.stop
         start = xp.minimum(one * 0 if self.start is None else one, stop)
         stop = xp.maximum(start, stop)  # of one shape
         opened, closed = xp.count(start, keys + 1), xp.count(stop, keys + 1)
         covered = (xp.cumsum(opened - closed) > 0)[..., :keys]
-        if self.keep is None:
+        if self.mask is None:
             return stop > start, covered
-        kept = self.keep[..., 0, :]
-        kept = xp.broadcast_to(kept, (*xp.shape(kept)[:-1], keys))
-        until = xp.cumsum(kept)
+        of_keys = self.mask[..., 0, :]
+        of_keys = xp.broadcast_to(of_keys, (*xp.shape(of_keys)[:-1], keys))
+        until = xp.cumsum(of_keys)
 
         def before(j: Array) -> Array:
             return xp.where(j > 0, xp.take(until, xp.maximum(j - 1, 0)), j * 0)
 
-        return before(stop) > before(start), xp.logical_and(covered, kept)
-
-    def _has_rows(self, xp: Ops) -> bool:
-        return self.keep is not None and xp.shape(self.keep)[-2] != 1
+        return before(stop) > before(start), xp.logical_and(covered, of_keys)
 
 
-@dataclass(frozen=True)
-class Call:
-    """The call that a mask is lowered for: its leading dimensions, queries and keys."""
+def zero_unread(
+    xp: Ops, x: Array, used: Array, groups: int = 1, finite: bool = True
+) -> tuple[Array, bool]:
+    """Zero the rows of x (..., T, d) that no head and no batch uses; `used` is (..., {1, T}).
 
-    xp: Ops
-    like: Array
-    lead: tuple[int, ...]
-    queries: int
-    keys: int
-
-    def array(self, x: Any, name: str) -> Array:
-        """`x` on the device of the query; a tensor of another framework is refused."""
-        ours, theirs = framework(self.like), framework(x)
-        if theirs is not None and (problem := load(theirs).layout_problem(x)):
-            raise TypeError(f"{name} is {problem}.")
-        if theirs not in (None, "numpy", ours):
-            raise TypeError(
-                f"{name} is a {theirs} tensor but the query is a {ours} tensor: "
-                "pass both from one framework."
-            )
-        try:
-            if theirs is None and not isinstance(x, PLAIN):
-                raise TypeError
-            made = self.xp.array(x, like=self.like)
-            if self.xp.dtype(made).startswith(("str", "object")):  # NumPy takes anything
-                raise TypeError
-            return made
-        except NotImplementedError:  # PyTorch's meta tensors hold no values
-            raise ValueError(
-                f"{name} is on {self.xp.device(x)}, the query on {self.xp.device(self.like)}: "
-                "move them to one device."
-            ) from None
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(
-                f"{name} is {shown(x)} ({type(x).__name__}), expected a number, a list or a tensor."
-            ) from None
-
-    def boolean(self, x: Any, name: str) -> Array:
-        """`x` as a boolean array; numbers are refused with what to pass instead."""
-        x = self.array(x, name)
-        dtype = self.xp.dtype(x)
-        if dtype == "bool":
-            return x
-        if "int" in dtype:
-            advice = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
-        else:
-            advice = (
-                "for an additive mask of 0 and −inf pass mask == 0; additive position biases are "
-                "not supported yet."
-            )
-        raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
-
-    def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
-        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1."""
-        x = self.array(_within(x), name)
-        dtype = self.xp.dtype(x)
-        if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
-            x, dtype = self.xp.astype(x, self.xp.index_dtype()), self.xp.index_dtype()
-        if "int" not in dtype and not (floats and "float" in dtype):
-            advice = ""
-            if dtype == "bool":
-                advice = ": for a boolean padding mask (True = may attend) pass mask=Keys(keep)"
-            raise TypeError(
-                f"{name} must be integers{' or floats' if floats else ''}, got {dtype}{advice}."
-            )
-        shape = self.xp.shape(x)
-        full = (*self.lead, self.queries)
-        if len(shape) == 1 and self.lead:
-            aligned = shape + (1,) * len(self.lead)
-        elif len(shape) == 2 and len(self.lead) > 1:
-            aligned = shape[:1] + (1,) * (len(self.lead) - 1) + shape[1:]
-        else:
-            aligned = (1,) * (len(full) - len(shape)) + shape
-        if not broadcasts(aligned, full):
-            batch = self.lead[0] if self.lead else None
-            allowed = (
-                [(), (batch,), (batch, self.queries), full] if batch is not None else [(), full]
-            )
-            raise ValueError(
-                f"{name} has shape {shape}, expected one of "
-                f"{', '.join(map(str, dict.fromkeys(allowed)))} "
-                f"(leading dimensions {self.lead}, {self.queries} queries)."
-            )
-        return self.xp.reshape(x, aligned)
-
-    def integers(self, x: Array) -> Array:
-        """Integers in the index dtype; unsigned ones beyond it become its largest number."""
-        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
-        if dtype == index:  # the common case
-            return x
-        x = xp.astype(x, index)
-        return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
-
-    @property
-    def far(self) -> int:
-        """Farther than any key, and added to a position without overflow."""
-        return 2**29 if self.xp.index_dtype() == "int32" else 2**61
-
-    def plus(self, x: Array, width: int) -> Array:
-        """x + width for any integers, in the index dtype; what no key can be at is clamped.
-
-        Exact for all 64 bits of x and for any width: nothing overflows on the way.
-        """
-        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
-        bits = int(index[3:])
-        low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.far
-        x = x if dtype == index else xp.astype(x, index)
-        if dtype == f"u{index}":  # its upper half has become negative: move both by a half
-            upper = xp.clip(x, low, -1) + high + 1
-            x, width = xp.where(x < 0, upper, xp.clip(x, 0, high) - high - 1), width - low
-        least, most = max(-far - width, low), min(far - width, high)
-        if most < low or least > high:
-            return xp.clip(x, 0, 0) + (far if most < low else -far)
-        return (xp.clip(x, least, most) - least) + (least + width)
-
-    def bound(self, x: Any, name: str, nan: int) -> Array:
-        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
-        xp, x = self.xp, self.per_query(x, name)
-        dtype = xp.dtype(x)
-        if "float" not in dtype:
-            return xp.clip(self.integers(x), 0, self.keys)
-        if dtype != "float64":  # T_k may exceed what float16 can hold
-            x = xp.astype(x, "float32")
-        x = xp.where(x == x, x, nan)
-        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype())
-
-
-def _within(x: Any) -> Any:
-    """Single integers, in lists too, clamped to what 64 bits hold, without a sign if need be."""
-    least, most = _ends(x)
-    if most < 2**63:
-        return x if least >= -(2**63) else _clamped(x, -(2**63), 2**63 - 1)
-    if least < 0:
-        return _clamped(x, -(2**63), 2**63 - 1)
-    return np.array(_clamped(x, 0, 2**64 - 1), np.uint64)
-
-
-def _ends(x: Any) -> tuple[int, int]:
-    """The least of 0 and all single integers, and the largest."""
-    if isinstance(x, list | tuple):
-        ends = [_ends(y) for y in x]
-        return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
-    if isinstance(x, Integral) and not isinstance(x, bool):
-        return min(int(x), 0), max(int(x), 0)
-    return 0, 0
-
-
-def _clamped(x: Any, least: int, most: int) -> Any:
-    if isinstance(x, list | tuple):
-        return [_clamped(y, least, most) for y in x]
-    return min(max(int(x), least), most) if isinstance(x, Integral) else x
-
-
-def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether `shape` broadcasts to `full` without changing it."""
-    if len(shape) > len(full):
-        return False
-    tail = full[len(full) - len(shape) :]
-    return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))
+    So what they hold, NaN included, reaches no sum over tokens. groups: heads of `used` per head of
+    x. finite: zero finite entries too. Returns x, and whether a row of x serves several of `used`.
+    """
+    lead, reduced = xp.shape(x)[:-2], False
+    if groups > 1 and len(lead) and xp.shape(used)[-2] > 1 and lead[-1] > 1:
+        *outer, heads, tokens = xp.shape(used)
+        used = xp.reshape(used, (*outer, heads // groups, groups, tokens))
+        used, reduced = xp.any(used, axis=-2), True
+    while len(xp.shape(used)) - 1 > len(lead):
+        reduced = reduced or xp.shape(used)[0] > 1
+        used = xp.any(used, axis=0)
+    for axis in range(len(lead)):
+        if lead[axis] == 1 and xp.shape(used)[axis] > 1:
+            used, reduced = xp.any(used, axis=axis, keepdims=True), True
+    used = used[..., None] if finite else xp.where(used[..., None], True, xp.isfinite(x))
+    return xp.where(used, x, 0.0), reduced

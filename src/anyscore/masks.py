@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
-from anyscore.intervals import Call, LoweredMask, broadcasts
+from anyscore.intervals import LoweredMask
+from anyscore.mask_context import MaskContext, broadcasts
 from anyscore.messages import shown
 from anyscore.ops import Array
 from anyscore.trees import tell, tree
@@ -42,7 +43,7 @@ class Mask:
     def __rand__(self, other: Any) -> Mask:
         return All((as_mask(other), self))
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         """This mask for one call: no value is inspected on the host."""
         raise NotImplementedError
 
@@ -53,17 +54,17 @@ class All(Mask):
 
     masks: tuple[Mask, ...]
 
-    def lower(self, call: Call) -> LoweredMask:
-        xp, start, stop, keep = call.xp, None, None, None
+    def lower(self, call: MaskContext) -> LoweredMask:
+        xp, start, stop, allowed = call.xp, None, None, None
         for mask in self.masks:
             one = mask.lower(call)
             if one.start is not None:
                 start = one.start if start is None else xp.maximum(start, one.start)
             if one.stop is not None:
                 stop = one.stop if stop is None else xp.minimum(stop, one.stop)
-            if one.keep is not None:
-                keep = one.keep if keep is None else xp.logical_and(keep, one.keep)
-        return LoweredMask(start, stop, keep)
+            if one.mask is not None:
+                allowed = one.mask if allowed is None else xp.logical_and(allowed, one.mask)
+        return call.lowered(start, stop, allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class Keep(Mask):
 
     keep: Array
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         keep = call.boolean(self.keep, "mask")
         shape, full = call.xp.shape(keep), (*call.lead, call.queries, call.keys)
         if len(shape) < 2 or len(shape) > len(full) or not broadcasts(shape, full):
@@ -88,7 +89,7 @@ class Keep(Mask):
                 f"mask has shape {shape}, expected rank ≥ 2 and a shape that broadcasts to "
                 f"{full} (leading dimensions, queries, keys).{hint}"
             )
-        return LoweredMask(keep=call.xp.reshape(keep, (1,) * (len(full) - len(shape)) + shape))
+        return call.lowered(mask=call.xp.reshape(keep, (1,) * (len(full) - len(shape)) + shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,7 @@ class Keys(Mask):
 
     keep: Array
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         keep = call.boolean(self.keep, "Keys(keep)")
         shape, full = call.xp.shape(keep), (*call.lead, call.keys)
         aligned = shape
@@ -115,7 +116,7 @@ class Keys(Mask):
                 f"Keys(keep) has shape {shape}, expected {(*first, call.keys)} "
                 f"or a shape that broadcasts to {full}."
             )
-        return LoweredMask(keep=call.xp.reshape(keep, (*aligned[:-1], 1, aligned[-1])))
+        return call.lowered(mask=call.xp.reshape(keep, (*aligned[:-1], 1, aligned[-1])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +130,10 @@ class Interval(Mask):
     start: Any = None
     stop: Any = None
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         start = None if self.start is None else call.bound(self.start, "start", nan=call.keys)
         stop = None if self.stop is None else call.bound(self.stop, "stop", nan=0)
-        return LoweredMask(start, stop)
+        return call.lowered(start, stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +147,8 @@ class Lengths(Mask):
 
     n: Any
 
-    def lower(self, call: Call) -> LoweredMask:
-        return LoweredMask(stop=call.bound(self.n, "valid_lens", nan=0))
+    def lower(self, call: MaskContext) -> LoweredMask:
+        return call.lowered(stop=call.bound(self.n, "valid_lens", nan=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +179,7 @@ class Window(Mask):
         if self.align not in (None, "start", "end"):
             raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         return _lower_window(self, self.left, self.right, self.align, self.offset, call)
 
 
@@ -194,7 +195,7 @@ class Causal(Mask):
         super().__post_init__()
         Window(None, 0, self.align, self.offset)
 
-    def lower(self, call: Call) -> LoweredMask:
+    def lower(self, call: MaskContext) -> LoweredMask:
         return _lower_window(self, None, 0, self.align, self.offset, call)
 
 
@@ -213,7 +214,12 @@ def as_mask(x: Any) -> Mask:
 
 
 def _lower_window(
-    mask: Mask, left: int | None, right: int | None, align: str | None, offset: Any, call: Call
+    mask: Mask,
+    left: int | None,
+    right: int | None,
+    align: str | None,
+    offset: Any,
+    call: MaskContext,
 ) -> LoweredMask:
     if align is None and offset is None and call.queries != call.keys:
         raise ValueError(
@@ -237,4 +243,4 @@ def _lower_window(
 
     start = None if left is None else end(-left)
     stop = None if right is None else end(right + 1)
-    return LoweredMask(start, stop)
+    return call.lowered(start, stop)

@@ -8,7 +8,7 @@ weights(x: Operands, s: Settings, lse) -> array (*lead, T_q, T_k)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyscore.ops import Array
 
@@ -34,14 +34,14 @@ class Operands(NamedTuple):
 
     a: Array
     b: Array
-    weight: Array | None = None
-    key_bias: Array | None = None
-    value: Array | None = None
-    start: Array | None = None
-    stop: Array | None = None
-    mask: Array | None = None
-    seed: Array | None = None
-    packed: Array | None = None
+    weight: Any = None
+    key_bias: Any = None
+    value: Any = None
+    start: Any = None
+    stop: Any = None
+    mask: Any = None
+    seed: Any = None
+    packed: Any = None
 
     def map(self, function: Callable[[Array], Array]) -> Operands:
         """These operands with a function applied to each that is there."""
@@ -71,6 +71,11 @@ class Settings(NamedTuple):
     dropout_period: int
     lead: tuple[int, ...]
     softcap: float = 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All but pair and lead, as the C++ core takes them: `Settings` of csrc/calls.h."""
+        return self.scale, self.groups, self.dropout, self.dropout_period, self.softcap
 
 
 class Results(NamedTuple):

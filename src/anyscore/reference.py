@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from anyscore.factors import PRODUCT, Factors
-from anyscore.intervals import Call
+from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
 from anyscore.ops import DTYPES, Array, Ops, accumulation
 
@@ -22,43 +22,61 @@ def attend(
     xp: Ops,
     score: Factors | Array,
     value: Array,
-    keep: Array | None = None,
-    mixed: bool = True,
-    kept: Array | None = None,
+    mask: Array | None = None,
+    *,
+    per_query: bool = True,
+    softcap: float = 0.0,
+    dropout_mask: Array | None = None,
     p: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """Output (..., T_q, d_v), weights (..., T_q, T_k) before dropout, log-sum-exp (..., T_q).
 
-    score: factors, or the scores themselves. keep: boolean, True = may attend. mixed: whether some
-    key may be attended by one query and not by another; if not, the caller has zeroed what nobody
-    attends. kept: boolean, what dropout at rate p keeps. All in float32 or better.
+    score: factors, or the scores themselves. mask: boolean, True = may attend. per_query: whether
+    some key may be attended by one query and not by another; if not, the caller has zeroed what
+    nobody attends. softcap: see `scores`. dropout_mask: boolean, what dropout at rate p keeps. All
+    in float32 or better. A query bias cancels in the softmax, so the caller adds it to the
+    log-sum-exp; where scores are capped it does not cancel, and is in all three.
     """
-    bias = score.query_bias if isinstance(score, Factors) else None
-    if bias is not None and keep is not None:
-        bias = xp.where(xp.any(keep, axis=-1), bias, 0.0)
-    read = keep if mixed else None
-    s = scores(xp, score, read) if isinstance(score, Factors) else score
-    weights, lse = softmax(xp, s, keep)
-    dropped = weights if kept is None else xp.where(kept, weights, 0.0) / (1 - p)
-    output = _product(xp, dropped, value, read, xp.masked_sum)
-    if bias is not None:  # it cancels in the softmax; its gradient through the output is 0
-        output, lse = output + 0 * bias[..., None], lse + bias
+    s = scores(xp, score, mask, per_query, softcap)
+    weights, lse = softmax(xp, s, mask)
+    dropped = weights if dropout_mask is None else xp.where(dropout_mask, weights, 0.0) / (1 - p)
+    output = _product(xp, dropped, value, mask if per_query else None, xp.masked_sum)
     return output, weights, lse
 
 
-def scores(xp: Ops, f: Factors, keep: Array | None) -> Array:
-    """s (..., T_q, T_k) without the query bias; meaningless where not kept."""
+def scores(
+    xp: Ops, score: Factors | Array, mask: Array | None, per_query: bool, softcap: float
+) -> Array:
+    """The scores s (..., T_q, T_k) without the query bias; meaningless where not attended.
+
+    With softcap c > 0 they are c · tanh(s / c), of s with its query bias, which then does not
+    cancel in the softmax. Source: Gemma Team 2024 (Gemma 2), section 2, logit soft-capping.
+    """
+    if not isinstance(score, Factors):
+        s, bias = score, None
+    else:
+        s, bias = _scores(xp, score, mask if per_query else None), score.query_bias
+    if not softcap:
+        return s
+    s = s if bias is None else s + bias[..., None]
+    if mask is not None:  # masked here too, lest a NaN that is not attended have a gradient
+        s = xp.where(mask, s, 0.0)
+    return softcap * xp.tanh(s / softcap)
+
+
+def _scores(xp: Ops, f: Factors, mask: Array | None) -> Array:
+    """s (..., T_q, T_k) without the query bias; meaningless where not attended."""
     if f.pair == PRODUCT:
         a = f.a
         if f.weight is not None:
-            if keep is not None:  # heads may share a query that some of them read and some do not
-                a = xp.where(xp.any(keep, axis=-1)[..., None], a, 0.0)
+            if mask is not None:  # heads may share a query that some of them read and some do not
+                a = xp.where(xp.any(mask, axis=-1)[..., None], a, 0.0)
             a = a * f.weight[..., None, :]
-        s = _product(xp, a, f.b, keep, xp.masked_scores)
+        s = _product(xp, a, f.b, mask, xp.masked_scores)
     else:
         a, b = f.a[..., :, None, :], f.b[..., None, :, :]
-        if keep is not None:
-            a, b = xp.where(keep[..., None], a, 0.0), xp.where(keep[..., None], b, 0.0)
+        if mask is not None:
+            a, b = xp.where(mask[..., None], a, 0.0), xp.where(mask[..., None], b, 0.0)
         terms = f.pair.value(xp, a, b)
         if f.weight is None:
             s = xp.sum(terms, axis=-1)
@@ -85,8 +103,9 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
             f"one of {', '.join(DTYPES)}."
         )
     *lead, queries, keys = xp.shape(x)
-    keep = mask and mask.lower(Call(xp, x, tuple(lead), queries, keys)).boolean(xp, keys)
-    weights, _ = softmax(xp, accumulated(xp, x), keep)
+    context = MaskContext(xp, x, tuple(lead), queries, keys)
+    attended = None if mask is None else mask.lower(context).boolean
+    weights, _ = softmax(xp, accumulated(xp, x), attended)
     return xp.astype(weights, xp.dtype(x))
 
 
@@ -95,18 +114,18 @@ def accumulated(xp: Ops, x: Array) -> Array:
     return xp.astype(x, accumulation(xp.dtype(x)))
 
 
-def softmax(xp: Ops, s: Array, keep: Array | None) -> tuple[Array, Array]:
-    """Weights over the last axis and their log-sum-exp; a row that keeps nothing gives 0 and −∞."""
-    if keep is not None:
-        s = xp.where(keep, s, -math.inf)
+def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
+    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞."""
+    if mask is not None:
+        s = xp.where(mask, s, -math.inf)
     if xp.shape(s)[-1]:
         top = xp.stop_gradient(xp.max(s, axis=-1, keepdims=True))
         top = xp.where(top == -math.inf, 0.0, top)
     else:
         top = xp.sum(s, axis=-1, keepdims=True)
     e = xp.exp(s - top)
-    if keep is not None:
-        e = xp.where(keep, e, 0.0)
+    if mask is not None:
+        e = xp.where(mask, e, 0.0)
     total = xp.sum(e, axis=-1, keepdims=True)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
@@ -115,9 +134,9 @@ def softmax(xp: Ops, s: Array, keep: Array | None) -> tuple[Array, Array]:
 
 
 def _product(
-    xp: Ops, x: Array, y: Array, keep: Array | None, masked: Callable[[Array, Array, Array], Array]
+    xp: Ops, x: Array, y: Array, mask: Array | None, masked: Callable[[Array, Array, Array], Array]
 ) -> Array:
-    """The product of rows x (..., G, T, n) with y, read where kept, by `masked` of the two kinds.
+    """The product of rows x (..., G, T, n) with y, read where attended, by one of the two `masked`.
 
     A y (..., 1, T_k, m) that G groups share is not repeated in memory: their rows are laid end to
     end instead.
@@ -125,13 +144,13 @@ def _product(
     shape, other = xp.shape(x), xp.shape(y)
     if len(shape) > 2 and len(other) > 2 and other[-3] == 1 < shape[-3]:
         *lead, groups, rows, _ = shape
-        if keep is not None:
-            *outer, _, _, keys = xp.shape(keep) if len(xp.shape(keep)) > 2 else (1, *xp.shape(keep))
-            keep = xp.broadcast_to(keep, (*outer, groups, rows, keys))
-            keep = xp.reshape(keep, (*outer, groups * rows, keys))
+        if mask is not None:
+            *outer, _, _, keys = xp.shape(mask) if len(xp.shape(mask)) > 2 else (1, *xp.shape(mask))
+            mask = xp.broadcast_to(mask, (*outer, groups, rows, keys))
+            mask = xp.reshape(mask, (*outer, groups * rows, keys))
         flat = xp.reshape(x, (*lead, groups * rows, shape[-1]))
-        out = _product(xp, flat, y[..., 0, :, :], keep, masked)
+        out = _product(xp, flat, y[..., 0, :, :], mask, masked)
         return xp.reshape(out, (*xp.shape(out)[:-2], groups, rows, xp.shape(out)[-1]))
-    if keep is not None:
-        return masked(x, y, keep)
+    if mask is not None:
+        return masked(x, y, mask)
     return xp.matmul(x, xp.transpose(y) if masked == xp.masked_scores else y)

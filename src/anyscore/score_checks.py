@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from anyscore.checks import Sizes, check_places, check_tensors, find_framework
-from anyscore.intervals import broadcasts
+from anyscore.mask_context import broadcasts
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.score import Projection, Score

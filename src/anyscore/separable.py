@@ -17,10 +17,10 @@ import numpy as np
 
 from anyscore.factors import PRODUCT, TANH, Factors
 from anyscore.implementations import Backend, Implementation, Plan, choose, refuse
+from anyscore.intervals import zero_unread
 from anyscore.ops import Array, Ops, accumulation
 from anyscore.reference import accumulated
-from anyscore.task import Task
-from anyscore.unread import zero
+from anyscore.task import Options, Task
 
 LIMIT = 4.0
 """Up to which |a| and |b| this is worth it: the rank grows with them."""
@@ -88,8 +88,8 @@ def features(xp: Ops, x: Array, of: Table) -> tuple[Array, Array]:
     return both[..., :half], both[..., half:] * x[..., None]
 
 
-def lower(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
-    """An additive task as one whose score is a product, and with what rank and why in words.
+def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
+    """Rewrite an additive task as one whose score is a product. Returns it, and its rank in words.
 
     Raises NotImplementedError: the score is not additive, its range is unknown or too large.
     """
@@ -98,10 +98,10 @@ def lower(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
         got = f"the pair {f.pair.name!r}" if isinstance(f, Factors) else "a callable"
         refuse("separable", f"it is for the scores Additive and Concat, the score is {got}")
     a, b = f.a, f.b
-    if task.attendable is not None:  # what nobody reads has no say in the range
-        queries, keys = task.attendable.used(xp, task.sizes.keys)
-        a, _ = zero(xp, a, queries)
-        b, _ = zero(xp, b, keys, task.sizes.groups)
+    if task.mask is not None:  # what nobody reads has no say in the range
+        queries, keys = task.mask.used
+        a, _ = zero_unread(xp, a, queries)
+        b, _ = zero_unread(xp, b, keys, task.sizes.groups)
     reach_a, reach_b = _reach(xp, a), _reach(xp, b)
     reached = f"|a| ≤ {reach_a:.3g} for queries and |b| ≤ {reach_b:.3g} for keys"
     if not max(reach_a, reach_b) <= LIMIT:
@@ -128,14 +128,18 @@ def lower(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
 
 
 def choose_product(
-    xp: Ops, backend: Backend, task: Task, dropout: float, return_lse: bool
-) -> tuple[Plan, Implementation | None, Task]:
-    """The fused route that runs an additive task as a product, and that product."""
+    backend: Backend, task: Task, options: Options
+) -> tuple[Plan, Implementation, Task]:
+    """Choose the fused implementation that runs an additive task as a product.
+
+    Returns the plan, the implementation, and that product.
+    """
     f = task.score
     own = (f.a, f.b, f.weight) if isinstance(f, Factors) else ()
-    task, why = lower(xp, task, backend.differentiable(x for x in own if x is not None))
-    plan, route = choose(backend, task, dropout, return_lse, "separable")
-    return Plan("separable", f"{why}; the product runs on {plan.route}"), route, task
+    trained = backend.differentiable(x for x in own if x is not None)
+    task, why = as_product(backend.xp, task, trained)
+    plan, implementation = choose(backend, task, options)
+    return Plan("separable", f"{why}; the product runs on {plan.route}"), implementation, task
 
 
 def _reach(xp: Ops, x: Array) -> float:

@@ -23,8 +23,9 @@ def snapshot(xp: Ops, task: Task) -> Task:
     f = task.score
     if isinstance(f, Factors):
         weight = None if f.weight is None else detached(f.weight) * 1
+        query_bias = detached(f.query_bias) if task.softcap else None  # else it cancels
         a, b, key_bias = map(detached, (f.a, f.b, f.key_bias))
-        f = Factors(a, b, f.pair, weight, f.scale, None, key_bias)
+        f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias)
     else:
         f = detached(f)
     return replace(task, score=f, value=None, packed=None)

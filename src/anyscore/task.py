@@ -4,94 +4,107 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from anyscore.checks import Sizes
 from anyscore.factors import Factors
-from anyscore.intervals import Call, LoweredMask
+from anyscore.intervals import LoweredMask, zero_unread
+from anyscore.mask_context import MaskContext
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.ops import Array, Ops, framework
+from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
 from anyscore.score_checks import check_scores
-from anyscore.unread import zero
-
-if TYPE_CHECKING:
-    from anyscore.cache import PreparedKeys
-
 
 _LEAKING = "bfloat16", "float16"
 """Dtypes whose matrix products may read a row beside: PyTorch's do, on processors with AMX."""
+
+
+class Call(NamedTuple):
+    """The arguments of `attention` that say what is computed."""
+
+    query: Array
+    key: Array | PreparedKeys
+    value: Array
+    score: Score | Callable[[Array, Array], Array]
+    mask: Any = None
+    valid_lens: Any = None
+    softcap: float = 0.0
+
+
+class Options(NamedTuple):
+    """The arguments of `attention` that say how, and what is returned."""
+
+    dropout: float = 0.0
+    dropout_seed: Any = None
+    return_weights: bool = False
+    return_lse: bool = False
+    impl: str = "auto"
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
     """What to compute.
 
-    score: factors, or the scores (..., T_q, T_k) that a callable gave. value (..., T_k, d_v).
-    attendable: the lowered mask, None if there is none. zeroed: whether all that nobody attends is
-    zero, so that a key must be kept from a query only where the mask is `mixed`: where some key may
-    be attended by one query and not by another. dtype: of the output. packed: see `PreparedKeys`.
+    score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v).
+    mask: None if everything is attended. unread_is_finite: whether all that nobody attends is
+    finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
+    some key may be attended by one query and not by another. dtype: of the output. softcap: see
+    `reference.scores`. packed: see `PreparedKeys`.
     """
 
     score: Factors | Array
     value: Array
-    attendable: LoweredMask | None
-    zeroed: bool
-    mixed: bool
+    mask: LoweredMask | None
+    unread_is_finite: bool
+    mask_per_query: bool
     sizes: Sizes
     dtype: str
+    softcap: float = 0.0
     packed: Array | None = None
 
 
 def prepare(
-    xp: Ops,
-    sizes: Sizes,
-    query: Array,
-    key: Array,
-    value: Array,
-    score: Score | Callable[[Array, Array], Array],
-    mask: Any,
-    valid_lens: Any,
-    differentiable: bool,
-    prepared: PreparedKeys | None = None,
+    xp: Ops, call: Call, sizes: Sizes, prepared: PreparedKeys | None, differentiable: bool
 ) -> Task:
-    """Lower mask and score of a call that was checked.
+    """Lower mask and score of a call that was checked; `prepared` stands for its key, if given.
 
     differentiable: whether derivatives may be asked for. Then what nobody may attend is zeroed
     before it meets parameters, whose gradients sum over all tokens. A callable is never given it,
     nor is a product of half precision.
     """
+    query, key, value, score, *_ = call
     dtype = xp.dtype(query)
-    attendable = lower(xp, sizes, query, mask, valid_lens)
-    zeroed, mixed = attendable is None, attendable is not None
-    careful = differentiable or not isinstance(score, Score) or dtype in _LEAKING
-    if attendable is not None and careful:
-        finite = isinstance(score, Score)  # a callable may not be differentiable at 0
-        queries, keys = attendable.used(xp, sizes.keys)
-        query, _ = zero(xp, query, queries, 1, finite)
-        value, shared_values = zero(xp, value, keys, sizes.groups)
+    mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens)
+    finite, per_query, packed = mask is None, mask is not None, None
+    if mask is not None and mask.unread_is_finite and prepared is None:
+        finite, per_query = True, mask.per_query
+    elif mask is not None and (differentiable or not isinstance(score, Score) or dtype in _LEAKING):
+        of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
+        queries, keys = mask.used
+        query, _ = zero_unread(xp, query, queries, 1, of_score)
+        value, shared_values = zero_unread(xp, value, keys, sizes.groups)
         if prepared is None:
-            key, shared_keys = zero(xp, key, keys, sizes.groups, finite)
-            mixed = shared_keys or shared_values or attendable.per_query(xp)
-            zeroed = True
+            key, shared_keys = zero_unread(xp, key, keys, sizes.groups, of_score)
+            finite, per_query = True, shared_keys or shared_values or mask.per_query
     if prepared is not None:
-        f, packed = prepared.bind(xp, score, query), prepared.packed
-        return Task(f, value, attendable, zeroed, mixed, sizes, dtype, packed)
-    if isinstance(score, Score):
-        lowered: Factors | Array = score.lower(xp, query, key)
+        lowered: Factors | Array = prepared.bind(xp, score, query)
+        packed = prepared.packed
+    elif isinstance(score, Score):
+        lowered = score.lower(xp, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
-    return Task(lowered, value, attendable, zeroed, mixed, sizes, dtype)
+    return Task(lowered, value, mask, finite, per_query, sizes, dtype, float(call.softcap), packed)
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered(Mask):
     """A mask that was lowered already, for a call of the same sizes."""
 
-    attendable: LoweredMask
+    mask: LoweredMask
 
-    def lower(self, call: Call) -> LoweredMask:
-        return self.attendable
+    def lower(self, call: MaskContext) -> LoweredMask:
+        return self.mask
 
 
 def combine(mask: Any, valid_lens: Any) -> Mask | None:
@@ -103,14 +116,18 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
     return lengths if one is None else one & lengths
 
 
-def lower(xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any) -> LoweredMask | None:
+def lower_mask(
+    xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
+) -> LoweredMask | None:
     """The mask of a call, lowered; None where everything is attended."""
-    call = Call(xp, query, sizes.lead, sizes.queries, sizes.keys)
+    if mask is None and valid_lens is None and 0 not in sizes.all:
+        return None
+    context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys)
     both = combine(mask, valid_lens)
-    attendable = LoweredMask() if both is None else both.lower(call)
-    if 0 in (*sizes.lead, sizes.queries, sizes.keys):  # nobody attends anything, whatever the mask
-        attendable = Lengths(0).lower(call)
-    return attendable if attendable.some else None
+    lowered = context.lowered() if both is None else both.lower(context)
+    if 0 in sizes.all:  # nobody attends anything, whatever the mask
+        lowered = Lengths(0).lower(context)
+    return lowered if lowered.some else None
 
 
 def _call(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent))  # `budget`, where tests/conftest.py is left out
 
 
 def pytest_configure(config: pytest.Config) -> None:

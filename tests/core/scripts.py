@@ -11,7 +11,7 @@ from pathlib import Path
 def run_script(script: str, timeout: float = 120) -> str:
     """What a Python of its own prints; a failure shows what it said."""
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
+    path = os.pathsep.join([str(here), str(here.parent / "helpers"), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": path},

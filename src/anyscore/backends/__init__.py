@@ -1,8 +1,6 @@
-"""What each framework adds to the shared path: generators, autocasting, its own fused attention."""
+"""What each framework adds to the shared path: kernels, derivatives, generators, autocasting."""
 
 from __future__ import annotations
-
-from typing import cast
 
 from anyscore.implementations import Backend
 
@@ -11,13 +9,13 @@ def load(name: str) -> Backend:
     """The backend of one framework, by its key in `anyscore.ops.FRAMEWORKS`."""
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
-        from anyscore.backends import torch as backend
+        from anyscore.backends.torch import BACKEND
     elif name == "jax":
-        from anyscore.backends import jax as backend  # type: ignore[no-redef]
+        from anyscore.backends.jax import BACKEND  # type: ignore[assignment]
     elif name == "tensorflow":
-        from anyscore.backends import tensorflow as backend  # type: ignore[no-redef]
+        from anyscore.backends.tensorflow import BACKEND  # type: ignore[assignment]
     elif name == "mxnet":
-        from anyscore.backends import mxnet as backend  # type: ignore[no-redef]
+        from anyscore.backends.mxnet import BACKEND  # type: ignore[assignment]
     else:
-        from anyscore.backends import numpy as backend  # type: ignore[no-redef]
-    return cast(Backend, backend)
+        from anyscore.backends.numpy import BACKEND  # type: ignore[assignment]
+    return BACKEND

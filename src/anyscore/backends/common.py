@@ -3,89 +3,106 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
-from anyscore import definition
+from anyscore.backends import reference
 from anyscore.checks import Sizes
-from anyscore.factors import Factors, pair_named
+from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
-from anyscore.ops import Array, Ops
+from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.ops import DTYPES, Array, Ops
+from anyscore.reference import accumulated
 from anyscore.task import Task
 
-_EVERYTHING = LoweredMask()
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What the core is told beside arrays; plain numbers.
-
-    groups: query heads per key/value head. period: dropout counts leading indices modulo it. lead:
-    the leading dimensions of the output.
-    """
-
-    pair: str
-    scale: float
-    groups: int
-    dropout: float
-    period: int
-    lead: tuple[int, ...]
-
-
-def settings(task: Task, dropout: float) -> Settings:
-    """Those of a task that the core takes."""
-    f, sizes = cast(Factors, task.score), task.sizes
-    period = math.prod(sizes.lead)
-    return Settings(f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead)
-
-
-def unfit(task: Task) -> str | None:
+def why_not(task: Task) -> str | None:
     """Why no kernel can run a task, None if one that knows its pair can."""
-    if not isinstance(task.score, Factors):
+    f = task.score
+    if not isinstance(f, Factors):
         return "the score is a callable"
-    if not isinstance(task.score.scale, Real):
+    if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
+    if task.softcap and f.query_bias is not None and (f.pair != PRODUCT or f.a.shape[-1] == 0):
+        return "a softcap over a query bias is for products"
     return None
 
 
-def obstacle(task: Task) -> str | None:
-    """Why the core cannot run a task, None if it can."""
-    reason = unfit(task)
-    if reason is None and (pair := unpack(task)[0].pair) not in cpu.PAIRS:
+def why_not_core(task: Task) -> str | None:
+    """Why the C++ core cannot run a task, None if it can."""
+    reason = why_not(task)
+    if reason is None and (pair := cast(Factors, task.score).pair) not in cpu.PAIRS:
         reason = f"it does not know the pair {pair.name!r}"
     return reason or cpu.problem()
 
 
-def unpack(task: Task) -> tuple[Factors, LoweredMask]:
-    """The factors of a task that the core takes, and who attends."""
-    return cast(Factors, task.score), task.attendable or _EVERYTHING
+def why_not_dtype(dtype: str) -> str | None:
+    """Why kernels cannot take a factor of this dtype, None if they can."""
+    return None if dtype in DTYPES else f"a factor of the score is {dtype}"
 
 
-def tensors(f: Factors) -> list[Array]:
-    """Those of the factors that a derivative may be taken with respect to."""
+def factors(task: Task) -> list[Array]:
+    """The factors of a score that a derivative may be taken with respect to."""
+    f = cast(Factors, task.score)
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
 
 
-def task_of(xp: Ops, settings: Settings, inputs: list[Any], mask: LoweredMask, dtype: str) -> Task:
-    """A task of (a, b, weight, key_bias, value) again, without the query bias."""
-    a, b, weight, key_bias, value = inputs
-    return Task(
-        Factors(a, b, pair_named(settings.pair), weight, settings.scale, key_bias=key_bias),
-        value,
-        mask if mask.some else None,
-        zeroed=not mask.some,
-        mixed=mask.some,
-        sizes=Sizes(settings.lead, xp.shape(a)[-2], xp.shape(b)[-2], settings.groups),
-        dtype=dtype,
+def call_of(xp: Ops, task: Task, dropout: float, seed: Any = None) -> tuple[Operands, Settings]:
+    """A task that a kernel takes, as its record."""
+    f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
+    if task.softcap and f.query_bias is not None:
+        f = _with_bias_as_feature(xp, f)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, packed=task.packed)
+    if mask is not None:
+        x = x._replace(start=mask.start, stop=mask.stop, mask=mask.mask)
+    if dropout:
+        x = x._replace(seed=xp.seed(seed, like=task.value))
+    period = math.prod(sizes.lead)
+    return x, Settings(
+        f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead, task.softcap
     )
 
 
-def by_definition(
-    xp: Ops, settings: Settings, inputs: list[Any], mask: LoweredMask, seed: Any, dtype: str
-) -> tuple[Array, Array]:
-    """Output and log-sum-exp of (a, b, weight, key_bias, value) as the definition has them."""
-    task = task_of(xp, settings, inputs, mask, dtype)
-    output, _, lse = definition.run(xp, task, settings.dropout, seed)
-    return output, lse
+def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
+    """A product whose query bias is one more feature of its queries, 1 in all keys.
+
+    Where scores are capped the bias does not cancel in the softmax, so that kernels must see it.
+    """
+    a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
+    if f.weight is not None:
+        a = a * f.weight[..., None, :]
+    if f.scale != 1:
+        a = a * f.scale
+    column = f.b[..., :1]
+    ones = xp.astype(xp.where(column == column, 1.0, 1.0), xp.dtype(f.b))
+    lead = xp.shape(xp.sum(a, axis=-1) + bias)
+    a, bias = xp.broadcast_to(a, (*lead, xp.shape(a)[-1])), xp.broadcast_to(bias, lead)
+    a, b = xp.concat([a, bias[..., None]], -1), xp.concat([f.b, ones], -1)
+    return Factors(a, b, f.pair, key_bias=f.key_bias)
+
+
+def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
+    """Run the reference on the record of a kernel, differentiable to any order."""
+    output, lse, _ = reference.run(xp, _task_of(xp, x, s, acc_dtype), s.dropout, x.seed)
+    return Results(output, cast(Array, lse))
+
+
+def reference_weights(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Array:
+    """The weights (*lead, T_q, T_k) of the record of a kernel, by the reference."""
+    return reference.weights(xp, _task_of(xp, x, s, acc_dtype))
+
+
+def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
+    """A task again of the record of a kernel."""
+    keys = xp.shape(x.b)[-2]
+    mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
+    f = Factors(x.a, x.b, pair_named(s.pair), x.weight, s.scale, key_bias=x.key_bias)
+    some = mask.some
+    return Task(f, x.value, mask if some else None, not some, some, sizes, dtype, s.softcap)
+
+
+def gradients(x: Operands) -> tuple[Array | None, ...]:
+    """The operands that have gradients, in order."""
+    return x[:FACTORS]

@@ -1,8 +1,4 @@
-"""The C++ core on NumPy arrays: for NumPy, and for frameworks that lend their tensors as such.
-
-Arguments are those of `kernels.cpu`; seed is an integer or an integer array (), of use with dropout
-alone.
-"""
+"""The C++ core on NumPy arrays: for NumPy, and for frameworks that lend their tensors as such."""
 
 from __future__ import annotations
 
@@ -11,70 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.backends.common import Settings
 from anyscore.kernels import cpu
+from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import Array
 
 
-def forward(
-    settings: Settings,
-    a: Array, b: Array, weight: Array | None, key_bias: Array | None, value: Array,
-    start: Array | None, stop: Array | None, keep: Array | None,
-    seed: Any = None,
-    packed: Array | None = None,
-    dtype: Any = None,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Output, of the dtype given or that of sums, and log-sum-exp."""
-    s, rows, sums = settings, (*settings.lead, a.shape[-2]), wide(a, b, weight, key_bias, value)
-    output, lse = np.empty((*rows, value.shape[-1]), dtype or sums), np.empty(rows, sums)
-    cpu.forward(
-        s.pair, raw(a), raw(b), raw(weight), raw(key_bias), raw(value), start, stop, keep, s.scale,
-        s.groups, s.dropout, int(seed) if s.dropout else 0, s.period,
-        None if packed is None or packed.dtype != sums else packed, raw(output), lse, threads(),
-    )  # fmt: skip
-    return output, lse
+def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
+    """Output, of the dtype given or that of sums, and log-sum-exp; seed: an integer or None."""
+    rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
+    output, lse = np.empty((*rows, x.value.shape[-1]), dtype or sums), np.empty(rows, sums)
+    packed = None if x.packed is None or x.packed.dtype != sums else x.packed
+    cpu.forward(_raw(x)._replace(packed=packed), s, Results(raw(output), lse), threads())
+    return Results(output, lse)
 
 
-def backward(
-    settings: Settings,
-    a: Array, b: Array, weight: Array | None, key_bias: Array | None, value: Array,
-    start: Array | None, stop: Array | None, keep: Array | None,
-    seed: Any,
-    output: Array, lse: Array, d_output: Array, d_lse: Array | None,
-) -> list[Array | None]:  # fmt: skip
+def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
     """Gradients of a, b, weight, key_bias and value, each as its input is; None where that is None.
 
-    output: in the dtype of sums. d_output, d_lse: of what `forward` gave.
+    results: what `forward` gave, in the dtype of sums. upstream: the gradients of that; its
+    log-sum-exp may be None.
     """
-    s, inputs = settings, (a, b, weight, key_bias, value)
-    made = [None if x is None else np.empty(x.shape, lse.dtype) for x in inputs]
-    output, lse = np.ascontiguousarray(output), np.ascontiguousarray(lse)
-    d_lse = None if d_lse is None else np.ascontiguousarray(d_lse)
-    d_a, d_b, d_weight, d_key_bias, d_value = made
-    cpu.backward(
-        s.pair, raw(a), raw(b), raw(weight), raw(key_bias), raw(value), start, stop, keep, s.scale,
-        s.groups, s.dropout, int(seed) if s.dropout else 0, s.period, output, lse, raw(d_output),
-        d_lse, d_a, d_b, d_weight, d_key_bias, d_value, threads(),
-    )  # fmt: skip
-    return [
-        d if d is None or x is None else d.astype(x.dtype, copy=False)
-        for d, x in zip(made, inputs, strict=True)
-    ]
+    made = Operands(
+        *(None if y is None else np.empty(y.shape, results.lse.dtype) for y in x[:FACTORS])
+    )
+    results = Results(*map(np.ascontiguousarray, results))
+    d_lse = None if upstream.lse is None else np.ascontiguousarray(upstream.lse)
+    cpu.backward(_raw(x), s, results, Results(raw(upstream.output), d_lse), made, threads())
+    pairs = zip(made[:FACTORS], x[:FACTORS], strict=True)
+    return Operands(*(d if d is None else d.astype(y.dtype, copy=False) for d, y in pairs))
 
 
-def weights(
-    settings: Settings,
-    a: Array, b: Array, weight: Array | None, key_bias: Array | None,
-    start: Array | None, stop: Array | None, keep: Array | None,
-    lse: Array,
-) -> Array:  # fmt: skip
+def weights(x: Operands, s: Settings, lse: Array) -> Array:
     """The weights (*lead, T_q, T_k) before dropout, in the dtype of lse."""
-    s, lse = settings, np.ascontiguousarray(lse)
-    output = np.empty((*lse.shape, b.shape[-2]), lse.dtype)
-    cpu.weights(
-        s.pair, raw(a), raw(b), raw(weight), raw(key_bias), start, stop, keep, s.scale, s.groups,
-        lse, output, threads(),
-    )  # fmt: skip
+    lse = np.ascontiguousarray(lse)
+    output = np.empty((*lse.shape, x.b.shape[-2]), lse.dtype)
+    cpu.weights(_raw(x), s, lse, output, threads())
     total = output.sum(axis=-1, keepdims=True)  # 1 but for the rounding of a large lse
     return output / np.where(total == 0, 1, total)
 
@@ -82,14 +49,20 @@ def weights(
 def pack_keys(pair: str, b: Array) -> Array:
     """What `forward` takes as `packed`."""
     *lead, keys, width = b.shape
-    packed = np.empty((*lead, keys + 1, width), wide(b))
+    packed = np.empty((*lead, keys + 1, width), acc_dtype(b))
     cpu.prepare_keys(pair, raw(b), packed, threads())
     return packed
 
 
-def wide(*xs: Array | None) -> str:
+def acc_dtype(*xs: Array | None) -> str:
     """The dtype that sums over these are taken in."""
     return "float64" if any(x is not None and x.dtype.name == "float64" for x in xs) else "float32"
+
+
+def _raw(x: Operands) -> Operands:
+    """Operands as the core takes them: `raw`, and the seed of dropout as an integer."""
+    seed = None if x.seed is None else int(x.seed)
+    return Operands._make((*map(raw, x[:FACTORS]), *x[FACTORS:-2], seed, x.packed))
 
 
 def raw(x: Array | None) -> Any:

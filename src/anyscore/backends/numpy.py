@@ -4,67 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from anyscore.backends import host
-from anyscore.backends.common import obstacle, settings, tensors, unpack
+from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
+from anyscore.backends.reference import reference_in
 from anyscore.factors import TANH, Factors
-from anyscore.implementations import Implementation
+from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.ops import DTYPES, Array
-from anyscore.task import Task
+from anyscore.ops import Array, load
+from anyscore.task import Options, Task
+
+_xp = load("numpy")
 
 
-def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-    return lambda: np.errstate(all="ignore"), None
+class NumPy(Backend):
+    """The C++ core, else the reference."""
+
+    xp = _xp
+    reference = reference_in(_xp)
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        return _FUSED
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        return False
+
+    def precision(
+        self, query: Array
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+        return _silent, None
+
+    def draw_seed(self, query: Array) -> Array:
+        return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        if f.pair != TANH or cpu.problem() is not None or why_not_dtype(f.b.dtype.name):
+            return None
+        return host.pack_keys(f.pair.name, f.b)
 
 
-def draw_seed(query: Array) -> Array:
-    return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+def _silent() -> AbstractContextManager[Any]:
+    return np.errstate(all="ignore")
 
 
-def differentiable(tensors: Iterable[Array]) -> bool:
-    return False
-
-
-def pack_keys(f: Factors) -> Array | None:
-    if f.pair != TANH or cpu.problem() is not None or not _known(f.b):
-        return None
-    return host.pack_keys(f.pair.name, f.b)
-
-
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    reason = obstacle(task)
-    if reason is not None:
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not_core(task):
         return reason
-    odd = [x for x in tensors(cast(Factors, task.score)) if not _known(x)]
-    return f"a factor of the score is {odd[0].dtype.name}" if odd else None
+    return next(filter(None, (why_not_dtype(x.dtype.name) for x in factors(task))), None)
 
 
-def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    f, m = unpack(task)
-    return host.forward(
-        settings(task, dropout), f.a, f.b, f.weight, f.key_bias, task.value, m.start, m.stop,
-        m.keep, seed, task.packed, task.value.dtype.newbyteorder("="),
-    )  # fmt: skip
+def _run(task: Task, dropout: float, seed: Any) -> Result:
+    x, s = call_of(_xp, task, dropout, seed)
+    return Result(*host.forward(x, s, task.value.dtype.newbyteorder("=")))
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    f, m = unpack(task)
-    attended = host.weights(
-        settings(task, 0.0), f.a, f.b, f.weight, f.key_bias, m.start, m.stop, m.keep, lse
-    )
-    return attended.astype(task.dtype, copy=False)
+    found = host.weights(*call_of(_xp, task, 0.0), lse)
+    return found.astype(task.dtype, copy=False)
 
 
-def routes(task: Task) -> tuple[Implementation, ...]:
-    return _ROUTES
-
-
-_ROUTES = (Implementation("cpu", _usable, _run, _weights),)
-
-
-def _known(x: Array) -> bool:
-    return x.dtype.name in DTYPES
+_FUSED = (Implementation("cpu", _why_not, _run, _weights),)
+BACKEND = NumPy()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -21,54 +19,54 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
 from anyscore.backends import host
-from anyscore.backends.common import Settings, by_definition, obstacle, settings, tensors, unpack
+from anyscore.backends.common import call_of, factors, run_reference, why_not_core, why_not_dtype
+from anyscore.backends.reference import reference_in
 from anyscore.factors import TANH, Factors
-from anyscore.implementations import Implementation
-from anyscore.intervals import LoweredMask
+from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.ops import DTYPES, Array, accumulation, load
+from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.ops import Array, accumulation, load
 from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
-from anyscore.task import Task
+from anyscore.task import Options, Task
 
 _xp = load("tensorflow")
-_forward: Callable[..., Any] = host.forward
 
 
-def precision(query: Array) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-    return nullcontext, None
+class TensorFlow(Backend):
+    """The C++ core, else the reference."""
+
+    xp = _xp
+    reference = reference_in(_xp)
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        return _FUSED
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        return _differentiable(tensors)
+
+    def draw_seed(self, query: Array) -> Array:
+        return tf.random.uniform((), maxval=2**63 - 1, dtype=tf.int64)
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        if f.pair != TANH or not tf.executing_eagerly() or cpu.problem() is not None:
+            return None
+        return None if _elsewhere(f.b) else host.pack_keys(f.pair.name, _array(f.b))
 
 
-def draw_seed(query: Array) -> Array:
-    return tf.random.uniform((), maxval=2**63 - 1, dtype=tf.int64)
-
-
-def differentiable(tensors: Iterable[Array]) -> bool:
+def _differentiable(tensors: Iterable[Array]) -> bool:
     if not tf.executing_eagerly() or could_possibly_record():
         return True
     return _has_tangents(tensors)
 
 
-def pack_keys(f: Factors) -> Array | None:
-    if f.pair != TANH or not tf.executing_eagerly() or cpu.problem() is not None:
-        return None
-    return host.pack_keys(f.pair.name, _array(f.b)) if _elsewhere(f.b) is None else None
-
-
-def routes(task: Task) -> tuple[Implementation, ...]:
-    return _ROUTES
-
-
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    reason = obstacle(task)
-    if reason is not None:
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not_core(task):
         return reason
-    for x in tensors(cast(Factors, task.score)):
-        if _xp.dtype(x) not in DTYPES:
-            return f"a factor of the score is {_xp.dtype(x)}"
-        if (reason := _elsewhere(x)) is not None:
+    for x in factors(task):
+        if reason := why_not_dtype(_xp.dtype(x)) or _elsewhere(x):
             return reason
-    if _has_tangents((*tensors(cast(Factors, task.score)), task.value)):
+    if _has_tangents((*factors(task), task.value)):
         return "forward mode does not reach into it"
     if tf.executing_eagerly():
         return None
@@ -77,55 +75,49 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
     return "XLA cannot compile it" if GraphOrParentsInXlaContext(_graph()) else None
 
 
-def _run(task: Task, dropout: float, seed: Any) -> tuple[Array, Array]:
-    f, m = unpack(task)
-    told, inputs = settings(task, dropout), [f.a, f.b, f.weight, f.key_bias, task.value]
-    beside = [m.start, m.stop, m.keep, _xp.seed(seed, like=task.value) if dropout else None]
-    if not differentiable(inputs):
-        arrays, dtype = map(_array, (*inputs, *beside)), _numpy_dtype(task.dtype)
-        output, lse = _forward(told, *arrays, packed=task.packed, dtype=dtype)
-        return tf.constant(output), tf.constant(lse)
-    output, lse = _attend(told, inputs, beside, task.packed)
-    return _xp.astype(output, task.dtype), lse
+def _run(task: Task, dropout: float, seed: Any) -> Result:
+    x, s = call_of(_xp, task, dropout, seed)
+    if not _differentiable(x[:FACTORS]):
+        arrays = Operands._make((*map(_array, x[:-1]), x.packed))
+        output, lse = host.forward(arrays, s, _numpy_dtype(task.dtype))
+        return Result(tf.constant(output), tf.constant(lse))
+    output, lse = _attend(x, s)
+    return Result(_xp.astype(output, task.dtype), lse)
 
 
 def _weights(task: Task, lse: Array) -> Array:
-    f, m = unpack(task)
-    arrays = map(_array, (f.a, f.b, f.weight, f.key_bias, m.start, m.stop, m.keep, lse))
-    return _xp.astype(tf.constant(host.weights(settings(task, 0.0), *arrays)), task.dtype)
+    x, s = call_of(_xp, task, 0.0)
+    found = host.weights(x._replace(value=None, packed=None).map(_array), s, _array(lse))
+    return _xp.astype(tf.constant(found), task.dtype)
 
 
-_ROUTES = (Implementation("cpu", _usable, _run, _weights),)
+_FUSED = (Implementation("cpu", _why_not, _run, _weights),)
 
 
-def _attend(
-    told: Settings, inputs: list[Any], beside: list[Any], packed: Any
-) -> tuple[Array, Array]:
-    """Output, in the dtype of sums, and log-sum-exp of a, b, weight, key_bias and value.
+def _attend(x: Operands, s: Settings) -> tuple[Array, Array]:
+    """Output, in the dtype of sums, and log-sum-exp; differentiable."""
+    packed, operands = x.packed, x[:-1]
+    present = [y is not None for y in operands]
+    given = [tf.convert_to_tensor(y) for y in operands if y is not None]
+    own = sum(present[:FACTORS])  # that have derivatives
+    acc_dtype = _acc_dtype(given[:own])
+    rows = (*s.lead, _xp.shape(x.a)[-2])
+    results = [(acc_dtype, (*rows, _xp.shape(x.value)[-1])), (acc_dtype, rows)]
 
-    beside: start, stop, keep, seed.
-    """
-    present = [x is not None for x in (*inputs, *beside)]
-    given = [tf.convert_to_tensor(x) for x in (*inputs, *beside) if x is not None]
-    own = sum(present[: len(inputs)])  # that have derivatives
-    sums = _sums(given[:own])
-    rows = (*told.lead, _xp.shape(given[0])[-2])
-    results = [(sums, (*rows, _xp.shape(given[own - 1])[-1])), (sums, rows)]
-
-    def all_of(xs: Iterable[Any]) -> list[Any]:
-        """The inputs and what is beside them, of those that are present."""
+    def record(xs: Iterable[Any]) -> Operands:
+        """The operands, of those that are present."""
         each = iter(xs)
-        return [next(each) if some else None for some in present]
+        return Operands(*(next(each) if is_present else None for is_present in present))
 
     def forward(*xs: Array) -> tuple[tuple[Array, Array], Callable[..., Any]]:
-        def on_arrays(told: Settings, *arrays: Any) -> Iterable[Any]:
-            return cast(Iterable[Any], _forward(told, *arrays, packed=packed))
+        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
+            return cast(Iterable[Any], host.forward(Operands._make((*arrays, packed)), s))
 
-        output, lse = _call(on_arrays, told, all_of(xs), results)
+        output, lse = _call(on_arrays, s, list(record(xs)[:-1]), results)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
-            if differentiable(upstream):
+            if _differentiable(upstream):
                 found = custom_gradient(gradients, output, lse, *upstream, *xs)
             else:
                 found, _ = gradients(output, lse, *upstream, *xs)
@@ -136,19 +128,22 @@ def _attend(
     def gradients(
         output: Array, lse: Array, d_output: Array, d_lse: Array, *xs: Array
     ) -> tuple[list[Array], Callable[..., Any]]:
-        def on_arrays(*arrays: Any) -> list[Any]:
-            return [x for x in host.backward(*arrays) if x is not None]
+        def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
+            *operands, output, lse, d_output, d_lse = arrays
+            found = host.backward(
+                Operands(*operands), s, Results(output, lse), Results(d_output, d_lse)
+            )
+            return [d for d in found if d is not None]
 
-        made = [(x.dtype, _xp.shape(x)) for x in xs[:own]]
-        found = _call(on_arrays, told, [*all_of(xs), output, lse, d_output, d_lse], made)
+        made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
+        operands = [*record(xs)[:-1], output, lse, d_output, d_lse]
+        found = _call(on_arrays, s, operands, made)
 
         def backward(*upstream: Array) -> list[Array | None]:
-            """Of the definition, which computes output and log-sum-exp itself."""
+            """Differentiate the reference, which computes output and log-sum-exp itself."""
 
             def defined(*inputs: Array) -> tuple[Array, Array]:
-                *five, start, stop, keep, seed = all_of((*inputs, *xs[own:]))
-                mask = LoweredMask(start, stop, keep)
-                return by_definition(_xp, told, five, mask, seed, sums.name)
+                return run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
 
             def first(d_output: Array, d_lse: Array, *inputs: Array) -> list[Array]:
                 return _slopes(defined, inputs, [d_output, d_lse])
@@ -177,22 +172,22 @@ def _slopes(
 
 def _call(
     function: Callable[..., Iterable[Any]],
-    told: Settings,
+    s: Settings,
     given: list[Any],
     made: list[tuple[Any, tuple[int, ...]]],
 ) -> list[Array]:
-    """`function` of settings and NumPy arrays, on tensors or None; made: dtypes and shapes."""
+    """Call a function of settings and NumPy arrays on tensors or None; made: dtypes and shapes."""
     if tf.executing_eagerly():
-        return [tf.constant(x) for x in function(told, *map(_array, given))]
+        return [tf.constant(x) for x in function(s, *map(_array, given))]
     present = [x is not None for x in given]
 
     def run(lead: Any, *arrays: Any) -> list[Any]:
         each, sizes = iter(arrays), tuple(map(int, lead))
-        known = replace(told, lead=sizes, period=math.prod(sizes))
+        known = s._replace(lead=sizes, dropout_period=math.prod(sizes))
         return list(function(known, *[next(each) if some else None for some in present]))
 
     some = [tf.convert_to_tensor(x) for x in given if x is not None]
-    lead = integers(told.lead)
+    lead = integers(s.lead)
     results = tf.numpy_function(run, [lead, *some], [dtype for dtype, _ in made], stateful=False)
     for x, (_, shape) in zip(results, made, strict=True):
         x.set_shape([None if isinstance(n, Size) else n for n in shape])
@@ -216,7 +211,7 @@ def _numpy_dtype(dtype: str) -> Any:
     return tf.dtypes.as_dtype(dtype).as_numpy_dtype
 
 
-def _sums(xs: list[Array]) -> Any:
+def _acc_dtype(xs: list[Array]) -> Any:
     """The dtype that sums over these are taken in."""
     wide = any(accumulation(_xp.dtype(x)) == "float64" for x in xs)
     return tf.float64 if wide else tf.float32
@@ -239,3 +234,6 @@ def _accelerated() -> bool:
 
 def _graph() -> Any:
     return tf.compat.v1.get_default_graph()
+
+
+BACKEND = TensorFlow()

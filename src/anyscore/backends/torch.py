@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -10,53 +10,72 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyscore.backends import torch_autograd, torch_flops, torch_triton  # noqa: F401
-from anyscore.backends.torch_autograd import pack_keys
-from anyscore.backends.torch_modes import (
-    differentiable,
-    is_compiling,
-    is_transforming,
-    obstacle,
+from anyscore.backends import (  # noqa: F401
+    torch_autograd,
+    torch_flops,
+    torch_modes,
+    torch_triton,
 )
+from anyscore.backends.reference import reference_in
+from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.factors import PRODUCT, Factors
-from anyscore.implementations import Implementation
+from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.task import Task
+from anyscore.ops import load
+from anyscore.task import Options, Task
 from anyscore.trees import tell
 
 tell()
 
-__all__ = ["differentiable", "draw_seed", "pack_keys", "precision", "routes"]
+
+class Torch(Backend):
+    """SDPA, the C++ core or Triton, else the reference."""
+
+    xp = load("torch")
+    reference = reference_in(xp)
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
+        return _ON_GPU if some.is_cuda else _ON_CPU
+
+    def differentiable(self, tensors: Iterable[Tensor]) -> bool:
+        return torch_modes.differentiable(tensors)
+
+    def precision(
+        self, query: Tensor
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+        device = query.device.type
+        if not isinstance(device, str):
+            raise TypeError(
+                "torch.fx.symbolic_trace cannot look into attention: use a layer of "
+                'anyscore.torch, which it records whole, or put torch.fx.wrap("attention") where '
+                "you import it."
+            )
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            return nullcontext, None
+        dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return lambda: torch.autocast(device, enabled=False), dtype
+
+    def draw_seed(self, query: Tensor) -> Tensor:
+        return torch.randint(2**63 - 1, (), device=query.device)
+
+    def pack_keys(self, f: Factors) -> Tensor | None:
+        return torch_autograd.pack_keys(f)
 
 
-def precision(query: Tensor) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-    device = query.device.type
-    if not isinstance(device, str):
-        raise TypeError(
-            "torch.fx.symbolic_trace cannot look into attention: use a layer of anyscore.torch, "
-            'which it records whole, or put torch.fx.wrap("attention") where you import it.'
-        )
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return nullcontext, None
-    dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    return lambda: torch.autocast(device, enabled=False), dtype
-
-
-def draw_seed(query: Tensor) -> Tensor:
-    return torch.randint(2**63 - 1, (), device=query.device)
-
-
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
+def _why_not(task: Task, options: Options) -> str | None:
     f = task.score
     if not isinstance(f, Factors) or f.pair != PRODUCT:
         return "the score is not a product"
     if f.query_bias is not None or f.key_bias is not None:
         return "the product has biases"
-    if task.attendable is not None:
+    if task.softcap:
+        return "it caps no scores"
+    if task.mask is not None:
         return "NaN in masked keys or values would reach the output"
-    if dropout:
+    if options.dropout:
         return "its dropout is not reproducible across devices"
-    if return_lse:
+    if options.return_lse:
         return "it gives no log-sum-exp"
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -71,10 +90,10 @@ def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
         return "the core is faster"
     if not is_compiling() and is_transforming():
         return "function transforms do not reach into it"
-    return obstacle()
+    return torch_modes.why_not()
 
 
-def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:
+def _run(task: Task, dropout: float, seed: Any) -> Result:
     f, sizes = cast(Factors, task.score), task.sizes
     a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
@@ -92,14 +111,10 @@ def _run(task: Task, dropout: float, seed: Any) -> tuple[Tensor, None]:
     )
     output = output.reshape(*sizes.lead, *output.shape[-2:])
     # On the CPU it gives 0 for a query that holds NaN or ±inf.
-    return output + (0 * a).sum(-1, keepdim=True), None
+    return Result(output + (0 * a).sum(-1, keepdim=True), None)
 
 
-_SDPA = Implementation("sdpa", _usable, _run)
-_ROUTES = _SDPA, torch_autograd.ROUTE
-_ON_GPU = _SDPA, torch_triton.ROUTE
-
-
-def routes(task: Task) -> tuple[Implementation, ...]:
-    some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
-    return _ON_GPU if some.is_cuda else _ROUTES
+_SDPA = Implementation("sdpa", _why_not, _run)
+_ON_CPU = _SDPA, torch_autograd.CORE
+_ON_GPU = _SDPA, torch_triton.KERNELS
+BACKEND = Torch()

@@ -18,29 +18,30 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from anyscore.backends import torch_operators  # noqa: F401 (defines the operators)
+from anyscore.backends import torch_operators
+from anyscore.operands import Operands
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 @register_flop_formula(torch.ops.anyscore.forward)
-def _forward(pair: str, a: Shape, b: Shape, *rest: Any, **_: Any) -> int:
-    value: Shape = rest[2]
-    return _pairs(a, b, rest[-1]) * (2 * a[-1] + 2 * value[-1])
+def _forward(*args: Any, **_: Any) -> int:
+    x, s = torch_operators.forward.record(*args)
+    return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * x.value[-1])
 
 
 @register_flop_formula(torch.ops.anyscore.backward)
-def _backward(pair: str, a: Shape, b: Shape, *rest: Any, **_: Any) -> int:
-    value: Shape = rest[2]
-    return _pairs(a, b, rest[-1]) * (6 * a[-1] + 4 * value[-1])
+def _backward(*args: Any, **_: Any) -> int:
+    x, s, *_rest = torch_operators.backward.record(*args)
+    return _pairs(x, s.lead) * int(6 * x.a[-1] + 4 * x.value[-1])
 
 
 @register_flop_formula(torch.ops.anyscore.weights)
-def _weights(pair: str, a: Shape, b: Shape, *rest: Any, **_: Any) -> int:
-    lse: Shape = rest[5]
-    return _pairs(a, b, lse[:-1]) * 2 * a[-1]
+def _weights(*args: Any, **_: Any) -> int:
+    x, _s, lse = torch_operators.weights.record(*args)
+    return _pairs(x, lse[:-1]) * int(2 * x.a[-1])
 
 
-def _pairs(a: Shape, b: Shape, lead: Shape) -> int:
-    """How many pairs of a query and a key there are."""
-    return math.prod(lead) * a[-2] * b[-2]
+def _pairs(x: Operands, lead: Shape) -> int:
+    """How many pairs of a query and a key there are, of the shapes of operands."""
+    return math.prod(lead) * int(x.a[-2] * x.b[-2])

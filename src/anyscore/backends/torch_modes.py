@@ -21,7 +21,7 @@ __all__ = [
     "is_transforming",
     "is_watched",
     "is_wrapper",
-    "obstacle",
+    "why_not",
 ]
 
 
@@ -40,7 +40,7 @@ def is_transformed(x: Tensor) -> bool:
     return is_jit_tracing() or bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
-def obstacle() -> str | None:
+def why_not() -> str | None:
     """Why no operator of ours may be called now, None if it may."""
     if is_forward_mode():
         return "forward mode does not reach into it"

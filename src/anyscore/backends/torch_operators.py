@@ -1,18 +1,16 @@
 """The kernels as PyTorch operators `anyscore::forward`, `::backward` and `::weights`.
 
-On the CPU they run the C++ core, on a GPU Triton, which is imported then.
+On the CPU they run the C++ core, on a GPU Triton, which is imported then. Operators take flat
+arguments: the records of `anyscore.operands` are taken apart and put together here, and only here.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
-those are for `torch_autograd`. Settings are plain numbers: scale, groups (query heads per key/value
-head), dropout, period (dropout counts leading indices modulo it) and lead (the leading dimensions
-of the output). Tensors may lack leading dimensions of 1. The output is float32 or better, as sums
-are: the backward needs it so.
+those are for `torch_autograd`. The output is float32 or better, as sums are: the backward needs it
+so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,46 +20,35 @@ from torch import Tensor
 
 from anyscore.backends.torch_modes import is_watched
 from anyscore.kernels import cpu
+from anyscore.operands import FACTORS, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
-FACTORS = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
-MASK = "Tensor? start, Tensor? stop, Tensor? keep"
-SETTINGS = "float scale, SymInt groups, float dropout, SymInt period, SymInt[] lead"
+_TYPES = {"float": "float", "int": "SymInt", "tuple[int, ...]": "SymInt[]"}
+_SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
+_SETTINGS = ", ".join(
+    f"{_TYPES[str(type_)]} {_SAVED_AS.get(name, name)}"
+    + (f"={Settings._field_defaults[name]}" if name in Settings._field_defaults else "")
+    for name, type_ in Settings.__annotations__.items()
+    if name != "pair"
+)
+_SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
+_MASK = "Tensor? start, Tensor? stop, Tensor? keep"
+_X = f"{_SCORES}, Tensor value, {_MASK}, Tensor? seed"
+
+_OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2)
+"""How many of an operand's dimensions are not leading ones."""
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 _library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
 
-
 # From PyTorch 2.10 on, the core takes tensors as they are.
 _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
-def _on_gpu(name: str, *args: Any) -> Any:
-    return getattr(import_module("anyscore.backends.torch_triton"), name)(*args)
-
-
-def _operator(name: str, signature: str, cpu: Any, fake: Any, batched: Any) -> Callable[..., Any]:
-    """Defined by hand: torch.library.custom_op costs 9 µs more a call."""
-    tags = (torch.Tag.pt2_compliant_tag,)
-    _library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
-    _library.impl(name, cpu, "CPU")  # type: ignore[no-untyped-call]
-    _library.impl(name, partial(_on_gpu, name), "CUDA")  # type: ignore[no-untyped-call]
-    full = f"anyscore::{name}"
-    torch.library.register_fake(full, fake, lib=_library)
-    torch.library.register_vmap(full, batched, lib=_library)
-    operator = getattr(torch.ops.anyscore, name).default
-
-    def call(*args: Any) -> Any:
-        """The operator, or where nobody would see the difference what it comes to: 10 µs less."""
-        return operator(*args) if is_watched(*args) else cpu(*args)
-
-    return call
-
-
-def accumulation(*tensors: Maybe) -> torch.dtype:
+def acc_dtype(*tensors: Maybe) -> torch.dtype:
     """The dtype that sums over these are taken in."""
     wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
     return torch.float64 if wide else torch.float32
@@ -76,78 +63,60 @@ def array(x: Maybe) -> Any:
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
 
 
-def _forward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    rows = (*lead, a.shape[-2])
-    dtype = accumulation(a, b, weight, key_bias, value)
-    output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
-    lse = a.new_empty(rows, dtype=dtype)
-    if packed is not None and packed.dtype != lse.dtype:
-        packed = None
-    cpu.forward(
-        pair, array(a), array(b), array(weight), array(key_bias), array(value), array(start),
-        array(stop), array(keep), scale, groups, dropout, 0 if seed is None else int(seed), period,
-        array(packed), array(output), array(lse), torch.get_num_threads(),
-    )  # fmt: skip
+def _arrays(x: Operands) -> Operands:
+    """Operands as the core takes them; the seed of dropout as an integer."""
+    seed = None if x.seed is None else int(x.seed)
+    if _LENDS_MEMORY:
+        return x if seed is None else x._replace(seed=seed)
+    return x._replace(seed=None).map(array)._replace(seed=seed)
+
+
+# The core
+
+
+def _forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
+    output, lse = _fake_forward(x, s)
+    if x.packed is not None and x.packed.dtype != lse.dtype:
+        x = x._replace(packed=None)
+    cpu.forward(_arrays(x), s, Results(array(output), array(lse)), torch.get_num_threads())
     return output, lse
 
 
-def _backward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe,
-    output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    output, lse, d_lse = output.contiguous(), lse.contiguous(), d_lse.contiguous()
-    inputs = a, b, weight, key_bias, value
-    made = [lse.new_empty(0 if x is None else x.shape) for x in inputs]
-    da, db, d_weight, d_key_bias, d_value = made
-    cpu.backward(
-        pair, array(a), array(b), array(weight), array(key_bias), array(value), array(start),
-        array(stop), array(keep), scale, groups, dropout, 0 if seed is None else int(seed), period,
-        array(output), array(lse), array(d_output), array(d_lse), array(da), array(db),
-        None if weight is None else array(d_weight),
-        None if key_bias is None else array(d_key_bias), array(d_value), torch.get_num_threads(),
-    )  # fmt: skip
-    return tuple(d if x is None else d.to(x.dtype) for x, d in zip(inputs, made, strict=True))
+def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    output, lse, d_lse = (y.contiguous() for y in (*results, upstream.lse))
+    made = [None if y is None else lse.new_empty(y.shape) for y in x[:FACTORS]]
+    results, upstream = (Results(*map(array, y)) for y in ((output, lse), (upstream.output, d_lse)))
+    to = Operands(*map(array, made))
+    cpu.backward(_arrays(x), s, results, upstream, to, torch.get_num_threads())
+    pairs = zip(made, x[:FACTORS], strict=True)
+    return tuple(lse.new_empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
 
 
-def _weights(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe,
-    start: Maybe, stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
-) -> Tensor:  # fmt: skip
-    output = lse.new_empty((*lse.shape, b.shape[-2]))
-    cpu.weights(
-        pair, array(a), array(b), array(weight), array(key_bias), array(start), array(stop),
-        array(keep), scale, groups, array(lse.contiguous()), array(output),
-        torch.get_num_threads(),
-    )  # fmt: skip
+def _weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    output = _fake_weights(x, s, lse)
+    cpu.weights(_arrays(x), s, array(lse.contiguous()), array(output), torch.get_num_threads())
     return output
 
 
 # Without values
 
 
-def _fake_forward(pair: str, a: Tensor, b: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    weight, key_bias, value, *_, lead = rest
-    rows = (*lead, a.shape[-2])
-    dtype = accumulation(a, b, weight, key_bias, value)
+def _fake_forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
+    a, value = x.a, x.value
+    rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
     output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
     return output, a.new_empty(rows, dtype=dtype)
 
 
-def _fake_backward(pair: str, a: Tensor, b: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    lse: Tensor = rest[8]
-    inputs = a, b, *rest[:3]
-    return tuple(lse.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs)
+def _fake_backward(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Tensor, ...]:
+    empty = results.lse.new_empty
+    return tuple(empty(0) if y is None else y.new_empty(y.shape) for y in x[:FACTORS])
 
 
-def _fake_weights(pair: str, a: Tensor, b: Tensor, *rest: Any) -> Tensor:
-    lse: Tensor = rest[5]
-    return lse.new_empty((*lse.shape, b.shape[-2]))
+def _fake_weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    return lse.new_empty((*lse.shape, x.b.shape[-2]))
 
 
 # Batched by vmap: one more leading dimension
@@ -161,8 +130,16 @@ def _front(x: Maybe, at: int | None, n: int, rank: int, own: bool = False) -> Ma
     return x.reshape(n, *(1,) * (rank - x.dim() + 1), *x.shape[1:])
 
 
+def _moved(x: Operands, at: Operands, n: int, lead: int, own: bool = False) -> Operands:
+    """Operands of `lead` leading dimensions with one more, which `own` factors all have."""
+    each = enumerate(zip(x, at, _OWN, strict=True))
+    return Operands(
+        *(_front(y, where, n, lead + rank, own and i < FACTORS) for i, (y, where, rank) in each)
+    )
+
+
 def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """One call for each entry of the batch."""
+    """One call of an operator for each entry of the batch."""
 
     def entry(i: int) -> list[Any]:
         pairs = zip(args, dims, strict=True)
@@ -174,65 +151,132 @@ def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[A
 
 
 def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
-    pair, *tensors, seed, packed = args[:11]
-    n, lead = info.batch_size, args[-1]
-    if dims[9] is not None:  # the seeds differ
-        return _loop(forward, n, dims, args)
-    ranks = [len(lead) + own for own in (2, 2, 1, 1, 2, 1, 1, 2)]
-    moved = [_front(x, at, n, r) for x, at, r in zip(tensors, dims[1:9], ranks, strict=True)]
-    packed = _front(packed, dims[10], n, len(lead) + 2)
-    return forward(pair, *moved, seed, packed, *args[11:15], [n, *lead]), (0, 0)
+    n, (x, s), (at, _) = info.batch_size, forward.record(*args), forward.record(*dims)
+    if at.seed is not None:  # the seeds differ
+        return _loop(forward.operator, n, dims, args)
+    return forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead])), (0, 0)
 
 
 def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
-    pair, *tensors, seed, output, lse, d_output, d_lse = args[:14]
-    n, lead = info.batch_size, args[-1]
-    if dims[9] is not None:
-        return _loop(backward, n, dims, args)
-    inputs, mask, results = tensors[:5], tensors[5:], [output, lse, d_output, d_lse]
+    n, (x, s, results, upstream) = info.batch_size, backward.record(*args)
+    at, _, results_at, upstream_at = backward.record(*dims)
+    if at.seed is not None:
+        return _loop(backward.operator, n, dims, args)
     # Each entry of the batch has gradients of its own, whether or not the input has.
-    ranks = [len(lead) + own for own in (2, 2, 1, 1, 2)]
-    own = [_front(x, at, n, r, True) for x, at, r in zip(inputs, dims[1:6], ranks, strict=True)]
-    ranks = [len(lead) + own for own in (1, 1, 2)]
-    mask = [_front(x, at, n, r) for x, at, r in zip(mask, dims[6:9], ranks, strict=True)]
-    results = [_front(x, at, n, 0, True) for x, at in zip(results, dims[10:14], strict=True)]
-    found = backward(pair, *own, *mask, seed, *results, *args[14:18], [n, *lead])
-    alone = [x if at is None else x.select(at, 0) for x, at in zip(inputs, dims[1:6], strict=True)]
+    moved = _moved(x, at, n, len(s.lead), own=True)
+    results, upstream = (
+        Results(*(_front(y, where, n, 0, True) for y, where in zip(ys, wheres, strict=True)))
+        for ys, wheres in ((results, results_at), (upstream, upstream_at))
+    )
+    found = backward(moved, s._replace(lead=[n, *s.lead]), results, upstream)
+    pairs = zip(x[:FACTORS], at, strict=False)
+    alone = [y if where is None else y.select(where, 0) for y, where in pairs]
     return tuple(
-        d.new_empty(n, 0) if x is None else d.reshape(n, *x.shape)
-        for x, d in zip(alone, found, strict=True)
-    ), (0,) * 5
+        d.new_empty(n, 0) if y is None else d.reshape(n, *y.shape)
+        for y, d in zip(alone, found, strict=True)
+    ), (0,) * FACTORS
 
 
 def _batched_weights(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
-    pair, *tensors, lse = args[:9]
-    n = info.batch_size
-    lse = lse.expand(n, *lse.shape) if dims[8] is None else lse.movedim(dims[8], 0)
-    ranks = [lse.dim() - 2 + own for own in (2, 2, 1, 1, 1, 1, 2)]
-    moved = [_front(x, at, n, r) for x, at, r in zip(tensors, dims[1:8], ranks, strict=True)]
-    return weights(pair, *moved, lse, *args[9:]), 0
+    n, (x, s, lse) = info.batch_size, weights.record(*args)
+    at, _, lse_at = weights.record(*dims)
+    lse = lse.expand(n, *lse.shape) if lse_at is None else lse.movedim(lse_at, 0)
+    return weights(_moved(x, at, n, lse.dim() - 2), s, lse), 0
 
 
-forward = _operator(
+# Records as flat arguments, and back
+
+
+def _forward_record(pair: str, *args: Any) -> tuple[Operands, Settings]:
+    return Operands(*args[:10]), Settings(pair, *args[10:])
+
+
+def _forward_args(x: Operands, s: Settings) -> tuple[Any, ...]:
+    return s.pair, *x, *s[1:]
+
+
+def _backward_record(pair: str, *args: Any) -> tuple[Operands, Settings, Results, Results]:
+    settings = Settings(pair, *args[13:])
+    return Operands(*args[:9]), settings, Results(*args[9:11]), Results(*args[11:13])
+
+
+def _backward_args(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Any, ...]:
+    return s.pair, *x[:9], *results, *upstream, *s[1:]
+
+
+def _weights_record(pair: str, *args: Any) -> tuple[Operands, Settings, Tensor]:
+    scores, mask, (lse, scale, groups, softcap) = args[:4], args[4:7], args[7:]
+    return (
+        Operands._make((*scores, None, *mask, None, None)),
+        Settings(pair, scale, groups, 0.0, 1, (), softcap),
+        lse,
+    )
+
+
+def _weights_args(x: Operands, s: Settings, lse: Tensor) -> tuple[Any, ...]:
+    return s.pair, *x[:4], *x[5:8], lse, s.scale, s.groups, s.softcap
+
+
+class _Operator:
+    """A kernel, called with records: an operator of PyTorch, or what it comes to.
+
+    args: records to the operator's arguments. record: these to records. core, fake: the kernel of
+    the CPU and its results without values, of records; batched: of the operator's arguments.
+    """
+
+    def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
+        self.name, self.args, self.record = name, args, record
+        self.core: Callable[..., Any]
+        tags = (torch.Tag.pt2_compliant_tag,)
+        _library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
+        # Defined by hand: torch.library.custom_op costs 9 µs more a call.
+        self.operator = getattr(torch.ops.anyscore, name).default
+
+    def implement(self, core: Any, fake: Any, batched: Any) -> None:
+        """Give the operator what it runs."""
+        self.core, full = core, f"anyscore::{self.name}"
+        self.run_on("CPU", core)
+        self.run_on("CUDA", self._on_gpu)
+        torch.library.register_fake(full, self._of_args(fake), lib=_library)
+        torch.library.register_vmap(full, batched, lib=_library)
+
+    def run_on(self, device: str, kernel: Callable[..., Any], **options: Any) -> None:
+        """Run a kernel, a function of records, on a device."""
+        _library.impl(self.name, self._of_args(kernel), device, **options)  # type: ignore[no-untyped-call]
+
+    def _of_args(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: kernel(*self.record(*args))
+
+    def _on_gpu(self, *records: Any) -> Any:
+        return getattr(import_module("anyscore.backends.torch_triton"), self.name)(*records)
+
+    def __call__(self, x: Operands, *rest: Any) -> Any:
+        """Call the operator, or where nobody would see the difference the core: 10 µs less."""
+        args = self.args(x, *rest)
+        return self.operator(*args) if is_watched(*args) else self.core(x, *rest)
+
+
+forward = _Operator(
     "forward",
-    f"({FACTORS}, Tensor value, {MASK}, Tensor? seed, Tensor? packed, {SETTINGS})"
-    " -> (Tensor output, Tensor lse)",
-    _forward,
-    _fake_forward,
-    _batched_forward,
+    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor lse)",
+    _forward_args,
+    _forward_record,
 )
-backward = _operator(
+backward = _Operator(
     "backward",
-    f"({FACTORS}, Tensor value, {MASK}, Tensor? seed, Tensor output, Tensor lse, Tensor d_output, "
-    f"Tensor d_lse, {SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _backward,
-    _fake_backward,
-    _batched_backward,
+    f"({_X}, Tensor output, Tensor lse, Tensor d_output, Tensor d_lse, {_SETTINGS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _backward_args,
+    _backward_record,
 )
-weights = _operator(
+weights = _Operator(
     "weights",
-    f"({FACTORS}, {MASK}, Tensor lse, float scale, SymInt groups) -> Tensor",
-    _weights,
-    _fake_weights,
-    _batched_weights,
+    f"({_SCORES}, {_MASK}, Tensor lse, float scale, SymInt groups, float softcap=0.0) -> Tensor",
+    _weights_args,
+    _weights_record,
 )
+forward.implement(_forward, _fake_forward, _batched_forward)
+backward.implement(_backward, _fake_backward, _batched_backward)
+weights.implement(_weights, _fake_weights, _batched_weights)

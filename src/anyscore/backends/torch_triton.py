@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from anyscore.backends import torch_autograd, torch_modes, torch_operators
-from anyscore.backends.common import tensors, unfit, unpack
-from anyscore.backends.torch_modes import is_compiling, is_wrapper
-from anyscore.backends.torch_operators import Maybe
-from anyscore.factors import pair_named
+from anyscore.backends.common import factors, why_not, why_not_dtype
+from anyscore.factors import Factors, pair_named
 from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
+from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import DTYPES
-from anyscore.task import Task
+from anyscore.task import Options, Task
 
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _TRITON = 3, 4
@@ -51,28 +50,26 @@ def _device_problem(index: int) -> str | None:
     return f"it needs compute capability 8.0, and the device has {capability[0]}.{capability[1]}"
 
 
-def _usable(task: Task, dropout: float, return_lse: bool) -> str | None:
-    if reason := unfit(task):
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not(task):
         return reason
-    f, _ = unpack(task)
+    f = cast(Factors, task.score)
     if f.pair not in cpu.PAIRS and f.pair.triton is None:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
-    xs = tensors(f)
+    xs = factors(task)
     for x in xs:
         if not x.is_cuda:
             return f"it runs on GPUs, and the tensors are on {x.device}"
         if x.dtype not in _DTYPES:
-            return f"a factor of the score is {x.dtype}"
+            return why_not_dtype(str(x.dtype))
     if _problem() is not None:
         return _problem()
-    if (reason := torch_modes.obstacle()) is not None:
+    if reason := torch_modes.why_not() or torch_autograd.why_not_made_of(xs):
         return reason
-    if not is_compiling() and any(map(is_wrapper, xs)):
-        return "the tensors are made of other tensors"
     return _device_problem(f.a.device.index)
 
 
-ROUTE = Implementation("triton", _usable, torch_autograd.run, torch_autograd.weights_of)
+KERNELS = Implementation("triton", _why_not, torch_autograd.run, torch_autograd.weights_of)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
@@ -90,45 +87,32 @@ def _kernels() -> Any:
     return import_module("anyscore.kernels.triton.attention")
 
 
-def forward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe, packed: Maybe,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sums = torch_operators.accumulation(a, b, weight, key_bias, value)
-    with _device_of(a):
+def forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
+    sums = torch_operators.acc_dtype(*x[:FACTORS])
+    with _device_of(x.a):
         found: tuple[Tensor, Tensor] = _kernels().forward(
-            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed, scale, groups,
-            dropout, period, tuple(lead), sums,
+            _functions(s.pair), *x[:9], s.scale, s.groups, s.dropout, s.dropout_period,
+            tuple(s.lead), sums,
         )  # fmt: skip
     return found
 
 
-def backward(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe, value: Tensor,
-    start: Maybe, stop: Maybe, keep: Maybe, seed: Maybe,
-    output: Tensor, lse: Tensor, d_output: Tensor, d_lse: Tensor,
-    scale: float, groups: int, dropout: float, period: int, lead: list[int],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    with _device_of(a):
+def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    output, lse = (y.contiguous() for y in results)
+    with _device_of(x.a):
         found = _kernels().backward(
-            _functions(pair), a, b, weight, key_bias, value, start, stop, keep, seed,
-            output.contiguous(), lse.contiguous(), d_output, d_lse, scale, groups, dropout, period,
-            tuple(lead),
+            _functions(s.pair), *x[:9], output, lse, *upstream, s.scale, s.groups, s.dropout,
+            s.dropout_period, tuple(s.lead),
         )  # fmt: skip
-    inputs = a, b, weight, key_bias, value
     return tuple(
-        lse.new_empty(0) if x is None or d is None else d.to(x.dtype)
-        for x, d in zip(inputs, found, strict=True)
+        lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
+        for y, d in zip(x[:FACTORS], found, strict=True)
     )
 
 
-def weights(
-    pair: str, a: Tensor, b: Tensor, weight: Maybe, key_bias: Maybe,
-    start: Maybe, stop: Maybe, keep: Maybe, lse: Tensor, scale: float, groups: int,
-) -> Tensor:  # fmt: skip
-    with _device_of(a):
+def weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
+    with _device_of(x.a):
         found: Tensor = _kernels().weights(
-            _functions(pair), a, b, weight, key_bias, start, stop, keep, lse, scale, groups
+            _functions(s.pair), *x[:4], *x[5:8], lse, s.scale, s.groups
         )
     return found

@@ -16,7 +16,7 @@ from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
-from anyscore.task import combine, lower
+from anyscore.task import Call, Options, combine, lower_mask
 
 _xp = load("jax")
 
@@ -133,7 +133,7 @@ class Attention(Layer):
         else:
             queries, keys, values = map(as_jax, (queries, keys, values))
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
-            lower(_xp, sizes, queries, mask, valid_lens)
+            lower_mask(_xp, sizes, queries, mask, valid_lens)
             bound = self.spec.bind(queries.shape[-1], keys.shape[-1])
         return {f"{p.name}.weight": p.init for p in bound.parameters}
 
@@ -158,9 +158,9 @@ class Attention(Layer):
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
         result, *_ = attend(
-            queries, keys, values, score, mask, valid_lens, dropout, dropout_seed, return_weights,
-            impl=self.impl,
-        )  # fmt: skip
+            Call(queries, keys, values, score, mask, valid_lens),
+            Options(dropout, dropout_seed, return_weights, impl=self.impl),
+        )
         return result
 
     def prepare_keys(

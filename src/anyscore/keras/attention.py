@@ -19,7 +19,7 @@ from anyscore.legacy_names import rename_legacy_keys
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init, Score
 from anyscore.snapshot import snapshot
-from anyscore.task import combine
+from anyscore.task import Call, Options, combine
 
 
 def masked_softmax(X: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
@@ -173,9 +173,9 @@ class Attention(Layer):
         score, dropout = self._score(), self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task, lse = attend(
-            q, k, v, score, both, valid_lens, dropout, seed, return_attention_scores,
-            impl=self.record.options.impl,
-        )  # fmt: skip
+            Call(q, k, v, score, both, valid_lens),
+            Options(dropout, seed, return_attention_scores, impl=self.record.options.impl),
+        )
         self.record.last = (snapshot(xp, task), lse) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 

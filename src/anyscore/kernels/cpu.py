@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH
+from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import Array
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
@@ -61,96 +62,42 @@ def borrow_threads(library: str) -> None:
     _core.borrow_threads(ctypes.cast(parallel, ctypes.c_void_p).value)
 
 
-def forward(
-    pair: str,
-    a: Array,
-    b: Array,
-    weight: Array | None,
-    key_bias: Array | None,
-    value: Array,
-    start: Array | None,
-    stop: Array | None,
-    keep: Array | None,
-    scale: float,
-    groups: int,
-    dropout: float,
-    seed: int,
-    period: int,
-    packed: Array | None,
-    output: Array,
-    lse: Array,
-    threads: int,
-) -> None:
-    """Writes the output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q) of the task.
+def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
+    """Write the output and the log-sum-exp of a call into `results`.
 
-    a (..., T_q, h), b (..., T_k, h), weight (..., h), key_bias (..., T_k), value (..., T_k, d_v),
-    start and stop (..., {1, T_q}), keep (..., {1, T_q}, {1, T_k}); leading dimensions are 1 or
-    those of `lead`, that of heads divided by `groups` for b, key_bias, value and packed.
+    x: arrays of the shapes that `Operands` states; seed, an integer, is of use with dropout alone.
+    results: C-contiguous arrays; the core computes in the dtype of the log-sum-exp, float32 or
+    float64. Dropout is that of `anyscore.dropout`.
 
-    s = scale · Σ_d weight_d · pair(a_d, b_d) + key_bias. It computes in the dtype of `lse`, float32
-    or float64. packed: what `prepare_keys` wrote for b. Dropout is that of `anyscore.dropout`, with
-    leading indices counted modulo `period`.
+    Raises ValueError: an array has another shape or dtype.
     """
-    _core.forward(
-        pair, a, b, weight, key_bias, value, start, stop, keep, scale, groups, dropout, seed,
-        period, packed, output, lse, threads,
-    )  # fmt: skip
+    _core.forward(x, s.pair, s.numbers, results, threads)
 
 
 def backward(
-    pair: str,
-    a: Array,
-    b: Array,
-    weight: Array | None,
-    key_bias: Array | None,
-    value: Array,
-    start: Array | None,
-    stop: Array | None,
-    keep: Array | None,
-    scale: float,
-    groups: int,
-    dropout: float,
-    seed: int,
-    period: int,
-    output: Array,
-    lse: Array,
-    d_output: Array,
-    d_lse: Array | None,
-    d_a: Array,
-    d_b: Array,
-    d_weight: Array | None,
-    d_key_bias: Array | None,
-    d_value: Array,
-    threads: int,
+    x: Operands, s: Settings, results: Results, upstream: Results, to: Operands, threads: int
 ) -> None:
-    """Writes the gradients d_a, d_b, …, each of the shape of its input and the dtype of `lse`."""
-    _core.backward(
-        pair, a, b, weight, key_bias, value, start, stop, keep, scale, groups, dropout, seed,
-        period, output, lse, d_output, d_lse, d_a, d_b, d_weight, d_key_bias, d_value, threads,
-    )  # fmt: skip
+    """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
+
+    results: what `forward` wrote. upstream: the gradients of that; lse may be None. to: arrays of
+    the shapes in x and of the dtype of the log-sum-exp.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.backward(x, s.pair, s.numbers, results, upstream, to, threads)
 
 
-def weights(
-    pair: str,
-    a: Array,
-    b: Array,
-    weight: Array | None,
-    key_bias: Array | None,
-    start: Array | None,
-    stop: Array | None,
-    keep: Array | None,
-    scale: float,
-    groups: int,
-    lse: Array,
-    output: Array,
-    threads: int,
-) -> None:
-    """Writes exp(s − lse), 0 where masked, (*lead, T_q, T_k) in the dtype of `lse`."""
-    _core.weights(
-        pair, a, b, weight, key_bias, start, stop, keep, scale, groups, lse, output, threads
-    )
+def weights(x: Operands, s: Settings, lse: Array, to: Array, threads: int) -> None:
+    """Write exp(s − lse), 0 where masked, into `to` (*lead, T_q, T_k) of the dtype of lse.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.weights(x, s.pair, s.numbers, lse, to, threads)
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
-    """Writes what `forward` may be given for b (*lead, T_k, h), into packed (*lead, T_k + 1, h)."""
+    """Write what `forward` takes as packed for b (*lead, T_k, h), into packed (*lead, T_k + 1, h).
+
+    Raises ValueError: an array has another shape or dtype.
+    """
     _core.prepare_keys(pair, b, packed, threads)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import mxnet as mx
 from mxnet import autograd
 
-from anyscore.backends.mxnet import as_np, leave, precision
+from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
@@ -21,7 +21,7 @@ from anyscore.ops import Array, load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.snapshot import snapshot
-from anyscore.task import Task, combine, lower
+from anyscore.task import Call, Options, Task, combine, lower_mask
 
 _xp = load("mxnet")
 
@@ -40,8 +40,8 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
     """
     if find_framework(X=X) != "mxnet":
         raise TypeError(f"X is a {type(X).__name__}, expected an MXNet array.")
-    with precision(X)[0]():
-        return leave(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
+    with known_shapes():
+        return wrap(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
 
 
 class Attention(Layer):
@@ -180,7 +180,7 @@ class Attention(Layer):
         find_framework(queries=queries, keys=keys, values=values)
         if self._bound is None:  # once nothing else is wrong with the call
             sizes = check_tensors(_xp, queries, keys, values)
-            lower(_xp, sizes, queries, mask, valid_lens)
+            lower_mask(_xp, sizes, queries, mask, valid_lens)
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
@@ -202,7 +202,8 @@ class Attention(Layer):
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
         result, task, lse = attend(
-            queries, keys, values, score, mask, valid_lens, mode.dropout, mode.seed, impl=self.impl
+            Call(queries, keys, values, score, mask, valid_lens),
+            Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
             lse = None if lse is None else lse.detach()

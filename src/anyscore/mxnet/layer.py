@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.gluon import HybridBlock, Parameter
 
-from anyscore.backends.mxnet import as_np, leave, precision
+from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.mxnet import symbolic
 from anyscore.mxnet.symbolic import Mode
 from anyscore.ops import Array
@@ -53,10 +53,10 @@ class Layer(HybridBlock):  # type: ignore[misc]
             raise TypeError(
                 f"{type(self).__name__} got a {type(args[0]).__name__}, expected an MXNet array."
             )
-        with precision(args[0])[0]():
+        with known_shapes():
             self.bind(*args)
             mode = Mode(self.dropout if autograd.is_training() else 0.0)
-            return leave(self.compute(self.values(args[0].ctx), mode, *args), args[0])
+            return wrap(self.compute(self.values(args[0].ctx), mode, *args), args[0])
 
     def values(self, context: Any) -> dict[str, Array]:
         """Give the values of the parameters on a device, made now if their shapes were unknown."""

@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from anyscore.backends.mxnet import as_np, precision
+from anyscore.backends.mxnet import as_np, known_shapes
 from anyscore.ops import Array
 from anyscore.ops.mxnet_operator import write
 
@@ -108,7 +108,7 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
         inputs, layer = len(self.call.symbols), self.call.layer
         stand_ins = [np.broadcast_to(np.float32(0), shape) for shape in shapes[:inputs]]
         args = self.call.fill(stand_ins)
-        with precision(None)[0]():
+        with known_shapes():
             output = layer.shape_of(*args)
         parameters = layer.parameters().values()
         known = [*shapes[:inputs], *(parameter.shape for parameter in parameters)]
@@ -131,7 +131,7 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
         self.call, self.names = call, names
 
     def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
-        with precision(None)[0](), autograd.pause(bool(is_train)):
+        with known_shapes(), autograd.pause(bool(is_train)):
             output = self._compute([as_np(x) for x in in_data], bool(is_train))
             _assign(out_data[0], req[0], output)
             write(out_data[1:], ["write"], [np.array([bool(is_train)], "float32")])
@@ -140,7 +140,7 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
         self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
     ) -> None:
         training = bool(out_data[1].asnumpy()[0])
-        with precision(None)[0]():
+        with known_shapes():
             inputs = [as_np(x).detach() for x in in_data]
             for x, how in zip(inputs, req, strict=True):
                 if how != "null" and np.dtype(x.dtype).kind == "f":

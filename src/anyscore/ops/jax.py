@@ -36,6 +36,7 @@ where = jnp.where
 broadcast_to = jnp.broadcast_to
 reshape = jnp.reshape
 stack = jnp.stack
+concat = jnp.concatenate
 sum = jnp.sum
 max = jnp.max
 any = jnp.any

@@ -43,6 +43,7 @@ log = mx.np.log
 tanh = mx.np.tanh
 sqrt = mx.np.sqrt
 abs = mx.np.abs
+concat = mx.np.concatenate
 
 
 def array(x: Any, like: Array) -> Array:

@@ -27,6 +27,7 @@ maximum = np.maximum
 broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
+concat = np.concatenate
 
 
 def is_tracing() -> bool:

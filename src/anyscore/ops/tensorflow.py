@@ -30,6 +30,7 @@ abs = tf.abs
 minimum = tf.minimum
 maximum = tf.maximum
 stack = tf.stack
+concat = tf.concat
 stop_gradient = tf.stop_gradient
 
 

@@ -100,6 +100,10 @@ def stack(xs: list[Tensor], axis: int) -> Tensor:
     return torch.stack(xs, dim=axis)
 
 
+def concat(xs: list[Tensor], axis: int) -> Tensor:
+    return torch.cat(xs, dim=axis)
+
+
 def minimum(x: Tensor, y: Any) -> Tensor:
     return torch.minimum(x, y) if isinstance(y, Tensor) else torch.clamp(x, max=y)
 

@@ -18,7 +18,7 @@ from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
 from anyscore.snapshot import snapshot
-from anyscore.task import Task, combine, lower
+from anyscore.task import Call, Options, Task, combine, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weight import Linear, Weight, projection
 
@@ -148,9 +148,9 @@ class Attention(Layer):
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task, lse = attend(
-            queries, keys, values, score, mask, valid_lens, dropout,
-            return_weights=return_weights, impl=self.impl,
-        )  # fmt: skip
+            Call(queries, keys, values, score, mask, valid_lens),
+            Options(dropout, return_weights=return_weights, impl=self.impl),
+        )
         if not torch.compiler.is_compiling():
             transformed = is_transformed(result.output)
             lse = None if lse is None else lse.detach()
@@ -206,7 +206,7 @@ class Attention(Layer):
     ) -> None:
         """Make the parameters at the first call, once nothing else is wrong with the call."""
         sizes = check_tensors(_xp, queries, keys, values)
-        lower(_xp, sizes, queries, mask, valid_lens)
+        lower_mask(_xp, sizes, queries, mask, valid_lens)
         with _MAKING, torch.inference_mode(False):
             if self._bound is None:
                 self._bind(queries.shape[-1], keys.shape[-1])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import jax
-
-sys.path.append(str(Path(__file__).parents[2]))  # the oracle and the tables
 
 jax.config.update("jax_enable_x64", True)

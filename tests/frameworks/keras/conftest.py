@@ -6,8 +6,6 @@ KERAS_BACKEND=tensorflow pytest tests/frameworks/keras        # or jax, or torch
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,6 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-
-sys.path.append(str(Path(__file__).parents[2]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))  # the oracle and the tables
 
 with warnings.catch_warnings():  # of names that NumPy has given up since
     warnings.simplefilter("ignore")

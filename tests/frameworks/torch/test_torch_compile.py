@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from anyscore import Causal, Lengths
 from anyscore.torch import Attention, MultiHeadAttention
-from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from transformed import WARNINGS
 
 pytestmark = WARNINGS

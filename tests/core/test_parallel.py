@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def build(program: Path, *options: str) -> Path:
-    sources = [HERE / "parallel.cpp", HERE.parent / "csrc" / "parallel.cpp"]
+    sources = [HERE / "parallel.cpp", HERE.parents[1] / "csrc" / "parallel.cpp"]
     command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     subprocess.run([*command, *options, *sources, "-o", program], check=True)  # type: ignore[list-item]
     return program

@@ -13,7 +13,7 @@ import pytest
 
 from anyscore.kernels import cpu
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 WITHOUT = """
 import sys

@@ -1,6 +1,6 @@
 """docs/chapter.md and docs/with_other_libraries.md, run; and whether that would notice a mistake.
 
-pytest tests/frameworks/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
+pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""What the tests of PyTorch's exports share. They run in processes of their own."""
+"""What the tests of PyTorch's exports share. They run apart, see norecursedirs."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[2]))  # the oracle and the tables
 torch.set_num_threads(1)
 
 # What PyTorch and onnxscript warn of by themselves.

@@ -1,5 +1,6 @@
-"""Measure the cells of one framework, in a process of its own. From the folder `tests`:
+"""Measure the cells of one framework, in a process of its own.
 
+export PYTHONPATH=tests/helpers:tests/docs
 python -m parity.run exact --out exact.npz          (three minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 

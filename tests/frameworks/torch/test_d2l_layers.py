@@ -6,6 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from plain_layers import (
+    BilinearScore,
+    ConcatScore,
+    Container,
+    FusedAttention,
+    FusedMultiHead,
+    PlainAdditive,
+    causal,
+    scaled_dot,
+    scrambled,
+)
 from torch import Tensor, nn
 
 from anyscore import (
@@ -28,17 +39,6 @@ from anyscore.torch import (
     MLPAttention,
     MultiHeadAttention,
     SelfAttention,
-)
-from plain_layers import (
-    BilinearScore,
-    ConcatScore,
-    Container,
-    FusedAttention,
-    FusedMultiHead,
-    PlainAdditive,
-    causal,
-    scaled_dot,
-    scrambled,
 )
 
 LENGTHS = torch.tensor([2, 6])

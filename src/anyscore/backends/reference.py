@@ -1,4 +1,4 @@
-"""A task run by the definition: grouped heads become an axis, sums are in float32 or better."""
+"""The reference as an implementation: grouped heads become an axis, sums are float32 or better."""
 
 from __future__ import annotations
 
@@ -8,50 +8,71 @@ from typing import Any
 from anyscore import dropout, reference
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors
+from anyscore.implementations import Implementation, Result
+from anyscore.intervals import zero_unread
 from anyscore.ops import Array, Ops
 from anyscore.task import Task, split_heads
-from anyscore.unread import zero
 
 
-def run(xp: Ops, task: Task, p: float, seed: Any) -> tuple[Array, Array, Array]:
-    """Output, weights before dropout and log-sum-exp of a task, with dropout at rate p."""
-    task, sizes, kept = _zeroed(xp, task), task.sizes, None
+def reference_in(xp: Ops) -> Implementation:
+    """The reference in the operations of a framework: it runs every task."""
+
+    def run_task(task: Task, p: float, seed: Any) -> Result:
+        return run(xp, task, p, seed)
+
+    def weights_of(task: Task, lse: Array) -> Array:
+        return weights(xp, task)
+
+    return Implementation("reference", lambda task, options: None, run_task, weights_of)
+
+
+def run(xp: Ops, task: Task, p: float, seed: Any) -> Result:
+    """Run a task, with dropout at rate p."""
+    task, sizes, dropout_mask = _zeroed(xp, task), task.sizes, None
     if p:
         seed = xp.seed(seed, like=task.value)
-        kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
-        kept = split_heads(xp, kept, sizes.groups, True)
-    score, keep = _split(xp, task)
+        dropout_mask = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+        dropout_mask = split_heads(xp, dropout_mask, sizes.groups, True)
+    score, mask = _split(xp, task)
     value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
-    output, attended, lse = reference.attend(xp, score, value, keep, task.mixed, kept, p)
+    output, attended, lse = reference.attend(
+        xp, score, value, mask, per_query=task.mask_per_query, softcap=task.softcap,
+        dropout_mask=dropout_mask, p=p,
+    )  # fmt: skip
     tail = (sizes.queries, sizes.keys)
-    return (
+    return Result(
         xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),
-        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
         _whole(xp, lse, sizes, tail[:1]),
+        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
     )
 
 
 def weights(xp: Ops, task: Task) -> Array:
     """The weights (..., T_q, T_k) of a task."""
-    score, keep = _split(xp, task)
-    if isinstance(score, Factors):
-        score = reference.scores(xp, score, keep if task.mixed else None)
-    attended, _ = reference.softmax(xp, score, keep)
+    score, mask = _split(xp, task)
+    scores = reference.scores(xp, score, mask, task.mask_per_query, task.softcap)
+    attended, _ = reference.softmax(xp, scores, mask)
     tail = (task.sizes.queries, task.sizes.keys)
     return xp.astype(_whole(xp, attended, task.sizes, tail), task.dtype)
 
 
 def _zeroed(xp: Ops, task: Task) -> Task:
     """The task with the rows of its factors and values zeroed that nobody reads."""
-    f, attendable = task.score, task.attendable
-    if task.zeroed or attendable is None or not isinstance(f, Factors):
+    f, mask = task.score, task.mask
+    if task.unread_is_finite or mask is None or not isinstance(f, Factors):
         return task
-    queries, keys = attendable.used(xp, task.sizes.keys)
-    a, _ = zero(xp, f.a, queries)
-    b, mixed_b = zero(xp, f.b, keys, task.sizes.groups)
-    value, mixed_value = zero(xp, task.value, keys, task.sizes.groups)
-    mixed = mixed_b or mixed_value or attendable.per_query(xp)
-    return replace(task, score=replace(f, a=a, b=b), value=value, zeroed=True, mixed=mixed)
+    queries, keys = mask.used
+    a, _ = zero_unread(xp, f.a, queries)
+    b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
+    value, shared_value = zero_unread(xp, task.value, keys, task.sizes.groups)
+    per_query = shared_b or shared_value or mask.per_query
+    return replace(
+        task,
+        score=replace(f, a=a, b=b),
+        value=value,
+        unread_is_finite=True,
+        mask_per_query=per_query,
+    )
 
 
 def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
@@ -63,10 +84,9 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         x = reference.accumulated(xp, x) if xp.dtype(x) != "bool" else x
         return split_heads(xp, x, task.sizes.groups, of_query, axis)
 
-    keep = None if task.attendable is None else task.attendable.boolean(xp, task.sizes.keys)
-    score, keep = task.score, split(keep, True, -3)
+    score, mask = task.score, split(None if task.mask is None else task.mask.boolean, True, -3)
     if not isinstance(score, Factors):
-        return split(score, True, -3), keep
+        return split(score, True, -3), mask
     a, b = split(score.a, True, -3), split(score.b, False, -3)
     if score.pair != PRODUCT:
         a, b = _bound(xp, a, b, _lead(task.sizes))
@@ -77,7 +97,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         weight=split(score.weight, True, -2),
         query_bias=split(score.query_bias, True, -2),
         key_bias=split(score.key_bias, False, -2),
-    ), keep
+    ), mask
 
 
 def _bound(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:

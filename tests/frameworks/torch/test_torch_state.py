@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from test_torch_layers import BY_NAME, D_V, HIDDEN, T_K, T_Q, D, inputs, make, score_of, shapes
 from torch import nn
 
 from anyscore import Additive, Gaussian, ScaledDot, Score, attention
 from anyscore.layers import SCORES
 from anyscore.torch import AdditiveAttention, Attention, MultiHeadAttention, SelfAttention
-from test_torch_layers import BY_NAME, D_V, HIDDEN, T_K, T_Q, D, inputs, make, score_of, shapes
 
 
 def lazy(name: str, **options: Any) -> Attention:

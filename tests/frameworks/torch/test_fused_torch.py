@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from anyscore import Causal, Lengths, attention
-from anyscore.backends import torch_operators
-from anyscore.kernels import cpu
 from fused_calls import (
     DROPOUT,
     KV,
@@ -26,6 +21,11 @@ from fused_calls import (
     loss_of,
     tensors,
 )
+from torch import Tensor
+
+from anyscore import Causal, Lengths, attention
+from anyscore.backends import torch_operators
+from anyscore.kernels import cpu
 from samples import leaves, make_score, normal
 from transformed import autograd, same
 

@@ -174,7 +174,7 @@ def test_page() -> None:
 
 
 def test_the_page_shows_every_score_and_mask() -> None:
-    lines = (Path(__file__).parents[2] / "docs" / "parity.md").read_text("utf-8").splitlines()
+    lines = (Path(__file__).parents[3] / "docs" / "parity.md").read_text("utf-8").splitlines()
     head = next(line for line in lines if line.startswith("|mask, heads"))
     assert set(SCORES) <= set(head.split("|"))
     assert set(MASKS) <= {line.split("|")[1] for line in lines if line.startswith("|")}

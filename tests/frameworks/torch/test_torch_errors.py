@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from test_torch_layers import D_V, HIDDEN, T_Q, inputs, make
 
 from anyscore import Dot
 from anyscore.torch import Attention, MultiHeadAttention
-from test_torch_layers import D_V, HIDDEN, T_Q, inputs, make
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ of the exact result: 0.5 is one rounding of it. Shown is the largest error of an
 gradients`, each the worst of its results. Where the sum that makes a gradient cancels, it is \
 small against its terms, and the multiple is large.
 
-The **budget** starts from that of the tests (`tests/budget.py`): twice the error of the same \
-formula in PyTorch's plain operations in the same dtype (for all frameworks), plus a band of 16 \
-units, and for gradients the roundings of their terms. It differs in two places. In half precision \
-the band is 4 units. And gradients of values are also allowed the rounding of the log-sum-exp, \
-from which the [backward](kernel.md) makes the weights again. Zeros, NaN, infinities, shapes and \
-dtypes must be as they should. **✗** marks a cell outside its budget, – one that is refused with a \
-reason.
+The **budget** starts from that of the tests (`tests/helpers/budget.py`): twice the error of the \
+same formula in PyTorch's plain operations in the same dtype (for all frameworks), plus a band of \
+16 units, and for gradients the roundings of their terms. It differs in two places. In half \
+precision the band is 4 units. And gradients of values are also allowed the rounding of the \
+log-sum-exp, from which the [backward](kernel.md) makes the weights again. Zeros, NaN, infinities, \
+shapes and dtypes must be as they should. **✗** marks a cell outside its budget, – one that is \
+refused with a reason.
 """
 
 AGAIN = """\
@@ -55,10 +55,10 @@ AGAIN = """\
 Each framework runs in a process of its own; MXNet in an environment of its own.
 
 ```sh
-cd tests
+export PYTHONPATH=tests/helpers:tests/docs
 python -m parity.run exact --out exact.npz
 python -m parity.run torch --exact exact.npz --out torch.json    # and numpy, jax, ...
-python -m parity.page numpy.json torch.json ... --out ../docs/parity.md
+python -m parity.page numpy.json torch.json ... --out docs/parity.md
 ```
 """
 

@@ -1,5 +1,5 @@
 // Checks of csrc/parallel.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
-#include "../csrc/parallel.h"
+#include "../../csrc/parallel.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

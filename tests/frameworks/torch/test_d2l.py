@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_torch_layers import score_of
 from torch import Tensor
 
 from anyscore import (
@@ -28,7 +29,6 @@ from anyscore.torch import (
     MLPAttention,
     masked_softmax,
 )
-from test_torch_layers import score_of
 
 KEYS = torch.ones(2, 10, 2)
 VALUES = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
