@@ -41,7 +41,8 @@ AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
-_ARGUMENTS = "hidden", "d_q", "d_k", "dropout", "bias", "heads", "kv_heads", "projected", "impl"
+_SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap"
 """The arguments of every layer of a named score, besides its scales."""
 
 
@@ -196,6 +197,11 @@ class ScoreSpec:
 
     def __str__(self) -> str:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
+
+
+def describe(spec: ScoreSpec, dropout: float, softcap: float) -> str:
+    """Describe a layer for its repr: its score, its dropout, and its cap if it has one."""
+    return f"{spec}, dropout={dropout}" + (f", softcap={softcap}" if softcap else "")
 
 
 def is_named(score: AnyScore) -> bool:

@@ -11,7 +11,7 @@ from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore, ScoreSpec
+from anyscore.layers import AnyScore, ScoreSpec, describe
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
@@ -60,6 +60,8 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
         dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -91,11 +93,12 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         dtype: Any = "float32",
         **scales: float,
     ) -> None:
         super().__init__(dtype)
-        check_options(dropout, None, impl)
+        check_options(dropout, None, impl, softcap)
         self.spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -107,7 +110,7 @@ class Attention(Layer):
             projected=projected,
             **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
 
     def initializers(
         self,
@@ -158,7 +161,7 @@ class Attention(Layer):
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
         result, *_ = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result
@@ -196,7 +199,7 @@ class Attention(Layer):
         return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.spec}, dropout={self.dropout})"
+        return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"
 
 
 class DotProductAttention(Attention):

@@ -55,7 +55,7 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
-            learned or default one; impl= as of `anyscore.attention`; seed= of the dropout;
+            learned or default one; impl= and softcap= as of `anyscore.attention`; seed= of dropout;
             kernel_initializer= and bias_initializer=, as of Keras's layers, for weights that start
             at random and for the bias; and what every layer of Keras takes, as name= and dtype=.
 
@@ -84,7 +84,7 @@ class Attention(Layer):
         **options: Any,
     ) -> None:
         scales, ours, of_keras = split(options)
-        check_options(dropout, None, ours.impl)
+        check_options(dropout, None, ours.impl, ours.softcap)
         bare, arrays = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
@@ -170,11 +170,12 @@ class Attention(Layer):
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
-        score, dropout = self._score(), self.dropout if training else 0.0
+        score, options = self._score(), self.record.options
+        dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task, lse = attend(
-            Call(q, k, v, score, both, valid_lens),
-            Options(dropout, seed, return_attention_scores, impl=self.record.options.impl),
+            Call(q, k, v, score, both, valid_lens, options.softcap),
+            Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
         self.record.last = (snapshot(xp, task), lse) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output

@@ -19,11 +19,14 @@ OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
 class Options:
     """Options of a layer, initializers as Keras has them.
 
-    impl: of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer: of
-    weights that start at random, and of biases; None = as the score and the layer say.
+    impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
+    scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016,
+    eq. 16); 0 does not. seed: of dropout. kernel_initializer, bias_initializer: of weights that
+    start at random, and of biases; None = as the score and the layer say.
     """
 
     impl: str = "auto"
+    softcap: float = 0.0
     seed: int | None = None
     kernel_initializer: Any = None
     bias_initializer: Any = None

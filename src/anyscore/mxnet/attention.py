@@ -12,7 +12,7 @@ from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -59,6 +59,8 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -86,12 +88,13 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         prefix: str | None = None,
         params: Any = None,
         **scales: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        check_options(dropout, None, impl)
+        check_options(dropout, None, impl, softcap)
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -103,7 +106,7 @@ class Attention(Layer):
             projected=projected,
             **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
         self._last: tuple[Task, Array | None, bool] | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -202,7 +205,7 @@ class Attention(Layer):
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
         result, task, lse = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
@@ -216,7 +219,7 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._spec}, dropout={self.dropout})"
+        return f"{type(self).__name__}({describe(self._spec, self.dropout, self.softcap)})"
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_keys(arrays, "", self._spec)

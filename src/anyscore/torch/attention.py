@@ -12,7 +12,7 @@ from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, is_named
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
@@ -58,6 +58,8 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -84,12 +86,13 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
     ) -> None:
         super().__init__()
-        check_options(dropout, None, impl)
+        check_options(dropout, None, impl, softcap)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
@@ -103,7 +106,7 @@ class Attention(Layer):
             **({} if is_named(score) else factory),
             **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
         self._last: tuple[Task, Tensor | None] | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -148,7 +151,7 @@ class Attention(Layer):
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task, lse = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(dropout, return_weights=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -198,7 +201,7 @@ class Attention(Layer):
 
     def extra_repr(self) -> str:
         """Describe the layer in the repr of a module."""
-        return f"{self._spec}, dropout={self.dropout}"
+        return describe(self._spec, self.dropout, self.softcap)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _bind_to(
