@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "isa.h"
+#include "memory.h"
 #include "view.h"
 
 namespace anyscore {

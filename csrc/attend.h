@@ -1,115 +1,195 @@
-// One block of queries and one tile of keys: the scores, wherever they come from.
+// The scores of a tile, by panels of keys or as a decoder's step; and the values of a tile.
 #pragma once
 
 #include "gemm.h"
 #include "key_sets.h"
+#include "tanh_of.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Scores s[i · TILE + j] of the queries of a block with the keys of a tile; columns beyond the keys,
-// and keys that may not be attended, hold anything.
+// Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
+// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go.
 template <class Scorer, class T> class TileScores {
-    static constexpr int L = LANES<T>;
-    using Literal = typename Scorer::Literal;
-
 public:
-    TileScores(Arena& arena, const Call& call)
-        : padded(round_up(call.width, L)), scorer(arena, call.width), weight(arena, padded), odd_rows(arena, call.width),
-          query(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
-          range(arena.take<T>(Scorer::Range::size(padded))),
-          panels(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), s(arena.take<T>(TILE * TILE)),
-          bias(arena.take<T>(TILE)) {}
-
-    void begin(const Call& call, const KeySets<Scorer, T>& sets, Size n) {
-        bool is_new = weight.read_for(call, n, padded);
-        auto of_keys = sets.range(call, n, range, panels);
+    // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
+    void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
+        bool is_new = weight.read_for(tile.call, tile.problem, padded);
+        auto of_keys = sets.range(tile.call, tile.problem, range, room);
         panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
         scorer.begin(weight.finite, is_new, of_keys);
     }
 
-    void queries(const Call& call, Size n, Size first, int count) {
-        any_odd_query = read_tile(call.a, n, first, count, call.width, padded, Scorer::limit(), query, odd_query);
-        if (weight.is_odd)
-            for (int i = 0; i < count; i++) odd_query[i] = true;
-        any_odd_query |= weight.is_odd;
+    virtual void queries(const Tile& tile) = 0;
+    virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
+    virtual void compute(const Tile& tile) = 0;
+    // Hands the scorer rows that gradients need, where it does not have them from above.
+    virtual void queries_for_gradients(const Tile&) {}
+    virtual void keys_for_gradients(const Tile&) {}
+
+    bool has_irregular() const { return any_irregular_query || any_irregular_key; }
+    bool is_irregular(int i, int j) const { return irregular_query[i] || irregular_key[j]; }
+
+    Size padded;
+    Scorer scorer;
+    Weight<T> weight;
+    IrregularRows<typename Scorer::Literal, T> irregular_rows;
+    T* s;
+
+protected:
+    static constexpr int L = LANES<T>;
+    static_assert(check_scorer<Scorer, T>());
+
+    TileScores(Arena& arena, const Call& call)
+        : padded(round_up(call.width, L)), scorer(arena, call.width), weight(arena, padded),
+          irregular_rows(arena, call.width), s(arena.take<T>(TILE * TILE)), query(arena.take<T>(TILE * padded)),
+          key(arena.take<T>(TILE * padded)), range(arena.take<T>(Scorer::Range::size(padded))),
+          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)) {}
+
+    void read_queries(const Tile& tile) {
+        const Call& call = tile.call;
+        any_irregular_query = read_tile(call.a, tile.problem, tile.first_query, tile.queries, call.width, padded,
+                                        Scorer::limit(), query, irregular_query);
+        if (weight.has_nonfinite)
+            for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
+        any_irregular_query |= weight.has_nonfinite;
     }
 
-    void keys(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, int count) {
-        Size set = call.key_set[n];
+    // What goes with keys that have been read: whether any is irregular, and the key bias.
+    void finish_keys(const Tile& tile) {
+        any_irregular_key = false;
+        for (int j = 0; j < tile.keys; j++) any_irregular_key |= irregular_key[j];
+        const Rows& from = tile.call.key_bias;
+        if (!from.data) return;
+        read(from, from.at[tile.problem] + tile.first_key * from.stride, tile.keys, from.stride, bias);
+        for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
+    }
+
+    // Makes the scorer's sums scores: those of irregular rows, the key bias, and the cap.
+    void finish(const Tile& tile) {
+        if (has_irregular())
+            for (int i = 0; i < tile.queries; i++) {
+                AttendedColumns attended(tile, i);
+                for (int j = attended.from; j < attended.to; j++)
+                    if (is_irregular(i, j) && attended.has(j))
+                        s[i * TILE + j] = irregular_rows.score(tile, i, j, weight.raw);
+            }
+        if (tile.call.key_bias.data)
+            for (int i = 0; i < tile.queries; i++)
+                for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
+        if (const T cap = T(tile.call.softcap); cap > 0)
+            for (int i = 0; i < tile.queries; i++)
+                for (int j = 0; j < TILE; j++) s[i * TILE + j] = cap * tanh_of(s[i * TILE + j] / cap);
+    }
+
+    T *query, *key, *range, *room, *bias;  // room: for panels, or whatever is made of keys
+    Size panel_size = 0;
+    bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
+};
+
+// Many queries: lanes along keys, which are made panels, or have been for all tasks.
+template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::room, Base::s, Base::scorer;
+
+public:
+    PanelScores(Arena& arena, const Call& call) : Base(arena, call) {}
+
+    void queries(const Tile& tile) override {
+        Base::read_queries(tile);
+        scorer.queries(query, tile.queries);
+    }
+
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        Size set = tile.call.key_set[tile.problem];
         if (sets.has_panels()) {
-            tile_panels = sets.panel(set, first), tile_keys = left_of(call.keys, first);
-            std::memcpy(odd_key, sets.odd(set, first), TILE);
+            panels = sets.panel(set, tile.first_key), all_keys = left_of(tile.call.keys, tile.first_key);
+            std::memcpy(irregular_key, sets.irregular(set, tile.first_key), TILE);
         } else {
-            sets.read_keys(call, n, first, count, padded, key, odd_key);
-            sets.make_panels_of(scorer, key, count, panel_size, panels);
-            tile_panels = panels, tile_keys = count;
+            sets.read_keys(tile, padded, key, irregular_key);
+            sets.make_panels_of(scorer, key, tile.keys, panel_size, room);
+            panels = room, all_keys = tile.keys;
         }
-        finish_keys(call, n, first, count);
+        Base::finish_keys(tile);
     }
 
-    void compute(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
-        scorer.scores(queries, tile_panels, panel_size, keys, tile_keys, s);
-        finish(call, spans, n, first_query, queries, first_key, keys);
+    void compute(const Tile& tile) override {
+        scorer.scores(tile.queries, panels, panel_size, tile.keys, all_keys, s);
+        Base::finish(tile);
     }
 
-    // The same for a decoder's step: lanes go along features. Keys may come prepared.
-    void few_keys(const Call& call, Size n, Size first, int count) {
-        few_rows = key, few_stride = padded;
-        if (KeySets<Scorer, T>::is_prepared(call)) {
-            const T* packed = (const T*)call.packed.data + call.packed.at[n] + (1 + first) * call.packed.stride;
-            for (int j = 0; j < count; j++) odd_key[j] = is_nan(packed[j * call.packed.stride]);
+private:
+    const T* panels = nullptr;
+    int all_keys = 0;  // that the panels hold
+};
+
+// A decoder's step: lanes along features. Keys may come prepared.
+template <class Scorer, class T> class DecodeScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer;
+
+public:
+    DecodeScores(Arena& arena, const Call& call) : Base(arena, call) {}
+
+    void queries(const Tile& tile) override {
+        Base::read_queries(tile);
+        scorer.decode_queries(query, tile.queries);
+    }
+
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        const Call& call = tile.call;
+        const int count = tile.keys;
+        rows = key, stride = padded;
+        if (sets.is_prepared(call)) {
+            const T* packed =
+                (const T*)call.packed.data + call.packed.at[tile.problem] + (1 + tile.first_key) * call.packed.stride;
+            for (int j = 0; j < count; j++) irregular_key[j] = is_nan(packed[j * call.packed.stride]);
             if (padded == call.width)
-                few_rows = packed, few_stride = call.packed.stride;
+                rows = packed, stride = call.packed.stride;
             else
                 for (int j = 0; j < count; j++)
                     for (Size d = 0; d < padded; d++)
                         key[j * padded + d] = d < call.width ? packed[j * call.packed.stride + d] : T(0);
         } else {
-            KeySets<Scorer, T>::read_keys(call, n, first, count, padded, key, odd_key);
-            few_rows = scorer.few_keys(key, count, panels);
+            sets.read_keys(tile, padded, key, irregular_key);
+            rows = scorer.decode_keys(key, count, room);
         }
-        finish_keys(call, n, first, count);
+        Base::finish_keys(tile);
     }
 
-    void few_compute(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
-        scorer.few_scores(queries, few_rows, few_stride, keys, s);
-        finish(call, spans, n, first_query, queries, first_key, keys);
+    void compute(const Tile& tile) override {
+        scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
+        Base::finish(tile);
     }
+
+    void queries_for_gradients(const Tile& tile) override { scorer.queries(query, tile.queries); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(key, tile.keys); }
 
 private:
-    // What is not finite or too large, and the key bias.
-    void finish(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys) {
-        if (any_odd_query || any_odd_key)
-            for (int i = 0; i < queries; i++) {
-                Part part(call, spans, n, first_query, i, first_key, keys);
-                for (int j = part.from; j < part.to; j++)
-                    if ((odd_query[i] || odd_key[j]) && part.has(j))
-                        s[i * TILE + j] = odd_rows.score(call, n, first_query + i, first_key + j, weight.raw);
-            }
-        if (call.key_bias.data)
-            for (int i = 0; i < queries; i++)
-                for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
-    }
+    const T* rows = nullptr;  // of keys, `stride` apart
+    Size stride = 0;
+};
 
-    void finish_keys(const Call& call, Size n, Size first, int count) {
-        any_odd_key = false;
-        for (int j = 0; j < count; j++) any_odd_key |= odd_key[j];
-        if (!call.key_bias.data) return;
-        read(call.key_bias, call.key_bias.at[n] + first * call.key_bias.stride, count, call.key_bias.stride, bias);
-        for (int j = count; j < TILE; j++) bias[j] = 0;
-    }
+inline bool decodes(const Call& call) { return call.queries <= DECODE_QUERIES; }
+
+// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same
+// scores.
+template <class Scorer, class T> class ScoresOf {
+    using Panel = PanelScores<Scorer, T>;
+    using Decode = DecodeScores<Scorer, T>;
 
 public:
-    Size padded;
-    Scorer scorer;
-    Weight<T> weight;
-    OddRows<Literal, T> odd_rows;
-    T *query, *key, *range, *panels, *s, *bias;
-    Size panel_size = 0;
-    const T *tile_panels = nullptr, *few_rows = nullptr;
-    int tile_keys = 0;
-    Size few_stride = 0;
-    bool odd_query[TILE], odd_key[TILE], any_odd_query = false, any_odd_key = false;
+    ScoresOf(Arena& arena, const Call& call) {
+        if (decodes(call))
+            scores = new (memory) Decode(arena, call);
+        else
+            scores = new (memory) Panel(arena, call);
+    }
+    ScoresOf(const ScoresOf&) = delete;
+    TileScores<Scorer, T>* operator->() { return scores; }
+
+private:
+    alignas(Panel) alignas(Decode) char memory[sizeof(Panel) > sizeof(Decode) ? sizeof(Panel) : sizeof(Decode)];
+    TileScores<Scorer, T>* scores;
 };
 
 // The values of a tile, as rows `stride` apart.
@@ -120,37 +200,40 @@ public:
     TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
 
     // whole: every query attends every key, so nothing has to be kept from being read.
-    void read_for(const Call& call, Size n, Size first, int count, bool whole) {
-        bool same = call.value.type == TYPE_OF<T> && padded == call.value_width;
+    void read(const Tile& tile, bool whole) {
+        const Rows& from = tile.call.value;
+        const Size width = tile.call.value_width;
+        bool same = from.type == TYPE_OF<T> && padded == width;
         if (whole && same) {
-            rows = (const T*)call.value.data + call.value.at[n] + first * call.value.stride;
-            stride = call.value.stride, any_odd = false;
+            rows = (const T*)from.data + from.at[tile.problem] + tile.first_key * from.stride;
+            stride = from.stride, any_nonfinite = false;
             return;
         }
-        any_odd = read_tile(call.value, n, first, count, call.value_width, padded, largest_finite<T>(), copy, odd);
+        any_nonfinite =
+            read_tile(from, tile.problem, tile.first_key, tile.keys, width, padded, largest_finite<T>(), copy, nonfinite);
         rows = copy, stride = padded;
     }
 
-    // Adds what odd values are to the rows of output that attend them: c[i] += p[i, j] value[j].
-    void add_odd(const Call& call, const Spans& spans, Size n, Size first_query, int queries, Size first_key, int keys,
-                 const T* p, T* c) {
-        if (!any_odd) return;
-        for (int j = 0; j < keys; j++) {
-            if (!odd[j]) continue;
+    // Adds values that are not finite to the rows of output that attend them: c[i] += p[i, j] value[j].
+    void add_nonfinite(const Tile& tile, const T* p, T* c) {
+        if (!any_nonfinite) return;
+        const Size width = tile.call.value_width;
+        for (int j = 0; j < tile.keys; j++) {
+            if (!nonfinite[j]) continue;
             T* row = copy + j * padded;
-            read_row(call.value, n, first_key + j, call.value_width, row);
-            for (int i = 0; i < queries; i++)
-                if (Part(call, spans, n, first_query, i, first_key, keys).has(j))
-                    for (Size d = 0; d < call.value_width; d++) c[i * padded + d] += p[i * TILE + j] * row[d];
+            read_row(tile.call.value, tile.problem, tile.first_key + j, width, row);
+            for (int i = 0; i < tile.queries; i++)
+                if (AttendedColumns(tile, i).has(j))
+                    for (Size d = 0; d < width; d++) c[i * padded + d] += p[i * TILE + j] * row[d];
         }
     }
 
     Size padded;
     const T* rows = nullptr;
     Size stride = 0;
-    bool odd[TILE], any_odd = false;
 
 private:
+    bool nonfinite[TILE], any_nonfinite = false;
     T* copy;
 };
 

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pair_list.h"
+
 namespace anyscore {
 
 using Size = std::int64_t;
@@ -99,10 +101,8 @@ struct Kernels {
     void (*prepare)(const Call&, void* packed, int threads);
 };
 
-enum PairIndex { PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, PAIRS };
-
 struct KernelTable {
-    Kernels of[PAIRS][2];  // [pair][0: float, 1: double]
+    Kernels of[PAIRS][2];  // [row of pair_list.h][0: float, 1: double]
 };
 
 }  // namespace anyscore

@@ -10,14 +10,13 @@
 namespace anyscore {
 namespace {
 
-int pair_index(const std::string& pair) {
-    const char* names[PAIRS] = {"product", "tanh", "leaky_relu", "absolute", "squared"};
-    for (int i = 0; i < PAIRS; i++)
-        if (pair == names[i]) return i;
-    throw std::invalid_argument("pair is \"" + pair + "\", expected product, tanh, leaky_relu, absolute or squared.");
+const Kernels& find(const std::string& pair, Type type) {
+    int row = pair_row(pair);
+    if (row < PAIRS) return kernels().of[row][type == Type::F64];
+    std::string names;
+    for (std::string_view name : PAIR_NAMES) names += (names.empty() ? "" : ", ") + std::string(name);
+    throw std::invalid_argument("pair is \"" + pair + "\", expected one of " + names + ".");
 }
-
-const Kernels& find(const std::string& pair, Type type) { return kernels().of[pair_index(pair)][type == Type::F64]; }
 
 // The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
 Type type_of_sums(const View& lse) {

@@ -33,7 +33,8 @@ inline void gemm_columns(T* c, Size ldc, const T* a, Size row, Size column, cons
 
 // `columns` is a multiple of LANES, `depth` at most PIECE.
 template <class T>
-inline void gemm_piece(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, int depth) {
+inline void gemm_piece(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns,
+                       int depth) {
     constexpr int L = LANES<T>, N = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;
     Size n = 0;
     if (rows < 4)  // a row alone needs more vectors to keep the units busy
@@ -44,7 +45,8 @@ inline void gemm_piece(T* c, Size ldc, const T* a, Size row, Size column, const 
 }
 
 template <class T>
-inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns, Size depth) {
+inline void gemm(T* c, Size ldc, const T* a, Size row, Size column, const T* b, Size ldb, int rows, Size columns,
+                 Size depth) {
     for (Size k = 0; k < depth; k += PIECE)
         gemm_piece(c, ldc, a + k * column, row, column, b + k * ldb, ldb, rows, columns, left_of(depth, k, PIECE));
 }

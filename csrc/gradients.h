@@ -16,10 +16,10 @@ public:
 
     void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
         int count = left_of(call.queries, first, L);
-        bool odd[L];
+        bool nonfinite[L];
         zero(output, L * padded), zero(d_output, L * padded);
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
-        read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, odd);
+        read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, nonfinite);
         Vector<T> sum{};
         for (Size from = 0; from < padded; from += PIECE) {
             Vector<T> part{};
@@ -31,7 +31,7 @@ public:
             }
             sum += part;
         }
-        for (int i = 0; i < count; i++) delta[n * call.queries + first + i] = odd[i] ? nan<T>() : sum[i];
+        for (int i = 0; i < count; i++) delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : sum[i];
     }
 
 private:
@@ -111,38 +111,6 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     }
     sum_queries<Scorer>(call, back, partial, threads);
     sum_weights(call, back, partial, threads);
-}
-
-// What a decoder keeps of its keys: for each set a row for the range, and the keys' rows.
-template <class Scorer, class T> void prepare(const Call& call, void* packed, int threads) {
-    struct Task {
-        Task(Arena& arena, const Call& call)
-            : padded(round_up(call.width, LANES<T>)), scorer(arena, call.width), rows(arena.take<T>(TILE * padded)),
-              made(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
-        Size padded;
-        Scorer scorer;
-        T *rows, *made, *weight;
-    };
-    KeySets<Scorer, T> sets(call, true, false, threads);
-    Slots<Task> slots(call, threads);
-    Size tiles = call.keys ? tiles_of(call.keys) : 1;
-    for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
-        Task& task = slots.task(slot);
-        Size set = index / tiles, first = index % tiles * TILE, n = call.first_problem[set];
-        int count = left_of(call.keys, first);
-        zero(task.weight, task.padded);
-        task.scorer.begin(task.weight, true, typename Scorer::Range(sets.numbers(set), task.padded));
-        T* to = (T*)packed + set * (call.keys + 1) * call.width;
-        if (first == 0) Scorer::Range::pack(sets.numbers(set), call.width, task.padded, to);
-        bool odd[TILE];
-        read_tile(call.b, n, first, count, call.width, task.padded, Scorer::limit(), task.rows, odd);
-        const T* made = task.scorer.few_keys(task.rows, count, task.made);
-        for (int j = 0; j < count; j++) {
-            T* row = to + (1 + first + j) * call.width;
-            for (Size d = 0; d < call.width; d++) row[d] = made[j * task.padded + d];
-            if (odd[j] && call.width) row[0] = nan<T>();
-        }
-    });
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -1,8 +1,6 @@
 #include "isa.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -50,8 +48,7 @@ std::vector<Isa> known() {
     bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
               __builtin_cpu_supports("bmi2");
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vl");
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     all.push_back({"avx512-estimate", &avx512::ESTIMATING, v4});
     all.push_back({"avx512", &avx512::DIVIDING, v4});
     if (divides_fast()) std::swap(all[0], all[1]);
@@ -99,23 +96,5 @@ void use(const std::string& name) {
 }
 
 const KernelTable& kernels() { return *current().load(); }
-
-Block::Block(void* data) : data(data) {}
-Block::Block(Block&& other) noexcept : data(std::exchange(other.data, nullptr)) {}
-Block& Block::operator=(Block&& other) noexcept {
-    std::swap(data, other.data);
-    return *this;
-}
-Block::~Block() { std::free(data); }
-
-Block allocate(Size size, Size count) {
-    Size bytes;
-    if (size < 0 || count < 0 || __builtin_mul_overflow(size, count, &bytes) || bytes > Size(1) << 62)
-        throw std::bad_alloc();
-    if (bytes == 0) return {};
-    void* data = std::aligned_alloc(64, std::size_t((bytes + 63) / 64 * 64));
-    if (!data) throw std::bad_alloc();
-    return Block(data);
-}
 
 }  // namespace anyscore

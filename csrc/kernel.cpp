@@ -1,5 +1,8 @@
-// The kernels of one instruction set. A pair is one line here, once for each type of the sums.
+// The kernels of one instruction set, for every pair of pair_list.h.
 #include "gradients.h"
+#include "pair_list.h"
+#include "plain.h"
+#include "prepare.h"
 #include "tanh.h"
 
 namespace anyscore::ANYSCORE_ISA {
@@ -8,21 +11,25 @@ template <class Scorer, class T> constexpr Kernels make() {
     return {forward<Scorer, T>, weights<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
 }
 
+// product_kernels<T, Reciprocal>() and so on, one of each pair.
+#define ANYSCORE_KERNELS(name, ...) \
+    template <class T, class Reciprocal> constexpr Kernels name##_kernels() { return make<__VA_ARGS__, T>(); }
+ANYSCORE_PAIRS(ANYSCORE_KERNELS)
+#undef ANYSCORE_KERNELS
+
+// Reciprocal: that of float32; double divides.
 template <class Reciprocal> constexpr KernelTable make_all() {
-    return {{
-        {make<Plain<Product, float>, float>(), make<Plain<Product, double>, double>()},
-        {make<Tanh<float, Reciprocal>, float>(), make<Tanh<double, Divide>, double>()},
-        {make<Plain<LeakyRelu, float>, float>(), make<Plain<LeakyRelu, double>, double>()},
-        {make<Plain<Absolute, float>, float>(), make<Plain<Absolute, double>, double>()},
-        {make<Plain<Squared, float>, float>(), make<Plain<Squared, double>, double>()},
-    }};
+#define ANYSCORE_ROW(name, ...) {name##_kernels<float, Reciprocal>(), name##_kernels<double, Divide>()},
+    return {{ANYSCORE_PAIRS(ANYSCORE_ROW)}};
+#undef ANYSCORE_ROW
 }
 
+// Made by the compiler: no instruction of the set runs before it is chosen.
 extern const KernelTable DIVIDING;
-const KernelTable DIVIDING = make_all<Divide>();
+constexpr KernelTable DIVIDING = make_all<Divide>();
 #if defined(__AVX512F__)
 extern const KernelTable ESTIMATING;
-const KernelTable ESTIMATING = make_all<Estimate>();
+constexpr KernelTable ESTIMATING = make_all<Estimate>();
 #endif
 
 }  // namespace anyscore::ANYSCORE_ISA

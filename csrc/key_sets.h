@@ -1,41 +1,22 @@
 // What is made of the keys before the tiles: their ranges, and their panels.
 #pragma once
 
-#include <new>
-
-#include "isa.h"
 #include "parallel.h"
+#include "scorer.h"
 #include "tile.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-template <class Function> inline void for_each(int threads, Size count, Function&& function) {
-    parallel_for(threads, count, [](void* f, Size index, int slot) { (*(Function*)f)(index, slot); }, (void*)&function);
+// Widens [from, to) to all keys that any query of problem n may attend.
+inline void widen(const Call& call, Size n, Size& from, Size& to) {
+    for (Size i = 0; i < call.queries && (from > 0 || to < call.keys); i += TILE) {
+        QueryBounds block;
+        block.read(call, n, i, left_of(call.queries, i));
+        if (block.low == block.high) continue;
+        from = block.low < from ? block.low : from;
+        to = block.high > to ? block.high : to;
+    }
 }
-
-// `count` tasks, each with the memory it takes from its arena: one for each thread, kept from index to
-// index.
-template <class Task> class Slots {
-public:
-    Slots(const Call& call, int count) : size(measure(call)), block(allocate(size, count)) {
-        for (int slot = 0; slot < count; slot++) {
-            Arena arena((char*)block.data + size * slot);
-            Task* place = arena.take<Task>(1);
-            new (place) Task(arena, call);
-        }
-    }
-    Task& task(int slot) const { return *(Task*)((char*)block.data + size * slot); }
-
-private:
-    static Size measure(const Call& call) {
-        Arena arena(nullptr);
-        arena.take<Task>(1);
-        Task task(arena, call);
-        return round_up(arena.used + 64, 4096);
-    }
-    Size size;
-    Block block;
-};
 
 // What is made of the keys that problems share. Where each task has its own, it makes it itself.
 template <class Scorer, class T> class KeySets {
@@ -56,7 +37,8 @@ public:
     const T* panel(Size set, Size first_key) const {
         return (const T*)panels.data + (set * per_set + first_key / L) * Scorer::panel_size(padded, any_wide);
     }
-    const bool* odd(Size set, Size first_key) const { return (const bool*)odds.data + set * per_set * L + first_key; }
+    // Of each key of a tile, whether it is irregular.
+    const bool* irregular(Size set, Size first_key) const { return (const bool*)marks.data + set * per_set * L + first_key; }
 
     // Whether what `prepare` wrote is there to be used.
     static bool is_prepared(const Call& call) { return call.packed.data && Range::size(1); }
@@ -76,14 +58,15 @@ public:
         return Range(own, padded);
     }
 
-    // `count` rows of keys from the first-th; the rest of their last panel becomes 0.
-    static void read_keys(const Call& call, Size n, Size first, int count, Size padded, T* rows, bool* odd) {
-        read_tile(call.b, n, first, count, call.width, padded, Scorer::limit(), rows, odd);
-        for (int j = count; j < TILE; j++) odd[j] = false;
-        zero(rows + count * padded, (round_up(count, L) - count) * padded);
+    // Reads the keys of a tile as rows; the rest of their last panel becomes 0.
+    static void read_keys(const Tile& tile, Size padded, T* rows, bool* irregular) {
+        const Call& call = tile.call;
+        read_tile(call.b, tile.problem, tile.first_key, tile.keys, call.width, padded, Scorer::limit(), rows, irregular);
+        for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
+        zero(rows + tile.keys * padded, (round_up(tile.keys, L) - tile.keys) * padded);
     }
 
-    // Their panels, one after the other.
+    // Makes panels of `count` such rows, one after the other.
     static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
         scorer.keys(rows, int(round_up(count, L)));
         for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
@@ -101,15 +84,14 @@ private:
     };
 
     void make_ranges(const Call& call, int threads) {
-        Block spans = allocate(Size(2 * sizeof(Size)), call.key_sets);
-        Size* span = (Size*)spans.data;
-        for (Size set = 0; set < call.key_sets; set++) span[2 * set] = call.keys, span[2 * set + 1] = 0;
-        for (Size n = 0; n < call.problems; n++)
-            widen(call, n, span[2 * call.key_set[n]], span[2 * call.key_set[n] + 1]);
+        Block ends = allocate(Size(2 * sizeof(Size)), call.key_sets);
+        Size* end = (Size*)ends.data;
+        for (Size set = 0; set < call.key_sets; set++) end[2 * set] = call.keys, end[2 * set + 1] = 0;
+        for (Size n = 0; n < call.problems; n++) widen(call, n, end[2 * call.key_set[n]], end[2 * call.key_set[n] + 1]);
         Slots<Reader> slots(call, threads);
         for_each(threads, call.key_sets, [&](Size set, int slot) {
             Reader& reader = slots.task(slot);
-            make_range(call, call.first_problem[set], span[2 * set], span[2 * set + 1], reader.rows, (T*)numbers(set));
+            make_range(call, call.first_problem[set], end[2 * set], end[2 * set + 1], reader.rows, (T*)numbers(set));
         });
     }
 
@@ -124,16 +106,16 @@ private:
                 most[d] = from_bits<T>(next > now ? next : now);
             }
         }
-        if (largest(most, padded) <= bits(Scorer::limit()) && Range::make(most, padded, numbers)) return;
-        // Some are large: both ends of what each feature holds, odd rows left out.
+        if (largest(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
+        // Some are large: both ends of what each feature holds, irregular rows left out.
         T *low = room, *high = room + padded, *rows = room + 2 * padded;
-        bool odd[TILE], first = true;
+        bool irregular[TILE], first = true;
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
             int count = left_of(to, j0);
-            read_tile(call.b, n, j0, count, call.width, padded, Scorer::limit(), rows, odd);
+            read_tile(call.b, n, j0, count, call.width, padded, Scorer::limit(), rows, irregular);
             for (int j = 0; j < count; j++) {
-                if (odd[j]) continue;
+                if (irregular[j]) continue;
                 const T* row = rows + j * padded;
                 for (Size d = 0; d < padded; d++) {
                     low[d] = first ? row[d] : min(low[d], row[d]);
@@ -142,28 +124,29 @@ private:
                 first = false;
             }
         }
-        Range::make(low, high, padded, numbers);
+        Range::from_ends(low, high, padded, numbers);
     }
 
     void make_panels(const Call& call, int threads) {
         Size tiles = tiles_of(call.keys), size = Scorer::panel_size(padded, any_wide);
         per_set = tiles * TILE / L;
         panels = allocate(size * Size(sizeof(T)), call.key_sets * per_set);
-        odds = allocate(L, call.key_sets * per_set);
+        marks = allocate(L, call.key_sets * per_set);
         Slots<Reader> slots(call, threads);
         for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
             Reader& reader = slots.task(slot);
             Size set = index / tiles, j0 = index % tiles * TILE;
             zero(reader.weight, padded);
             reader.scorer.begin(reader.weight, true, Range(numbers(set), padded));
-            int count = left_of(call.keys, j0);
-            read_keys(call, call.first_problem[set], j0, count, padded, reader.rows, (bool*)odd(set, j0));
-            make_panels_of(reader.scorer, reader.rows, count, size, (T*)panel(set, j0));
+            Tile tile(call, call.first_problem[set]);
+            tile.move_to_keys(j0, call.keys);
+            read_keys(tile, padded, reader.rows, (bool*)irregular(set, j0));
+            make_panels_of(reader.scorer, reader.rows, tile.keys, size, (T*)panel(set, j0));
         });
     }
 
     Size padded, per_set = 0;
-    Block ranges, panels, odds;
+    Block ranges, panels, marks;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

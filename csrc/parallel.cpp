@@ -1,5 +1,7 @@
 #include "parallel.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,16 +17,13 @@
 #if defined(__linux__)
 #include <sched.h>
 #endif
-#if !defined(_WIN32)
-#include <pthread.h>
-#endif
 
 namespace anyscore {
 namespace {
 
 // How long a thread looks for work, or for the end of a job, before it sleeps: about as long as it
 // takes to wake it.
-constexpr std::chrono::microseconds kPatience{30};
+constexpr std::chrono::microseconds PATIENCE{30};
 
 // How a thread rounds, and whether it takes subnormal numbers for 0: XLA's threads and those of
 // torch.set_flush_denormal do, threads of ours do not by themselves.
@@ -43,8 +42,8 @@ public:
 
 private:
 #if defined(__x86_64__)
-    static constexpr unsigned kRaised = 0x3f;  // what has happened so far: not how a thread computes
-    static unsigned read() { return _mm_getcsr() & ~kRaised; }
+    static constexpr unsigned RAISED = 0x3f;  // what has happened so far: not how a thread computes
+    static unsigned read() { return _mm_getcsr() & ~RAISED; }
     unsigned word;
 #elif defined(__aarch64__)
     static std::uint64_t read() {
@@ -70,8 +69,7 @@ struct Job {
         const Arithmetic own;
         const bool differs = own != callers;
         if (differs) callers.adopt();
-        for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;)
-            task(context, index, slot);
+        for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, index, slot);
         if (differs) own.adopt();
     }
 };
@@ -85,9 +83,8 @@ void pause() {
 #endif
 }
 
-template <class Condition>
-void look_for(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+template <class Condition> void look_for(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + PATIENCE;
     while (!condition() && std::chrono::steady_clock::now() < end) pause();
 }
 
@@ -101,10 +98,10 @@ public:
         grow(helpers);
         keep_off_this_processor();
         job = &mine;
-        places = std::min(helpers, static_cast<int>(workers.size()));
+        places = std::min(helpers, int(workers.size()));
         const int wanted = places;
         lock.unlock();
-        for (int i = 0; i < wanted; ++i) work.notify_one();
+        for (int i = 0; i < wanted; i++) work.notify_one();
 
         mine.run(0);
 
@@ -124,11 +121,11 @@ private:
     void grow(int wanted) {
         try {
             workers.reserve(wanted);
-            while (static_cast<int>(workers.size()) < wanted) {
+            while (int(workers.size()) < wanted) {
                 std::thread worker([this] { serve(); });
                 workers.push_back(worker.native_handle());
                 worker.detach();
-                avoided = kNone;
+                avoided = NONE;
             }
         } catch (...) {  // the system gives no more threads: fewer will do
         }
@@ -155,7 +152,7 @@ private:
             work.wait(lock, [this] { return places > 0; });
             Job& current = *job;
             const int slot = places--;
-            ++busy;
+            busy++;
             lock.unlock();
             current.run(slot);
             lock.lock();
@@ -166,15 +163,15 @@ private:
         }
     }
 
-    static constexpr int kNone = -1;
+    static constexpr int NONE = -1;
 
     std::mutex mutex;
     std::condition_variable work, done;
     Job* job = nullptr;
     std::vector<std::thread::native_handle_type> workers;
-    int avoided = kNone;  // the processor that the workers keep off
+    int avoided = NONE;  // the processor that the workers keep off
     std::atomic<int> places{0};  // workers that may still join the job: their slots are 1 to places
-    std::atomic<int> busy{0};    // workers in it
+    std::atomic<int> busy{0};  // workers in it
 };
 
 // Whether this thread runs a task on borrowed threads, or wants none.
@@ -209,21 +206,19 @@ bool share_borrowed(Job& job, int helpers) {
     } team{job};
     parallel(
         [](void* data) {
-            Team& team = *static_cast<Team*>(data);
+            Team& team = *(Team*)data;
             in_borrowed = true;
             team.job.run(team.slots++);
             in_borrowed = false;
         },
-        &team, static_cast<unsigned>(helpers + 1), 0);
+        &team, unsigned(helpers + 1), 0);
     return true;
 }
 
-#if !defined(_WIN32)
 // A child has none of its parent's threads, and one of those may have held the mutex: the old pool
 // is left behind, and a new one made when it is needed. Registered when the library is loaded.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr), borrowed.store(nullptr); });
-#endif
 
 bool share(Job& job, int helpers) {
     Pool* found = helpers > 0 ? the_pool() : nullptr;
@@ -232,16 +227,13 @@ bool share(Job& job, int helpers) {
 
 }  // namespace
 
-void parallel_for(int threads, std::int64_t count, void (*task)(void*, std::int64_t, int),
-                  void* context) {
+void parallel_for(int threads, std::int64_t count, void (*task)(void*, std::int64_t, int), void* context) {
     Job job{task, context, count};
-    const auto helpers = static_cast<int>(std::min<std::int64_t>(threads, count)) - 1;
+    const int helpers = int(std::min<std::int64_t>(threads, count)) - 1;
     if (borrowed.load() && !wants_own ? !share_borrowed(job, helpers) : !share(job, helpers)) job.run(0);
 }
 
-void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
-    borrowed = parallel;
-}
+void borrow_threads(void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) { borrowed = parallel; }
 
 OwnThreads::OwnThreads() { wants_own = true; }
 OwnThreads::~OwnThreads() { wants_own = false; }

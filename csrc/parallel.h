@@ -12,8 +12,13 @@ namespace anyscore {
 //
 // May be called from many threads at once, from inside a task and after a fork. Whoever finds
 // the pool busy runs its tasks alone.
-void parallel_for(int threads, std::int64_t count,
-                  void (*task)(void* context, std::int64_t index, int slot), void* context);
+void parallel_for(int threads, std::int64_t count, void (*task)(void* context, std::int64_t index, int slot), void* context);
+
+// Runs function(index, slot) in the same way.
+template <class Function> void for_each(int threads, std::int64_t count, Function&& function) {
+    parallel_for(
+        threads, count, [](void* f, std::int64_t index, int slot) { (*(Function*)f)(index, slot); }, (void*)&function);
+}
 
 // From now on, run tasks on the OpenMP threads that PyTorch has: beside threads of ours its own would
 // go on spinning for milliseconds after its last operation. `parallel` is GOMP_parallel of the

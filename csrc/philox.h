@@ -8,8 +8,7 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0; first is a multiple of 4.
-template <class T>
-inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
+template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
     constexpr int QUADS = TILE / 4;
     double threshold = std::ceil(dropout.rate * 4294967296.0);
     std::uint64_t least = threshold < 4294967296.0 ? std::uint64_t(threshold) : 4294967296u;

@@ -1,28 +1,26 @@
 // Scores and gradients of a tile for pairs that are cheap as they stand: everything but tanh.
-//
-// All classes of this kind (see tanh.h) work on rows of T, `padded` apart, padded with zeros:
-// scores with lanes along keys, gradients with lanes along features.
 #pragma once
 
 #include <type_traits>
 
 #include "gemm.h"
 #include "pairs.h"
+#include "scorer.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-// What tanh has to know of the keys before it reads a tile of them; nothing for these pairs.
-struct NoRange {
+// A range that says nothing: these pairs read any tile of keys without knowing the others.
+template <class T> struct NoRange {
     static constexpr bool any_wide = false;
     static Size size(Size) { return 0; }
-    NoRange() = default;
-    template <class T> NoRange(const T*, Size) {}
-    template <class T> static void make(const T*, const T*, Size, T*) {}
-    template <class T> static bool make(const T*, Size, T*) { return true; }
-    template <class T> static void pack(const T*, Size, Size, T*) {}
-    template <class T> static void unpack(const T*, Size, Size, T*) {}
+    NoRange(const T*, Size) {}
+    static bool from_largest(const T*, Size, T*) { return true; }
+    static void from_ends(const T*, const T*, Size, T*) {}
+    static void pack(const T*, Size, Size, T*) {}
+    static void unpack(const T*, Size, Size, T*) {}
 };
 
+// A scorer, see scorer.h.
 template <class Pair, class T> class Plain {
     static constexpr int L = LANES<T>;
     static constexpr bool IS_PRODUCT = std::is_same_v<Pair, Product>;
@@ -31,17 +29,16 @@ template <class Pair, class T> class Plain {
 
 public:
     using Literal = Pair;
-    using Range = NoRange;
-    static T limit() { return largest_finite<T>(); }  // on |a| and |b|
+    using Range = NoRange<T>;
+    static T limit() { return largest_finite<T>(); }
+    static constexpr T FACTOR = T(1);
 
     Plain(Arena& arena, Size width)
         : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
           product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
-    // weight: `padded` numbers, kept by the caller; is_new: not those of the last call.
     void begin(const T* weight, bool, const Range&) { this->weight = weight; }
 
-    // The queries and the keys of a tile; their rows are kept by the caller.
     void keys(const T* rows, int) { key_row = rows; }
     void queries(const T* rows, int count) {
         query_row = rows;
@@ -56,25 +53,21 @@ public:
 
     static Size panel_size(Size width, bool) { return round_up(width, L) * L; }
 
-    // `count` ≤ L of the keys, from the first-th, as a panel: the keys of one feature are one vector.
+    // The keys of one feature are one vector.
     void panel(int first, int, T* to) const {
         for (Size d = 0; d < padded; d += L) transpose_square(key_row + first * padded + d, padded, to + d * L, L);
     }
 
-    // s[i · TILE + j] for the queries and the first `keys` of a tile's `all` keys, whose panels are
-    // `stride` apart.
     void scores(int rows, const T* panels, Size stride, int keys, int, T* s) const {
         int p = 0, count = int(round_up(keys, L)) / L;
         for (; p + N <= count; p += N) score_rows<N>(rows, panels + p * stride, stride, s + p * L);
         for (; p < count; p++) score_rows<1>(rows, panels + p * stride, stride, s + p * L);
     }
 
-    // A decoder's step: scores of at most two queries with rows of keys, `stride` apart; lanes along
-    // features. few_queries and few_keys bring rows into the form that few_scores takes.
-    void few_queries(const T* rows, int count) { queries(rows, count); }
-    const T* few_keys(const T* rows, int, T*) const { return rows; }
+    void decode_queries(const T* rows, int count) { queries(rows, count); }
+    const T* decode_keys(const T* rows, int, T*) const { return rows; }
 
-    void few_scores(int rows, const T* keys, Size stride, int count, T* s) const {
+    void decode_scores(int rows, const T* keys, Size stride, int count, T* s) const {
         for (int i = 0; i < rows; i++)
             for (int j0 = 0; j0 < count; j0 += L) {
                 Vector<T> sums[L];
@@ -82,17 +75,13 @@ public:
                     sums[j] = Vector<T>{};
                     if (j0 + j >= count) continue;
                     const T *x = a + i * padded, *y = keys + (j0 + j) * stride;
-                    sums[j] = padded > PIECE * L ? by_halves(x, y, 0, padded) : few_sum(x, y, 0, padded);
+                    sums[j] = padded > PIECE * L ? by_halves(x, y, 0, padded) : decode_sum(x, y, 0, padded);
                 }
                 transpose<T>(sums);
                 store(s + i * TILE + j0, sum<L>(sums));
             }
     }
 
-    // Gradients
-
-    // Adds to da (rows), db (keys) and dw what ds[i · TILE + j] makes of them, without FACTOR
-    // and the weight, which multiply the finished sums.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         if constexpr (IS_PRODUCT) {
             zero(product, rows * padded);
@@ -113,17 +102,15 @@ public:
         }
     }
 
-    static constexpr T FACTOR = T(1);
-
 private:
     // Σ of the terms of the features [from, to), in each lane.
     Vector<T> by_halves(const T* a, const T* b, Size from, Size to) const {
-        if (to - from <= PIECE * L) return few_sum(a, b, from, to);
+        if (to - from <= PIECE * L) return decode_sum(a, b, from, to);
         Size middle = from + round_up((to - from) / 2, L);
         return by_halves(a, b, from, middle) + by_halves(a, b, middle, to);
     }
 
-    ANYSCORE_INLINE Vector<T> few_sum(const T* a, const T* b, Size from, Size to) const {
+    ANYSCORE_INLINE Vector<T> decode_sum(const T* a, const T* b, Size from, Size to) const {
         Vector<T> sum{};
         for (Size d = from; d < to; d += L) {
             Vector<T> x = load(a + d), y = load(b + d);
@@ -138,8 +125,7 @@ private:
         for (; i < rows; i++) score_tile<1, COUNT>(a + i * padded, panels, stride, s + i * TILE);
     }
 
-    template <int ROWS, int COUNT>
-    ANYSCORE_INLINE void score_tile(const T* a, const T* panels, Size stride, T* s) const {
+    template <int ROWS, int COUNT> ANYSCORE_INLINE void score_tile(const T* a, const T* panels, Size stride, T* s) const {
         Vector<T> sum[ROWS][COUNT] = {};
         add_up<8 * PIECE>(a, panels, stride, 0, width, sum);
         for (int i = 0; i < ROWS; i++)
@@ -173,8 +159,7 @@ private:
         }
     }
 
-    template <int ROWS>
-    ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
+    template <int ROWS> ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
         Vector<T> x[ROWS], sum_a[ROWS], sum_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             x[t] = load(query_row + (i + t) * padded + d);

@@ -25,8 +25,8 @@ ANYSCORE_INLINE float from_bf16(std::uint16_t x) { return from_bits<float>(std::
 ANYSCORE_INLINE float from_f16(std::uint16_t x) {
     std::uint32_t magnitude = x & 0x7fff, sign = std::uint32_t(x & 0x8000) << 16;
     // Subnormals are multiples of 2⁻²⁴, the unit of a number near ½; no float on the way is subnormal.
-    std::uint32_t u = magnitude < 0x400 ? bits(from_bits<float>(bits(0.5f) + magnitude) - 0.5f)
-                                        : (magnitude << 13) + 0x38000000u;
+    std::uint32_t u =
+        magnitude < 0x400 ? bits(from_bits<float>(bits(0.5f) + magnitude) - 0.5f) : (magnitude << 13) + 0x38000000u;
     u = magnitude >= 0x7c00 ? magnitude << 13 | 0x7f800000u : u;
     return from_bits<float>(u | sign);
 }
@@ -128,19 +128,20 @@ template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n)
 }
 
 // Rows first … first + count of problem n, `padded` apart, the padding 0. A row with an entry that is
-// not finite, or beyond `limit`, is marked as odd and becomes 0: kernels for finite numbers pass over
+// not finite, or beyond `limit`, is marked as irregular and becomes 0: kernels for finite numbers pass over
 // it, and what attends it is done by the literal formula. Gives whether there are any.
 template <class T>
-inline bool read_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x, bool* odd) {
+inline bool read_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x,
+                      bool* irregular) {
     for (int i = 0; i < count; i++) {
         read_row(from, n, first + i, width, x + i * padded);
         for (Size d = width; d < padded; d++) x[i * padded + d] = 0;
-        odd[i] = false;
+        irregular[i] = false;
     }
     if (largest(x, count * padded) <= bits(limit)) return false;
     for (int i = 0; i < count; i++) {
-        odd[i] = largest(x + i * padded, width) > bits(limit);
-        if (odd[i]) zero(x + i * padded, width);
+        irregular[i] = largest(x + i * padded, width) > bits(limit);
+        if (irregular[i]) zero(x + i * padded, width);
     }
     return true;
 }
@@ -152,20 +153,5 @@ template <class T> ANYSCORE_INLINE void transpose_square(const T* rows, Size str
     transpose<T>(square);
     for (int i = 0; i < LANES<T>; i++) store(to + i * to_stride, square[i]);
 }
-
-// Pieces of one block of memory; without a block, it only counts.
-class Arena {
-public:
-    explicit Arena(char* block) : block(block) {}
-    template <class T> T* take(Size count) {
-        T* piece = block ? (T*)(block + used) : nullptr;
-        used += round_up(count * Size(sizeof(T)), 64);
-        return piece;
-    }
-    Size used = 0;
-
-private:
-    char* block;
-};
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -12,6 +12,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
+// A scorer, see scorer.h.
 template <class T, class Reciprocal> class Tanh : public TanhRows<T, Reciprocal> {
     using V = Vector<T>;
     using Limits = TanhLimits<T>;
@@ -29,8 +30,8 @@ public:
     static constexpr T FACTOR = T(4);
 
     Tanh(Arena& arena, Size width)
-        : Rows(arena, width), width(width), query(arena.take<T>(2 * TILE * padded)),
-          c(arena.take<T>(padded)), c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
+        : Rows(arena, width), width(width), query(arena.take<T>(2 * TILE * padded)), c(arena.take<T>(padded)),
+          c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
           halves(arena.take<T>(width / GROUP + 4)) {}
 
     void begin(const T* weight, bool is_new, const Range& range) {
@@ -105,7 +106,7 @@ private:
     void row_scores(int rows, const T* keys, Size plane, int count, T* s) const {
         T of_key[TILE];
         for (int j = 0; j < count; j++) {
-            Rows::few_row(keys + j * padded, plane, Rows::query, TILE * padded, padded, rows, of_key);
+            Rows::decode_row(keys + j * padded, plane, Rows::query, TILE * padded, padded, rows, of_key);
             for (int i = 0; i < rows; i++) s[i * TILE + j] = of_key[i];
         }
         for (int i = 0; i < rows; i++)

@@ -1,14 +1,15 @@
 // tanh(a + b) by exponentials made once per row: which form of them each feature allows.
 #pragma once
 
-#include "plain.h"
+#include "pairs.h"
+#include "scorer.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
 template <class T> struct TanhLimits;
 template <> struct TanhLimits<float> {
     static constexpr float C_MAX = 0x1p26f;  // what weighs less than this part of w_max weighs nothing
-    static constexpr float NARROW = 32.0f;   // |b − centre| up to which e^(2b) is an ordinary number
+    static constexpr float NARROW = 32.0f;  // |b − centre| up to which e^(2b) is an ordinary number
     static constexpr float HUGE_INPUT = 0x1p20f;  // |a|, |b| beyond which exponents lose digits
     static constexpr float MAX_EXPONENT = 33.0f, MIN_EXPONENT = -60.0f;  // beyond, tanh is ±1
     static constexpr float MAX_SMALL = 0x1p28f;  // on e^(2a) and e^(2b) where b is small: tanh is ±1 from there
@@ -57,11 +58,11 @@ template <class T> ANYSCORE_INLINE Vector<T> times_power_saturated(Vector<T> x, 
     return x * (Vector<T>)((U)n << Bits<T>::MANTISSA);
 }
 
-// What the keys of one set say of each feature, `padded` numbers each.
+// The range of a scorer, see scorer.h: three things of each feature, `padded` numbers each.
 template <class T> struct TanhRange {
     const T* centre = nullptr;  // an integer: a + centre and b − centre are worked with
-    const T* wide = nullptr;    // 1 where |b − centre| exceeds NARROW, else 0
-    const T* small = nullptr;   // 1 where all |b − centre| ≤ SMALL, of the GROUP features around it too; else 0
+    const T* wide = nullptr;  // 1 where |b − centre| exceeds NARROW, else 0
+    const T* small = nullptr;  // 1 where all |b − centre| ≤ SMALL, of the GROUP features around it too; else 0
     bool any_wide = false;
 
     static constexpr T SMALL = 1;
@@ -75,8 +76,8 @@ template <class T> struct TanhRange {
         any_wide = wides > 0;
     }
 
-    // most: the largest |b| of each feature. Gives whether that is all there is to know.
-    static bool make(const T* most, Size padded, T* numbers) {
+    // That is all there is to know if no feature reaches beyond NARROW.
+    static bool from_largest(const T* most, Size padded, T* numbers) {
         bool narrow = true;
         for (Size d = 0; d < padded; d++) {
             narrow &= most[d] <= TanhLimits<T>::NARROW;
@@ -87,8 +88,8 @@ template <class T> struct TanhRange {
         return narrow;
     }
 
-    // low, high: the range of each feature. A wide one is not centred: that would cost digits.
-    static void make(const T* low, const T* high, Size padded, T* numbers) {
+    // A wide feature is not centred: that would cost digits.
+    static void from_ends(const T* low, const T* high, Size padded, T* numbers) {
         for (Size d = 0; d < padded; d++) {
             T most = max(abs(low[d]), abs(high[d])), middle = low[d] + (high[d] - low[d]) / 2;
             T centre = most <= TanhLimits<T>::NARROW ? T(0) : (middle + Bits<T>::ROUND) - Bits<T>::ROUND;

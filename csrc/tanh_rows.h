@@ -20,9 +20,9 @@ public:
     TanhRows(Arena& arena, Size width)
         : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)), query_forms(arena.take<Form>(padded / L + 1)),
           query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
-          few_query(arena.take<T>(4 * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
+          decode_query(arena.take<T>(2 * DECODE_QUERIES * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
 
-    // is_new: whether the weight is another than it was. Gives whether that or a form is.
+    // Gives whether the weight or a form is another than it was.
     bool begin(const T* weight, bool is_new, const TanhRange<T>& range) {
         this->weight = weight, this->range = range;
         for (Size d = 0; d < padded; d += L) {
@@ -54,8 +54,6 @@ public:
     }
     void keys(const T* rows, int count) { transform<false>(rows, count, key); }
 
-    // Gradients
-
     // With r = 1/(1 + e^(2a) e^(2b)):  tanh = 1 − 2r,  1 − tanh² = 4 r(1 − r); the 4 comes later.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         T total[TILE];
@@ -72,12 +70,10 @@ public:
         }
     }
 
-    // Decoder steps: at most two queries
-
-    void few_queries(const T* rows, int count) {
+    void decode_queries(const T* rows, int count) {
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {
-                T *to = few_query + i * padded + d, *less = to + 2 * padded, x[L];
+                T *to = decode_query + i * padded + d, *less = to + DECODE_QUERIES * padded, x[L];
                 for (int l = 0; l < L; l++) x[l] = rows[i * padded + d + l] + range.centre[d + l];
                 if (forms[d / L] == SMALL)
                     for (int l = 0; l < L; l++) {
@@ -89,8 +85,8 @@ public:
             }
     }
 
-    // Rows of keys as few_scores takes them: e^(2b), less 1 where it is small, or b where it is wide.
-    const T* few_keys(const T* rows, int count, T* to) const {
+    // Keys become e^(2b), less 1 where it is small, or b where it is wide.
+    const T* decode_keys(const T* rows, int count, T* to) const {
         for (int j = 0; j < count; j++)
             for (Size d = 0; d < padded; d += L) {
                 T *key = to + j * padded + d, x[L];
@@ -103,8 +99,9 @@ public:
         return to;
     }
 
-    void few_scores(int rows, const T* keys, Size stride, int count, T* s) const {
-        for (int i = 0; i < rows; i++) few_row(few_query + i * padded, 2 * padded, keys, 0, stride, count, s + i * TILE);
+    void decode_scores(int rows, const T* keys, Size stride, int count, T* s) const {
+        for (int i = 0; i < rows; i++)
+            decode_row(decode_query + i * padded, DECODE_QUERIES * padded, keys, 0, stride, count, s + i * TILE);
     }
 
 protected:
@@ -116,15 +113,15 @@ protected:
     const T* weight = nullptr;
     TanhRange<T> range{};
 
-    // Scores of one row with `count` others, both as few_queries and few_keys make them: what is small
+    // Scores of one row with `count` others, both as decode_queries and decode_keys make them: what is small
     // has its e^(2a) − 1 in a plane of its own, `plane` after the row, and its e^(2b) − 1 `small` after
     // the others.
-    void few_row(const T* one, Size plane, const T* others, Size small, Size stride, int count, T* s) const {
+    void decode_row(const T* one, Size plane, const T* others, Size small, Size stride, int count, T* s) const {
         for (int j0 = 0; j0 < count; j0 += L) {
             V sums[L];
             int n = left_of(count, j0, L), j = 0;
-            for (; j + 4 <= n; j += 4) few_tile<4>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
-            for (; j < n; j++) few_tile<1>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
+            for (; j + 4 <= n; j += 4) decode_tile<4>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
+            for (; j < n; j++) decode_tile<1>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < L; j++) sums[j] = V{};
             transpose<T>(sums);
             store(s + j0, T(-2) * sum<L>(sums));
@@ -145,13 +142,11 @@ private:
                 // a key that is attended is in range
                 for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
                 if (forms[d / L] == SMALL)
-                    for (int l = 0; l < L; l++)
-                        two[l] = min(expm1_clamped(2 * y[l]), MAX_SMALL);
+                    for (int l = 0; l < L; l++) two[l] = min(expm1_clamped(2 * y[l]), MAX_SMALL);
             }
     }
 
-    template <int ROWS>
-    void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
+    template <int ROWS> void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
         auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS>
                     : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS>
                                                   : gradient_tile<NORMAL, ROWS>;
@@ -210,7 +205,7 @@ private:
 
     // Σ w (r − ½) over the vectors of features, for KEYS keys at a time.
     template <int KEYS>
-    ANYSCORE_INLINE void few_tile(const T* a, Size plane, const T* keys, Size small, Size stride, V* sums) const {
+    ANYSCORE_INLINE void decode_tile(const T* a, Size plane, const T* keys, Size small, Size stride, V* sums) const {
         V sum[KEYS] = {}, cap = fill(Divide::CAP<T>);
         for (Size from = 0; from < padded; from += GROUP * L) {
             V part[KEYS];
@@ -219,12 +214,12 @@ private:
             for (; d + 2 * L <= end; d += 2 * L) {
                 Form form = forms[d / L];
                 if (form != forms[d / L + 1] || form == WIDE) {
-                    few_single<KEYS>(a, plane, keys, small, stride, d, part);
-                    few_single<KEYS>(a, plane, keys, small, stride, d + L, part);
+                    decode_single<KEYS>(a, plane, keys, small, stride, d, part);
+                    decode_single<KEYS>(a, plane, keys, small, stride, d + L, part);
                     continue;
                 }
                 if (form == SMALL) {
-                    few_small<KEYS, 2>(a, plane, keys + small, stride, d, part);
+                    decode_small<KEYS, 2>(a, plane, keys + small, stride, d, part);
                     continue;
                 }
                 V a0 = load(a + d), a1 = load(a + d + L), w0 = load(weight + d), w1 = load(weight + d + L);
@@ -234,16 +229,17 @@ private:
                     part[j] += Reciprocal::ratio(w0 * y + w1 * x, x * y);
                 }
             }
-            if (d < end) few_single<KEYS>(a, plane, keys, small, stride, d, part);
+            if (d < end) decode_single<KEYS>(a, plane, keys, small, stride, d, part);
             for (int j = 0; j < KEYS; j++) sum[j] += part[j];
         }
         for (int j = 0; j < KEYS; j++) sums[j] = sum[j];
     }
 
     template <int KEYS>
-    ANYSCORE_INLINE void few_single(const T* a, Size plane, const T* keys, Size small, Size stride, Size d, V* sum) const {
+    ANYSCORE_INLINE void decode_single(const T* a, Size plane, const T* keys, Size small, Size stride, Size d,
+                                       V* sum) const {
         if (forms[d / L] == SMALL) {
-            few_small<KEYS, 1>(a, plane, keys + small, stride, d, sum);
+            decode_small<KEYS, 1>(a, plane, keys + small, stride, d, sum);
             return;
         }
         V w = load(weight + d);
@@ -252,15 +248,14 @@ private:
             T power[L];
             for (int l = 0; l < L; l++) power[l] = min(a[d + l] * b[l], Divide::CAP<T>);
             if (forms[d / L] == WIDE)
-                for (int l = 0; l < L; l++)
-                    power[l] = range.wide[d + l] > 0 ? exp_clamped(2 * (a[d + l] + b[l])) : power[l];
+                for (int l = 0; l < L; l++) power[l] = range.wide[d + l] > 0 ? exp_clamped(2 * (a[d + l] + b[l])) : power[l];
             sum[j] += Reciprocal::ratio(w, load(power) + T(1));
         }
     }
 
     // The same for N small vectors: r − ½ = −½ u/(u + 2) with u = e^(2a + 2b) − 1.
     template <int KEYS, int N>
-    ANYSCORE_INLINE void few_small(const T* a, Size plane, const T* keys, Size stride, Size d, V* sum) const {
+    ANYSCORE_INLINE void decode_small(const T* a, Size plane, const T* keys, Size stride, Size d, V* sum) const {
         V power[N], less[N], half[N];
         for (int n = 0; n < N; n++) {
             power[n] = load(a + d + n * L), less[n] = load(a + plane + d + n * L);
@@ -277,7 +272,7 @@ private:
         }
     }
 
-    T *few_query, *middle;
+    T *decode_query, *middle;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

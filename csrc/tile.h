@@ -1,17 +1,19 @@
-// What is common to forward and backward: who attends in a tile, and scores of odd rows.
+// What is common to forward and backward: a tile, who attends in it, and scores of irregular rows.
 #pragma once
 
+#include "memory.h"
 #include "philox.h"
 #include "rows.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-// The keys that each query of a block may attend.
-struct Spans {
+// The keys [start, stop) that each query of a block may attend, by the bounds of the call.
+struct QueryBounds {
     Size start[TILE], stop[TILE];
     Size low, high;  // of all queries of the block that attend anything; low = high if none does
 
-    Spans(const Call& call, Size n, Size first, int count) {
+    // Reads those of `count` queries of problem n from the first-th on.
+    void read(const Call& call, Size n, Size first, int count) {
         low = call.keys, high = 0;
         for (int i = 0; i < count; i++) {
             start[i] = at(call.start, n, first + i, 0), stop[i] = at(call.stop, n, first + i, call.keys);
@@ -29,59 +31,73 @@ private:
     }
 };
 
-// The keys [from, to) outside of which no query of problem n attends any.
-inline void widen(const Call& call, Size n, Size& from, Size& to) {
-    for (Size i = 0; i < call.queries && (from > 0 || to < call.keys); i += TILE) {
-        Spans block(call, n, i, left_of(call.queries, i));
-        if (block.low == block.high) continue;
-        from = block.low < from ? block.low : from;
-        to = block.high > to ? block.high : to;
-    }
-}
+// A block of queries and a tile of keys of one problem: where a kernel is, and what may be attended there.
+struct Tile {
+    const Call& call;
+    const Size problem;
+    Size first_query = 0, first_key = 0;
+    int queries = 0, keys = 0;  // how many there are, from the first on
+    QueryBounds bounds;
 
-// The part of a tile that one query may attend: columns [from, to), and of these what `keep` says.
-struct Part {
+    Tile(const Call& call, Size problem) : call(call), problem(problem) {}
+
+    void move_to_queries(Size first) {
+        first_query = first, queries = left_of(call.queries, first);
+        bounds.read(call, problem, first, queries);
+    }
+    // Moves to the tile of keys from the first-th on, of keys up to `end`.
+    void move_to_keys(Size first, Size end) { first_key = first, keys = left_of(end, first); }
+
+    // Whether the bounds let any query attend any key.
+    bool is_attended() const { return bounds.high > first_key && bounds.low < first_key + keys; }
+};
+
+// The columns of a tile that its query i may attend: [from, to), and of these what the mask says.
+struct AttendedColumns {
     int from, to;
-    const bool* keep;  // of column j: keep[j · column]; null if all
+    const bool* mask;  // of column j: mask[j · column]; null if all
     Size column;
 
-    Part(const Call& call, const Spans& spans, Size n, Size first_query, int i, Size first_key, int keys) {
-        Size a = spans.start[i] - first_key, b = spans.stop[i] - first_key;
+    AttendedColumns(const Tile& tile, int i) {
+        const Call& call = tile.call;
+        const int keys = tile.keys;
+        Size a = tile.bounds.start[i] - tile.first_key, b = tile.bounds.stop[i] - tile.first_key;
         from = a < 0 ? 0 : a > keys ? keys : int(a), to = b > keys ? keys : b < 0 ? 0 : int(b);
         if (to < from) to = from;
         column = call.mask.column;
-        keep = !call.mask.data ? nullptr
-                               : call.mask.data + call.mask.at[n] + (first_query + i) * call.mask.row + first_key * column;
+        mask = !call.mask.data ? nullptr
+                               : call.mask.data + call.mask.at[tile.problem] + (tile.first_query + i) * call.mask.row +
+                                     tile.first_key * column;
     }
-    bool has(int j) const { return j >= from && j < to && (!keep || keep[j * column]); }
-    bool is_whole(int keys) const { return from == 0 && to == keys && !keep; }
+    bool has(int j) const { return j >= from && j < to && (!mask || mask[j * column]); }
+    bool is_whole(int keys) const { return from == 0 && to == keys && !mask; }
 
-    // x[j] = `otherwise` for the columns up to `end` that are not attended.
-    template <class T> void mask(T* x, int end, T otherwise) const {
+    // Writes `otherwise` to x[j] for the columns up to `end` that are not attended.
+    template <class T> void fill_others(T* x, int end, T otherwise) const {
         for (int j = 0; j < from; j++) x[j] = otherwise;
         for (int j = to; j < end; j++) x[j] = otherwise;
-        if (!keep) return;
-        for (int j = from; j < to; j++) x[j] = keep[j * column] ? x[j] : otherwise;
+        if (!mask) return;
+        for (int j = from; j < to; j++) x[j] = mask[j * column] ? x[j] : otherwise;
     }
 };
 
 template <class T> ANYSCORE_INLINE T lowest() { return -largest_finite<T>(); }
 
-// Scores s of one query to weights, from its log-sum-exp.
-template <class T> inline void weights_of(const Part& part, T* s, T lse, int keys) {
+// Turns the scores s of one query into weights, from its log-sum-exp.
+template <class T> inline void weights_of(const AttendedColumns& attended, T* s, T lse, int keys) {
     bool poisoned = is_nan(lse), empty = bits(lse) == bits(minus_infinity<T>());
     T at = poisoned || empty ? T(0) : lse;
     for (int j = 0; j < keys; j++) s[j] = exp_or_zero(min(s[j] - at, T(1)));
     if (poisoned || empty)
         for (int j = 0; j < keys; j++) s[j] = poisoned ? nan<T>() : T(0);
-    if (!part.is_whole(keys)) part.mask(s, keys, T(0));
+    if (!attended.is_whole(keys)) attended.fill_others(s, keys, T(0));
 }
 
-// One problem's weight times the scale, and whether all of it is finite.
+// One problem's weight times the scale: as it is, and with zeros in its place if any of it is not finite.
 template <class T> struct Weight {
     Weight(Arena& arena, Size padded) : raw(arena.take<T>(padded)), finite(arena.take<T>(padded)) {}
 
-    // Gives whether it is another than the last one read.
+    // Reads that of problem n; gives whether it is another than the last one read.
     bool read_for(const Call& call, Size n, Size padded) {
         Size at = call.weight.data ? call.weight.at[n] : 0;
         if (at == last) return false;
@@ -92,12 +108,12 @@ template <class T> struct Weight {
             for (Size d = 0; d < call.width; d++) raw[d] = T(1);
         for (Size d = 0; d < call.width; d++) raw[d] *= T(call.scale);
         for (Size d = call.width; d < padded; d++) raw[d] = 0;
-        is_odd = largest(raw, call.width) >= Bits<T>::INFINITE;
-        for (Size d = 0; d < padded; d++) finite[d] = is_odd ? T(0) : raw[d];
+        has_nonfinite = largest(raw, call.width) >= Bits<T>::INFINITE;
+        for (Size d = 0; d < padded; d++) finite[d] = has_nonfinite ? T(0) : raw[d];
         return true;
     }
     T *raw, *finite;
-    bool is_odd = false;
+    bool has_nonfinite = false;
 
 private:
     Size last = -1;
@@ -105,31 +121,30 @@ private:
 
 // to += factor · weight · from; what is 0 stays 0 whatever the weight.
 template <class T> inline void add_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width) {
-    if (weight.is_odd)
+    if (weight.has_nonfinite)
         for (Size d = 0; d < width; d++) to[d] += bits(from[d]) << 1 ? factor * weight.raw[d] * from[d] : T(0);
     else
         for (Size d = 0; d < width; d++) to[d] += factor * weight.raw[d] * from[d];
 }
 
-// Scores and gradients by the formula itself, for pairs of rows one of which is odd: not finite, or
-// too large for the fast form. They are few.
-template <class Literal, class T> class OddRows {
+// Scores and gradients by the formula itself, for pairs of rows one of which is irregular: not finite, or
+// too large for the fast form. They are rare.
+template <class Literal, class T> class IrregularRows {
 public:
-    OddRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
+    IrregularRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
 
-    T score(const Call& call, Size n, Size i, Size j, const T* weight) {
-        read_row(call.a, n, i, call.width, a);
-        read_row(call.b, n, j, call.width, b);
+    // The score of query i and key j of a tile.
+    T score(const Tile& tile, int i, int j, const T* weight) {
+        read_both(tile, i, j);
         double sum = 0;
-        for (Size d = 0; d < call.width; d++) sum += double(weight[d] * Literal::value(a[d], b[d]));
+        for (Size d = 0; d < tile.call.width; d++) sum += double(weight[d] * Literal::value(a[d], b[d]));
         return T(sum);
     }
 
-    // Adds to da, db and dw as Plain::gradients does.
-    void gradient(const Call& call, Size n, Size i, Size j, T g, T factor, T* da, T* db, T* dw) {
-        read_row(call.a, n, i, call.width, a);
-        read_row(call.b, n, j, call.width, b);
-        for (Size d = 0; d < call.width; d++) {
+    // Adds to da, db and dw what a scorer's `gradients` adds for that query and key, whose ds is g.
+    void gradient(const Tile& tile, int i, int j, T g, T factor, T* da, T* db, T* dw) {
+        read_both(tile, i, j);
+        for (Size d = 0; d < tile.call.width; d++) {
             T value, by_a, by_b;
             Literal::gradient(a[d], b[d], value, by_a, by_b);
             if (is_nan(value)) by_a = by_b = value;
@@ -138,6 +153,12 @@ public:
     }
 
 private:
+    void read_both(const Tile& tile, int i, int j) {
+        const Call& call = tile.call;
+        read_row(call.a, tile.problem, tile.first_query + i, call.width, a);
+        read_row(call.b, tile.problem, tile.first_key + j, call.width, b);
+    }
+
     T *a, *b;
 };
 

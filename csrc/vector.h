@@ -62,7 +62,6 @@ template <class T> ANYSCORE_INLINE T from_bits(typename Bits<T>::Unsigned u) {
 }
 
 // The kernels are compiled for finite arithmetic: only bits tell what is not.
-template <class T> ANYSCORE_INLINE bool is_finite(T x) { return (bits(x) << 1) < (Bits<T>::INFINITE << 1); }
 template <class T> ANYSCORE_INLINE bool is_nan(T x) { return (bits(x) << 1) > (Bits<T>::INFINITE << 1); }
 template <class T> ANYSCORE_INLINE T nan() { return from_bits<T>(Bits<T>::INFINITE | (Bits<T>::INFINITE >> 1)); }
 template <class T> ANYSCORE_INLINE T minus_infinity() { return from_bits<T>(~(~Bits<T>::INFINITE << 1 >> 1)); }

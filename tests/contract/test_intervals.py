@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from anyscore import Causal, Interval, Keys, Lengths, Window
-from anyscore.intervals import Call, LoweredMask
+from anyscore.intervals import LoweredMask
+from anyscore.mask_context import MaskContext
 from anyscore.masks import as_mask
 from anyscore.ops import load
 
@@ -36,9 +37,9 @@ def test_random_intervals(framework: str, keys: int, seed: int) -> None:
     keep = rng.random(draw(queries, keys)) < 0.6 if rng.random() < 0.5 else None
     if start is None and stop is None and keep is None:
         keep = rng.random((1, 1, 1, 1)) < 0.5
-    mask = LoweredMask(to(framework, start), to(framework, stop), to(framework, keep))
-    whole = np.broadcast_to(np.asarray(mask.boolean(xp, keys)), (*lead, queries, keys))
-    by_queries, of_keys = (np.asarray(x) for x in mask.used(xp, keys))
+    mask = LoweredMask(xp, keys, *(to(framework, x) for x in (start, stop, keep)))
+    whole = np.broadcast_to(np.asarray(mask.boolean), (*lead, queries, keys))
+    by_queries, of_keys = (np.asarray(x) for x in mask.used)
     assert (np.broadcast_to(by_queries, (*lead, queries)) == whole.any(-1)).all()
     assert (np.broadcast_to(of_keys, (*lead, keys)) == whole.any(-2)).all()
 
@@ -57,7 +58,7 @@ def test_nothing_of_all_pairs_is_made(mask: Any, framework: str) -> None:
     """2¹⁴ tokens: a boolean array of all pairs would be 256 MiB."""
     xp, n, sizes = load(framework), 2**14, []
     like = to(framework, np.zeros(()))
-    attendable = as_mask(mask).lower(Call(xp, like, (2,), n, n))
+    lowered = as_mask(mask).lower(MaskContext(xp, like, (2,), n, n))
     ops = {name: getattr(xp, name) for name in ("where", "logical_and", "count", "cumsum", "take")}
 
     class Spy:
@@ -72,5 +73,5 @@ def test_nothing_of_all_pairs_is_made(mask: Any, framework: str) -> None:
 
             return run
 
-    attendable.used(Spy(), n)  # type: ignore[arg-type]
+    assert LoweredMask(Spy(), n, lowered.start, lowered.stop, lowered.mask).used  # type: ignore[arg-type]
     assert 0 < max(sizes) <= 2 * (n + 1)

@@ -11,6 +11,7 @@ import torch
 
 from anyscore import Additive, Causal, Lengths, attention
 from anyscore.kernels import cpu
+from anyscore.operands import Operands, Results, Settings
 from samples import NAMES, make_score, normal
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
@@ -113,10 +114,8 @@ def test_parameters_wider_than_the_tensors_decide_what_is_computed_in() -> None:
     f = Additive(None, None, np.ones(D, np.float32)).lower(None, q, k)  # type: ignore[arg-type]
     rows = (B, T_Q)
     output, lse = np.zeros((*rows, D), np.float32), np.zeros(rows)
-    cpu.forward(
-        "tanh", f.a, f.b, np.ones(D), None, v, None, None, None, 1.0, 1, 0.0, 0, 1, None, output,
-        lse, 1,
-    )  # fmt: skip
+    operands = Operands(f.a, f.b, np.ones(D), value=v)
+    cpu.forward(operands, Settings("tanh", 1.0, 1, 0.0, 1, (B,)), Results(output, lse), 1)
     s = np.tanh(q[:, :, None].astype(float) + k[:, None].astype(float)).sum(-1)
     np.testing.assert_allclose(lse, np.log(np.exp(s).sum(-1)), rtol=1e-13)
 

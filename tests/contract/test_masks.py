@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyscore import Causal, Interval, Keys, Lengths, Mask, Window, attention
-from anyscore.intervals import Call
+from anyscore.mask_context import MaskContext
 from anyscore.masks import as_mask
 from anyscore.ops import load
 from samples import allowed, normal, where
@@ -27,7 +27,7 @@ FRAMEWORKS = ["numpy", "torch"]
 
 def lowered(mask: Any, framework: str = "torch", lead: tuple[int, ...] = (B,)) -> Any:
     like = torch.zeros(()) if framework == "torch" else np.zeros(())
-    return as_mask(mask).lower(Call(load(framework), like, lead, T_Q, T_K))
+    return as_mask(mask).lower(MaskContext(load(framework), like, lead, T_Q, T_K))
 
 
 KEYS = np.array([[1, 0, 1, 1, 0, 0, 1], [0, 1, 1, 0, 1, 1, 0]], bool)
@@ -112,14 +112,14 @@ def test_lowering_is_to_intervals_unless_an_array_was_given(name: str, framework
     mask, rule = TABLE[name]
     one, xp = lowered(mask, framework), load(framework)
     arrays = isinstance(mask, np.ndarray) or any(word in name for word in ("key", "arr", "thr"))
-    assert (one.keep is not None) == arrays
+    assert (one.mask is not None) == arrays
     for bound in (one.start, one.stop):
         if bound is not None:
             assert xp.dtype(bound) == "int64"
             assert len(bound.shape) == 2
             assert (np.asarray(bound) >= 0).all()
             assert (np.asarray(bound) <= T_K).all()
-    boolean = one.boolean(xp, T_K)
+    boolean = one.boolean
     if boolean is not None:
         assert len(boolean.shape) == 3
         boolean = np.asarray(boolean)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import oracle
 from anyscore import Additive, Causal, Concat, Dot, GATv2, Keys, Lengths, attention, plan, separable
 from anyscore.cache import prepare_keys
+from anyscore.functional import lower
 from anyscore.kernels import cpu
 from anyscore.ops import load
+from anyscore.task import Call, Options
 from budget import assert_near
 from cases import applicable, case
 from samples import gradients, leaves, make_score, normal
@@ -163,7 +165,7 @@ def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) 
     taken = []
     for differentiable in (False, True):
         xs[0].requires_grad_(differentiable)
-        _, route, task = separable.choose_product(*_lowered(xs, score), 0.0, True)
+        _, route, task = separable.choose_product(*_lowered(xs, score))
         taken.append(task.score.a.dtype)
         out = run(*xs, score=score)
         assert out.dtype == dtype
@@ -176,10 +178,9 @@ def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _lowered(xs: list[Any], score: Any) -> tuple[Any, ...]:
-    from anyscore.functional import lower
-
-    xp, backend, _, task = lower(*xs, score, None, None)
-    return xp, backend, task
+    options = Options(return_lse=True, impl="separable")
+    backend, _, task = lower(Call(*xs, score), options)
+    return backend, task, options
 
 
 @needs_core

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.operands import Operands, Settings
+
 PAIRS = "product", "tanh", "leaky_relu", "absolute", "squared"
 DTYPES = "float32", "float64", "bfloat16", "float16"
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38, "float32": 3.4028235e38}
@@ -32,13 +34,14 @@ class Call:
     key_bias: np.ndarray | None = None
     start: np.ndarray | None = None
     stop: np.ndarray | None = None
-    keep: np.ndarray | None = None
+    mask: np.ndarray | None = None
     d_lse: np.ndarray | None = None
     scale: float = 1.0
     groups: int = 1
     dropout: float = 0.0
     seed: int = 0
     period: int | None = None
+    softcap: float = 0.0
     compute: str = "float32"
 
     @property
@@ -53,6 +56,20 @@ class Call:
     def repeats(self) -> int:
         """What dropout's count of leading positions is taken modulo."""
         return max(math.prod(self.lead), 1) if self.period is None else self.period
+
+    def operands(self, packed: np.ndarray | None = None) -> Operands:
+        """The arrays, as the core takes them."""
+        return Operands(
+            self.a, self.b, self.weight, self.key_bias, self.value, self.start, self.stop,
+            self.mask, self.seed, packed,
+        )  # fmt: skip
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers, as the core takes them."""
+        return Settings(
+            self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.softcap
+        ).numbers
 
     def __repr__(self) -> str:
         """What it takes to recognise the call in a failure."""

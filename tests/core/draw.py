@@ -63,6 +63,8 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, **given: Any) -> Call:
         if lead and rng.random() < 0.5:
             fields["period"] = max(math.prod(lead[1:]), 1)
     fields |= masked(rng, mask, lead, queries, keys)
+    if rng.random() < 0.25:
+        fields["softcap"] = float(rng.choice([0.5, 5.0, 50.0]))
     fields |= given
     for x in fields.values():
         if isinstance(x, np.ndarray):
@@ -119,7 +121,7 @@ def strided(rng: Random, x: np.ndarray, unit: bool = False) -> np.ndarray:
 
 
 def masked(rng: Random, mask: str, lead: Shape, queries: int, keys: int) -> dict[str, Any]:
-    """start, stop and keep of a kind of mask, some leading dimensions left to broadcast."""
+    """start, stop and mask of a kind of mask, some leading dimensions left to broadcast."""
     i = np.arange(queries)
     on = _lead(rng, lead)
 
@@ -142,13 +144,13 @@ def masked(rng: Random, mask: str, lead: Shape, queries: int, keys: int) -> dict
     if mask == "interval":  # some empty, some with start > stop
         return {"start": strided(rng, bounds()), "stop": strided(rng, bounds())}
     if mask == "boolean":
-        return {"keep": boolean()}
+        return {"mask": boolean()}
     if mask == "per query":
-        return {"keep": boolean(columns=1)}
+        return {"mask": boolean(columns=1)}
     if mask == "per key":
-        return {"keep": boolean(rows=1)}
+        return {"mask": boolean(rows=1)}
     if mask == "interval and boolean":
-        return {"start": bounds(rows=1) // 2, "stop": bounds(), "keep": boolean()}
+        return {"start": bounds(rows=1) // 2, "stop": bounds(), "mask": boolean()}
     if mask == "all masked":
-        return {"stop": np.zeros((*on, 1), np.int64), "keep": np.zeros((*on, 1, 1), bool)}
+        return {"stop": np.zeros((*on, 1), np.int64), "mask": np.zeros((*on, 1, 1), bool)}
     return {}

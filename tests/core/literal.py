@@ -54,6 +54,7 @@ class Head(NamedTuple):
     keep: np.ndarray  # (T_q, T_k)
     kept: np.ndarray  # (T_q, T_k), what dropout multiplies weights by
     s: np.ndarray  # (T_q, T_k), −∞ where not kept
+    slope: np.ndarray  # (T_q, T_k), by which the softcap multiplies gradients
     p: np.ndarray  # (T_q, T_k)
     lse: np.ndarray  # (T_q,)
 
@@ -105,6 +106,7 @@ def backward(
         d_lse = size(0 if call.d_lse is None else numbers(call.d_lse[n], dtype))
         d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]), 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
+        d_s = np.where(keep, d_s * head.slope, 0)
         if call.key_bias is not None:
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
@@ -124,7 +126,7 @@ def backward(
 @np.errstate(all="ignore")
 def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
     """Each position of the leading dimensions, and its operands in `dtype`."""
-    names = "a", "b", "weight", "key_bias", "value", "start", "stop", "keep"
+    names = "a", "b", "weight", "key_bias", "value", "start", "stop", "mask"
     given = {name: getattr(call, name) for name in names if getattr(call, name) is not None}
     dropped, found = kept_by_dropout(call), []
     for count, n in enumerate(np.ndindex(*call.lead)):
@@ -136,16 +138,21 @@ def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
             keep &= j >= call.start[at["start"]][:, None]
         if call.stop is not None:
             keep &= j < call.stop[at["stop"]][:, None]
-        if call.keep is not None:
-            keep &= call.keep[at["keep"]]
+        if call.mask is not None:
+            keep &= call.mask[at["mask"]]
         a, b = own["a"][:, None], own["b"][None]
         weight = own.get("weight", np.ones(a.shape[-1], dtype))
         s = clean(VALUE[call.pair](a, b) * weight, keep).sum(-1) * dtype(call.scale)
-        s = np.where(keep, s + own.get("key_bias", dtype(0)), -np.inf)
+        s = s + own.get("key_bias", dtype(0))
+        slope = np.ones_like(s)
+        if call.softcap:
+            t = np.tanh(s / dtype(call.softcap))
+            s, slope = t * dtype(call.softcap), (1 - t) * (1 + t)
+        s = np.where(keep, s, -np.inf)
         p, lse = softmax(s, keep)
         kept = dropped[count % call.repeats] / dtype(1 - call.dropout)
         kept = kept.astype(dtype)
-        found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, p, lse)))
+        found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, slope, p, lse)))
     return found
 
 

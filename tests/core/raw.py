@@ -12,12 +12,13 @@ import pytest
 from call import Call, name_of, numbers, stored
 from literal import Results
 
+from anyscore.operands import FACTORS, Operands
 from budget import BAND, EPS, assert_near, error, size
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
-GRADIENTS = "a", "b", "weight", "key_bias", "value"
+GRADIENTS = Operands._fields[:FACTORS]
 
 
 def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
@@ -30,16 +31,9 @@ def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
     output = nan((*call.lead, call.queries, call.value.shape[-1]), name_of(call.value))
     lse = nan((*call.lead, call.queries), call.compute)
     packed = prepare(call, threads) if prepared else None
-    core.forward(
-        call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
-        call.start, call.stop, call.keep, call.scale, call.groups,
-        call.dropout, call.seed, call.repeats, packed, output, lse, threads,
-    )  # fmt: skip
+    core.forward(call.operands(packed), call.pair, call.numbers, (output, lse), threads)
     weights = nan((*lse.shape, call.keys), call.compute)
-    core.weights(
-        call.pair, call.a, call.b, call.weight, call.key_bias, call.start, call.stop, call.keep,
-        call.scale, call.groups, lse, weights, threads,
-    )  # fmt: skip
+    core.weights(call.operands(), call.pair, call.numbers, lse, weights, threads)
     return {"output": output, "lse": lse, "weights": weights}
 
 
@@ -58,11 +52,8 @@ def backward(call: Call, threads: int = 1, results: Results | None = None) -> Re
         for x in (getattr(call, name),)
     }
     core.backward(
-        call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
-        call.start, call.stop, call.keep, call.scale, call.groups,
-        call.dropout, call.seed, call.repeats,
-        results["output"], results["lse"], call.d_output, call.d_lse,
-        *found.values(), threads,
+        call.operands(), call.pair, call.numbers, (results["output"], results["lse"]),
+        (call.d_output, call.d_lse), tuple(found.values()), threads,
     )  # fmt: skip
     return {f"d_{name}": x for name, x in found.items() if x is not None}
 

@@ -21,7 +21,7 @@ def made(**given: Any) -> Call:
         "a": np.ones((2, 4, 5, 3), np.float32), "b": np.ones((2, 2, 7, 3), np.float32),
         "value": np.ones((2, 2, 7, 6), np.float32), "key_bias": np.ones((2, 2, 7), np.float32),
         "start": np.zeros((2, 4, 5), np.int64), "stop": np.full((2, 4, 5), 7),
-        "keep": np.ones((2, 4, 5, 7), bool), "d_output": np.ones((2, 4, 5, 6), np.float32),
+        "mask": np.ones((2, 4, 5, 7), bool), "d_output": np.ones((2, 4, 5, 6), np.float32),
         "d_lse": np.ones((2, 4, 5), np.float32),
     }  # fmt: skip
     return draw(np.random.default_rng(0), "tanh", "none", "float32", **(fields | given))
@@ -60,10 +60,10 @@ OPERANDS: list[tuple[str, Any]] = [
     ("start", zeros(2, 4, 5, dtype=np.int16)),
     ("stop", zeros(2, 2, 5, dtype=np.int64)),
     ("stop", zeros(2, 5, dtype=np.int64)),
-    ("keep", zeros(2, 4, 5, 8, dtype=bool)),
-    ("keep", zeros(2, 4, 6, 7, dtype=bool)),
-    ("keep", zeros(2, 5, 7, dtype=bool)),
-    ("keep", zeros(2, 4, 5, 7, dtype=np.uint8)),
+    ("mask", zeros(2, 4, 5, 8, dtype=bool)),
+    ("mask", zeros(2, 4, 6, 7, dtype=bool)),
+    ("mask", zeros(2, 5, 7, dtype=bool)),
+    ("mask", zeros(2, 4, 5, 7, dtype=np.uint8)),
     ("groups", 0),
     ("groups", 3),
     ("groups", -1),
@@ -71,6 +71,9 @@ OPERANDS: list[tuple[str, Any]] = [
     ("dropout", -0.5),
     ("dropout", float("nan")),
     ("period", -1),
+    ("softcap", -1.0),
+    ("softcap", float("nan")),
+    ("softcap", float("inf")),
 ]
 
 
@@ -86,7 +89,7 @@ def test_wrong_operands(wrong: tuple[str, Any]) -> None:
     call, results = made(), forward(made())
     object.__setattr__(call, which, x)
     for work in (forward, lambda call: backward(call, results=results)):
-        with pytest.raises((ValueError, TypeError), match=rf"\b{which}\b"):
+        with pytest.raises((ValueError, TypeError), match=rf"{which}\b"):
             work(call)
 
 
@@ -108,22 +111,14 @@ def test_wrong_results(wrong: tuple[str, Any]) -> None:
     call = made()
     to = {"output": zeros(2, 4, 5, 6), "lse": zeros(2, 4, 5)} | dict([wrong])
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
-        core.forward(
-            call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
-            call.start, call.stop, call.keep, call.scale, call.groups,
-            0.0, 0, 8, None, to["output"], to["lse"], 1,
-        )  # fmt: skip
+        core.forward(call.operands(), call.pair, call.numbers, (to["output"], to["lse"]), 1)
 
 
 def test_read_only_results_are_refused() -> None:
     call, output = made(), zeros(2, 4, 5, 6)
     output.flags.writeable = False
     with pytest.raises((ValueError, TypeError)):
-        core.forward(
-            call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
-            call.start, call.stop, call.keep, call.scale, call.groups,
-            0.0, 0, 8, None, output, zeros(2, 4, 5), 1,
-        )  # fmt: skip
+        core.forward(call.operands(), call.pair, call.numbers, (output, zeros(2, 4, 5)), 1)
     assert not output.any()
 
 
@@ -153,10 +148,10 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
+        upstream, gradients = tuple(to.values())[:2], tuple(to.values())[2:]
         core.backward(
-            call.pair, call.a, call.b, call.weight, call.key_bias, call.value,
-            call.start, call.stop, call.keep, call.scale, call.groups, 0.0, 0, 8,
-            results["output"], results["lse"], *to.values(), 1,
+            call.operands(), call.pair, call.numbers, (results["output"], results["lse"]), upstream,
+            gradients, 1,
         )  # fmt: skip
 
 

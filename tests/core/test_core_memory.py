@@ -26,6 +26,7 @@ HOSTILE = {
 HOSTILE_CALL = """
 import numpy as np
 from anyscore import _core
+from anyscore.operands import Operands
 
 def wide(*shape):
     row = np.zeros(64, np.float32)
@@ -37,10 +38,8 @@ def empty(*shape):
 x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), lse=empty(1))
 x |= dict({changes})
 try:
-    _core.forward(
-        "{pair}", x["a"], x["b"], None, None, x["value"], None, None, None,
-        1.0, 1, 0.0, 0, 1, None, x["output"], x["lse"], 2,
-    )
+    operands = Operands(x["a"], x["b"], value=x["value"])
+    _core.forward(operands, "{pair}", (1.0, 1, 0.0, 1, 0.0), (x["output"], x["lse"]), 2)
 except (ValueError, MemoryError) as refusal:
     print(type(refusal).__name__, len(str(refusal)) > 10)
 else:
@@ -60,6 +59,7 @@ STARVED = """
 import resource
 import numpy as np
 from anyscore import _core
+from anyscore.operands import Operands
 from raw import run, same
 from test_core_threads import large
 
@@ -74,16 +74,14 @@ x = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (n, 1, 1))
 output, lse = np.zeros((n, 1, 1), np.float32), np.zeros((n, 1), np.float32)
 slopes = [np.zeros((n, 1, 1), np.float32) for _ in range(3)]
 
+operands, numbers = Operands(x, x, value=x), (1.0, 1, 0.0, n, 0.0)
+
 def forward():
-    _core.forward(
-        "tanh", x, x, None, None, x, None, None, None, 1.0, 1, 0.0, 0, n, None, output, lse, 2
-    )
+    _core.forward(operands, "tanh", numbers, (output, lse), 2)
 
 def backward():
-    _core.backward(
-        "tanh", x, x, None, None, x, None, None, None, 1.0, 1, 0.0, 0, n,
-        output, lse, output, None, slopes[0], slopes[1], None, None, slopes[2], 2,
-    )
+    to = (slopes[0], slopes[1], None, None, slopes[2])
+    _core.backward(operands, "tanh", numbers, (output, lse), (output, None), to, 2)
 
 def fails(work):
     try:

@@ -86,7 +86,7 @@ def test_masked(pair: str, mask: str, fill: float) -> None:
     keep = np.random.default_rng(0).random((HEADS, QUERIES, KEYS)) < 0.5
     keep[:, 2], keep[..., 11], keep[1, :, 16:64] = False, False, False
     for dtype in ("float32", "float64", "float16"):
-        given = {"keep": keep} if mask == "mixed" else {}
+        given = {"mask": keep} if mask == "mixed" else {}
         call = made(pair, "none" if given else mask, 1, dtype, **given)
         weights = np.asarray(run(call)["weights"])
         attends, attended = (weights > 0).any(-1), (weights > 0).any(-2)
@@ -108,10 +108,10 @@ def test_attended_by_some(pair: str, fill: float) -> None:
     keep = np.random.default_rng(0).random((HEADS, QUERIES, KEYS)) < 0.5
     keep[:, ::2, 11], keep[:, 1::2, 11], keep[1] = False, True, keep[1] & (np.arange(KEYS) != 11)
     for which in ("b", "value", "key_bias"):
-        call = made(pair, "none", 2, keep=keep)
+        call = made(pair, "none", 2, mask=keep)
         getattr(call, which)[:, 11] = fill
         found = check(call, threads=2, alike=math.isinf(fill))
-        clean = run(made(pair, "none", 2, keep=keep))
+        clean = run(made(pair, "none", 2, mask=keep))
         for name in ("output", "lse", "weights", "d_a"):
             np.testing.assert_allclose(found[name][:, ::2], clean[name][:, ::2], 1e-4, 1e-5)
             np.testing.assert_allclose(found[name][1], clean[name][1], 1e-4, 1e-5)

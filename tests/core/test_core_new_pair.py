@@ -8,9 +8,6 @@ Source: Swain and Ballard 1991, Color indexing.
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,10 @@ import literal
 import numpy as np
 import pytest
 from call import Call
+from cpp import CSRC, build, library
 from draw import draw
 
 from budget import BAND, EPS, assert_near, error, size
-
-CSRC = Path(__file__).parents[2] / "csrc"
 
 PAIR = """
 struct Smaller {
@@ -43,8 +39,6 @@ AROUND_IT = """
 namespace anyscore::baseline {
 %s
 using Scorer = Plain<Smaller, float>;
-extern const KernelTable DIVIDING;
-const KernelTable DIVIDING = {};
 }
 
 using namespace anyscore;
@@ -77,21 +71,8 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The core with this pair, as a library."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler here")
-    folder = tmp_path_factory.mktemp("pair")
-    (folder / "pair.cpp").write_text(AROUND_IT % PAIR, encoding="utf-8")
-    library = folder / "pair.so"
-    sources = [folder / "pair.cpp", CSRC / "isa.cpp", CSRC / "parallel.cpp"]
-    flags = ["-std=c++17", "-O1", "-fopenmp-simd", "-fPIC", "-shared", "-pthread", f"-I{CSRC}"]
-    done = subprocess.run(
-        [*compiler.split(), *flags, *map(str, sources), "-o", str(library)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    sources = (str(CSRC / name) for name in ("memory.cpp", "parallel.cpp"))
+    return library(tmp_path_factory.mktemp("pair"), AROUND_IT % PAIR, "-O1", *sources)
 
 
 def run(library: Any, call: Call, threads: int) -> literal.Results:
@@ -128,3 +109,25 @@ def test_min(compiled: Any, monkeypatch: pytest.MonkeyPatch, queries: int) -> No
             exact[name]
         )
         assert_near(x, exact[name], allowance, name)
+
+
+WRONG = """
+#define ANYSCORE_ISA baseline
+#include "plain.h"
+
+using namespace anyscore::baseline;
+struct Scorer : Plain<Product, float> {
+    using Plain<Product, float>::Plain;
+    %s
+};
+static_assert(check_scorer<Scorer, float>());
+"""
+
+
+@pytest.mark.parametrize("member", ["begin", "decode_scores", "FACTOR"])
+def test_a_scorer_of_another_interface_is_refused(tmp_path: Path, member: str) -> None:
+    """The compiler says which member is not as scorer.h has it."""
+    wrong = "static constexpr double FACTOR = 1;" if member == "FACTOR" else f"void {member}(int);"
+    build(tmp_path / "right.o", WRONG % "", "-fsyntax-only")
+    with pytest.raises(AssertionError, match=rf"(?s)static assertion failed.*S::{member}"):
+        build(tmp_path / "wrong.o", WRONG % wrong, "-fsyntax-only")

@@ -104,7 +104,7 @@ def test_strides_of_zero(pair: str) -> None:
     shapes = {"a": (2, 3, 6, 9), "b": (2, 3, 20, 9), "value": (2, 3, 20, 4)}
     arrays = {name: np.broadcast_to(getattr(one, name), shape) for name, shape in shapes.items()}
     masks = {
-        "keep": np.broadcast_to(np.array([[[[True]], [[False]], [[True]]]]), (2, 3, 6, 20)),
+        "mask": np.broadcast_to(np.array([[[[True]], [[False]], [[True]]]]), (2, 3, 6, 20)),
         "stop": np.broadcast_to(np.int64(13), (2, 3, 6)),
         "key_bias": np.broadcast_to(np.float32(0.5), (2, 3, 20)),
         "d_output": np.broadcast_to(np.array([1, 2, 3, 4], np.float32), (2, 3, 6, 4)),

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from call import DTYPES, PAIRS, Call
 from draw import MASKS, draw
+from anyscore.operands import Operands
 from raw import check, core, run, same
 from scripts import run_script
 
@@ -117,10 +118,8 @@ def test_the_gil_is_released() -> None:
 
     def work() -> None:
         span[0] = time.perf_counter()
-        core.forward(
-            "absolute", tokens, tokens, None, None, value, None, None, None, 1.0, 1,
-            0.0, 0, 1, None, output, lse, 1,
-        )  # fmt: skip
+        operands = Operands(tokens, tokens, value=value)
+        core.forward(operands, "absolute", (1.0, 1, 0.0, 1, 0.0), (output, lse), 1)
         span[1] = time.perf_counter()
 
     thread, ticks = threading.Thread(target=work), []
@@ -151,6 +150,7 @@ def test_signals_are_taken() -> None:
 AFTER_FORK = """
 import os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")  # newer Pythons warn of any fork of a process with threads
+from anyscore.operands import Operands
 from raw import run, same
 from test_core_threads import large
 
@@ -192,6 +192,7 @@ def test_after_a_fork(before: int, busy: int) -> None:
 WORKERS = """
 import multiprocessing as mp, warnings
 warnings.simplefilter("ignore")
+from anyscore.operands import Operands
 from raw import run
 from test_core_threads import large
 

@@ -41,7 +41,9 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     kept = np.array([kept[n % call.repeats] for n in range(math.prod(call.lead))])
     kept = torch.tensor(kept.reshape(keep.shape))
     value = every["value"].expand(*call.lead, *every["value"].shape[-2:])
-    results = reference.attend(load("torch"), f, value, keep, p=call.dropout, kept=kept)
+    results = reference.attend(
+        load("torch"), f, value, keep, softcap=call.softcap, p=call.dropout, dropout_mask=kept
+    )
     lse = results[2].broadcast_to((*call.lead, call.queries))
     sides = [torch.tensor(numbers(call.d_output)), torch.zeros(lse.shape, dtype=torch.float64)]
     if call.d_lse is not None:

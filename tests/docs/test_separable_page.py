@@ -10,6 +10,7 @@ import torch
 
 from anyscore import attention, separable
 from anyscore.backends import torch_operators
+from anyscore.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 from samples import normal
 from separable_calls import bare, inputs
@@ -97,7 +98,9 @@ def backward(xs: list[torch.Tensor], upstream: torch.Tensor) -> Any:
     """That of tanh itself, from the output and the log-sum-exp of the product."""
     (q, k, v, w), (output, _, lse) = xs, call(xs, "separable")
     da, db, dw, _, dv = torch_operators.backward(
-        "tanh", q, k, w, None, v, None, None, None, None, output, lse, upstream,
-        torch.zeros_like(lse), 1.0, 1, 0.0, 2, (2,),
-    )  # fmt: skip
+        Operands(q, k, w, value=v),
+        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
+        Results(output, lse),
+        Results(upstream, torch.zeros_like(lse)),
+    )
     return da, db, dv, dw

@@ -70,8 +70,8 @@ def watch(functional: Any) -> None:
         chosen.clear()
         result = attend(*args, **options)
         given = signature.bind(*args, **options)
-        given.apply_defaults()
-        query, key, value, score, mask, lengths, *_ = given.arguments.values()
+        call, how = given.arguments.values()
+        query, key, value, score, mask, lengths, *_ = call
         name = framework(query) or "none"
         try:
             gradient = bool(backends.load(name).differentiable((query, key, value)))
@@ -79,7 +79,7 @@ def watch(functional: Any) -> None:
             gradient = False
         masks = [kind_of(mask)] + ([f"lengths {kind_of(lengths)}"] if lengths is not None else [])
         dtype = str(getattr(query.dtype, "name", query.dtype)).split(".")[-1].strip("'<>")
-        impl = f"{given.arguments['impl']}: {chosen[-1] if chosen else '?'}"
+        impl = f"{how.impl}: {chosen[-1] if chosen else '?'}"
         SEEN[kind_of(score), " & ".join(masks), dtype, name, impl, str(gradient)] += 1
         return result
 

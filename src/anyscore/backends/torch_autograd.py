@@ -7,7 +7,9 @@ Forward mode raises NotImplementedError, as in every autograd.Function without a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,8 +39,21 @@ from anyscore.operands import FACTORS, Operands
 from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
 
+F = TypeVar("F", bound=Callable[..., Any])
 _xp = load("torch")
 _DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+
+
+def _as_many_as(operator: Any) -> Callable[[F], F]:
+    """Say how many arguments a `forward` has: torch.compile counts them, and *args would be one."""
+
+    def mark(forward: F) -> F:
+        names = (argument.name for argument in operator.operator._schema.arguments)
+        kind = Parameter.POSITIONAL_ONLY
+        vars(forward)["__signature__"] = Signature([Parameter(name, kind) for name in names])
+        return forward
+
+    return mark
 
 
 class _Forward(torch.autograd.Function):
@@ -47,6 +62,7 @@ class _Forward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @_as_many_as(torch_operators.forward)
     def forward(*args: Any) -> tuple[Tensor, Tensor]:
         output, lse = torch_operators.forward(*torch_operators.forward.record(*args))
         return output, lse
@@ -80,6 +96,7 @@ class _Backward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @_as_many_as(torch_operators.backward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
         record = torch_operators.backward.record(*args)
         found: tuple[Tensor, ...] = torch_operators.backward(*record)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 import torch
 from torch import Tensor
@@ -24,12 +24,12 @@ from anyscore.operands import FACTORS, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
-_TYPES = {"float": "float", "int": "SymInt", "tuple[int, ...]": "SymInt[]"}
+_TYPES = {float: "float", int: "SymInt", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
 _SETTINGS = ", ".join(
-    f"{_TYPES[str(type_)]} {_SAVED_AS.get(name, name)}"
+    f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
     + (f"={Settings._field_defaults[name]}" if name in Settings._field_defaults else "")
-    for name, type_ in Settings.__annotations__.items()
+    for name, type_ in get_type_hints(Settings).items()
     if name != "pair"
 )
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"

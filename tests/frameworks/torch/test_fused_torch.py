@@ -26,35 +26,38 @@ from torch import Tensor
 from anyscore import Causal, Lengths, attention
 from anyscore.backends import torch_operators
 from anyscore.kernels import cpu
+from anyscore.operands import Operands, Results, Settings
 from samples import leaves, make_score, normal
 from transformed import autograd, same
 
 pytestmark = MARKS
 
 
-def operands(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[tuple[Any, ...], Any]:
+def record(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[Operands, Settings]:
     a, b, value = (x.to(dtype) for x in tensors())
     bias = torch.tensor(normal(B, KV, T_K)).to(dtype) if biased else None
     start, stop = torch.tensor([[[0]], [[2]]]), torch.tensor([[[4, 5, 7]], [[3, 2, 6]]])
     keep = torch.tensor(normal(1, 1, 1, T_K) > -1) if biased else None
     seed = torch.tensor(5) if dropout else None
     weight = torch.tensor(normal(H, D)).to(dtype)
-    inputs = (a, b, weight, bias, value, start, stop, keep, seed)
-    return inputs, (0.5, H // KV, dropout, B * H, [B, H])
+    operands = Operands(a, b, weight, bias, value, start, stop, keep, seed)
+    softcap = 3.0 if biased else 0.0
+    return operands, Settings("tanh", 0.5, H // KV, dropout, B * H, [B, H], softcap)
 
 
 @DROPOUT
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_opcheck(dtype: torch.dtype, dropout: float) -> None:
-    inputs, settings = operands(dtype, dropout, biased=bool(dropout))
-    arguments = ("tanh", *inputs, None, *settings)
-    torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
-    output, lse = torch_operators.forward(*arguments)
-    grads = torch.rand_like(output), torch.rand_like(lse)
-    arguments = ("tanh", *inputs, output, lse, *grads, *settings)
-    torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
-    arguments = ("tanh", *inputs[:4], *inputs[5:8], lse, *settings[:2])
-    torch.library.opcheck(torch.ops.anyscore.weights.default, arguments)
+    x, s = record(dtype, dropout, biased=bool(dropout))
+    output, lse = torch_operators.forward(x, s)
+    upstream = Results(torch.rand_like(output), torch.rand_like(lse))
+    calls = {
+        torch_operators.forward: (x, s),
+        torch_operators.backward: (x, s, Results(output, lse), upstream),
+        torch_operators.weights: (x, s, lse),
+    }
+    for operator, arguments in calls.items():
+        torch.library.opcheck(operator.operator, operator.args(*arguments))
 
 
 def test_operators_make_their_results_where_the_inputs_are() -> None:

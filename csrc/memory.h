@@ -1,0 +1,61 @@
+// The memory of a call: blocks that are given back, pieces of a block, and memory for each thread.
+#pragma once
+
+#include <new>
+
+#include "call.h"
+
+namespace anyscore {
+
+// Memory that is given back; aligned to a cache line. Null if there is nothing to hold.
+struct Block {
+    Block() = default;
+    explicit Block(void* data);
+    Block(Block&& other) noexcept;
+    Block& operator=(Block&& other) noexcept;
+    ~Block();
+    void* data = nullptr;
+};
+
+// Allocates `count` pieces of `size` bytes. Raises std::bad_alloc.
+Block allocate(Size size, Size count);
+
+// Hands out pieces of one block of memory, each aligned to a cache line; without a block, it only counts.
+class Arena {
+public:
+    explicit Arena(void* block);
+    // Always inline: the linker would share one copy of take<float> among the instruction sets.
+    template <class T> __attribute__((always_inline)) T* take(Size count) { return (T*)take_bytes(count * Size(sizeof(T))); }
+    Size used() const;
+
+private:
+    void* take_bytes(Size bytes);
+    char* block;
+    Size count = 0;
+};
+
+// `count` tasks of one class, each with the memory that it takes from its arena: one for each thread,
+// kept from index to index. A task is made by Task(arena, call).
+template <class Task> class Slots {
+public:
+    Slots(const Call& call, int count) : size(measure(call)), block(allocate(size, count)) {
+        for (int slot = 0; slot < count; slot++) {
+            Arena arena((char*)block.data + size * slot);
+            Task* place = arena.take<Task>(1);
+            new (place) Task(arena, call);
+        }
+    }
+    Task& task(int slot) const { return *(Task*)((char*)block.data + size * slot); }
+
+private:
+    static Size measure(const Call& call) {
+        Arena arena(nullptr);
+        arena.take<Task>(1);
+        Task task(arena, call);
+        return (arena.used() + 64 + 4095) / 4096 * 4096;
+    }
+    Size size;
+    Block block;
+};
+
+}  // namespace anyscore

@@ -1,0 +1,29 @@
+// The pairs that the core has: the one list of them. A new pair is a line here, and the scorer that it names.
+#pragma once
+
+#include <string_view>
+
+// PAIR(name, scorer): the pair's name in Python, and the class that computes it in sums of type T; of tanh,
+// with float32's Reciprocal of the instruction set. See kernel.cpp.
+#define ANYSCORE_PAIRS(PAIR) \
+    PAIR(product, Plain<Product, T>) \
+    PAIR(tanh, Tanh<T, Reciprocal>) \
+    PAIR(leaky_relu, Plain<LeakyRelu, T>) \
+    PAIR(absolute, Plain<Absolute, T>) \
+    PAIR(squared, Plain<Squared, T>)
+
+namespace anyscore {
+
+#define ANYSCORE_NAME(name, ...) #name,
+constexpr std::string_view PAIR_NAMES[] = {ANYSCORE_PAIRS(ANYSCORE_NAME)};
+#undef ANYSCORE_NAME
+constexpr int PAIRS = sizeof PAIR_NAMES / sizeof PAIR_NAMES[0];
+
+// The row of a pair in the table of kernels; PAIRS if no pair has this name.
+constexpr int pair_row(std::string_view name) {
+    int row = 0;
+    while (row < PAIRS && PAIR_NAMES[row] != name) row++;
+    return row;
+}
+
+}  // namespace anyscore

@@ -1,0 +1,33 @@
+"""C++ compiled on the spot against the headers of `csrc`, and called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+def build(target: Path, code: str, *flags: str) -> None:
+    """Write an object or a library, as `flags` say; skip the test where there is no compiler."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here")
+    source = target.with_suffix(".cpp")
+    source.write_text(code, encoding="utf-8")
+    command = [*compiler.split(), "-std=c++17", "-fPIC", f"-I{CSRC}", str(source), *flags]
+    done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def library(folder: Path, code: str, *flags: str) -> Any:
+    """The functions that `code` declares extern "C"."""
+    target = folder / "library.so"
+    build(target, code, "-shared", "-pthread", *flags)
+    return ctypes.CDLL(str(target))

@@ -1,0 +1,73 @@
+"""No function is shared by the kernels of two instruction sets.
+
+Of an inline function that was not inlined each object has a copy, and the linker keeps one for all.
+If that one has AVX instructions, a processor without them stops wherever the function is called.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cpp import build as build_cpp
+
+BUILD = Path(__file__).parents[2] / "build" / "core"  # as CONTRIBUTING.md builds it
+
+
+def symbols(path: Path) -> Iterator[tuple[str, str]]:
+    """Name and kind of each symbol of an object: W is a function that the linker may share."""
+    nm = shutil.which(os.environ.get("NM", "nm"))
+    if nm is None:
+        pytest.skip("no nm here")
+    listed = subprocess.run([nm, str(path)], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
+        kind, name = line.split()[-2:]
+        yield name, kind
+
+
+def shared(build: Path) -> list[str]:
+    """The functions of objects in kernel_avx*.dir that an object of another folder has or needs."""
+    folders = [folder for folder in sorted((build / "CMakeFiles").glob("*.dir")) if folder.is_dir()]
+    tables = {
+        folder.name: [pair for path in sorted(folder.rglob("*.o")) for pair in symbols(path)]
+        for folder in folders
+    }
+    return [
+        f"{name} of {one} and {other}"
+        for one in tables
+        if one.startswith("kernel_avx")
+        for other in tables
+        if other != one
+        for name in sorted(
+            {name for name, kind in tables[one] if kind == "W"}
+            & {name for name, _ in tables[other]}
+        )
+    ]
+
+
+@pytest.mark.sanitize
+def test_no_instruction_sets_share_a_function() -> None:
+    core = os.environ.get("ANYSCORE_CORE")
+    build = Path(core).parent if core else BUILD
+    if not any(build.glob("CMakeFiles/kernel_avx*.dir/**/*.o")):
+        pytest.skip("no objects of the core here")
+    assert not shared(build)
+
+
+@pytest.mark.parametrize("other", ["kernel_baseline", "_core", "kernel_avx512"])
+def test_what_they_share_is_found(tmp_path: Path, other: str) -> None:
+    code = """
+    template <class T> __attribute__((noinline)) T twice(T x) { return x + x; }
+    int f%s(int x) { return twice(x); }
+    """
+    for number, name in enumerate(("kernel_avx2", other)):
+        folder = tmp_path / "CMakeFiles" / f"{name}.dir"
+        folder.mkdir(parents=True)
+        build_cpp(folder / "kernel.cpp.o", code % number, "-O2", "-c")
+    found = shared(tmp_path)
+    assert len(found) == (2 if other == "kernel_avx512" else 1), found
+    assert all("twice" in one for one in found)
