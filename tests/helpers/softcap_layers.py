@@ -23,9 +23,9 @@ LAYERS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def make(module: Any, name: str, **options: Any) -> Any:
-    """Make a layer of a front, capped and by the definition unless `options` say otherwise."""
+    """Make a layer of a front, capped unless `options` say otherwise."""
     kind, args, own = LAYERS[name]
-    return getattr(module, kind)(*args, **{"softcap": CAP, "impl": "reference", **own, **options})
+    return getattr(module, kind)(*args, **{"softcap": CAP, **own, **options})
 
 
 def inputs(name: str) -> list[np.ndarray]:

@@ -16,9 +16,10 @@ from anyscore.torch import Attention, MultiHeadAttention
 from softcap_layers import CAP, LAYERS, LENGTHS, expected, inputs, make
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_scores_are_capped(name: str) -> None:
-    layer, arrays = make(layers, name), inputs(name)
+def test_scores_are_capped(name: str, impl: str) -> None:
+    layer, arrays = make(layers, name, impl=impl), inputs(name)
     given = [torch.tensor(x) for x in arrays]
     output = layer(*given, valid_lens=torch.tensor(LENGTHS))
     want = expected(name, layer.numpy_parameters(), arrays)
