@@ -1,4 +1,4 @@
-"""What autocasting makes of the inputs of a call."""
+"""Autocasting of the inputs of a call."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _CAST = "float32", "float16", "bfloat16"
 
 
 def autocast(xp: Ops, dtype: str, tensors: Iterable[Array], score: Any) -> tuple[list[Array], Any]:
-    """Tensors and parameters in `dtype`, as the inputs of a product; scales are not rounded."""
+    """Cast tensors and the score's parameters to `dtype`, but for scales, which are not rounded."""
     if isinstance(score, Score):
-        wide = [name for name, shape in score.shapes.items() if shape == ()]
-        own = {name: x for name, x in score.tensors().items() if name not in wide}
-        cast_own: dict[str, Any] = {name: cast(xp, dtype, x) for name, x in own.items()}
+        scales = [name for name, shape in score.shapes.items() if shape == ()]
+        tensors_of_score = {x: y for x, y in score.tensors().items() if x not in scales}
+        fields: dict[str, Any] = {x: cast(xp, dtype, y) for x, y in tensors_of_score.items()}
         for name, x in score.projections().items():  # these cast by themselves
-            cast_own[name] = replace(x, dtype=dtype) if x.dtype in _CAST else x
-        score = replace(score, **cast_own)
+            fields[name] = replace(x, dtype=dtype) if x.dtype in _CAST else x
+        score = replace(score, **fields)
     return [cast(xp, dtype, x) for x in tensors], score
 
 
 def cast(xp: Ops, dtype: str, x: Array) -> Array:
-    """x in `dtype`, unless it is wider than float32."""
+    """Cast x to `dtype`, unless it is wider than float32."""
     return xp.astype(x, dtype) if xp.dtype(x) in _CAST else x

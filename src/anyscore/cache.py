@@ -14,7 +14,7 @@ from anyscore.messages import shown
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
-from anyscore.score_checks import OF_KEYS, check_score, parameters_of
+from anyscore.score_checks import KEY_PARAMETERS, check_score, parameters_of
 from anyscore.scores import ScaledDot
 from anyscore.task import lower_mask
 
@@ -109,7 +109,7 @@ def _no_queries(xp: Ops, score: Score, key: Array) -> Array:
     for field, (shape, _) in parameters.items():
         letters = score.shapes.get(field, ())
         own = shape[: max(len(shape) - len(letters), 0)]
-        (of_keys if field in OF_KEYS else of_queries).append(own)
+        (of_keys if field in KEY_PARAMETERS else of_queries).append(own)
         if "d_q" in letters and len(shape) >= len(letters):
             width = shape[len(shape) - len(letters) + letters.index("d_q")]
         elif "d_q + d_k" in letters:

@@ -1,4 +1,4 @@
-"""What a call must satisfy: every mistake is named here, before any work, in the same words."""
+"""Checks of a call: every mistake is named here, before any work, in the same words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ IMPLS = ("auto", "reference", "fused", "separable")
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a call. lead: the output's leading dimensions, heads last where there are any.
+    """The sizes of a call.
 
-    groups: query heads per key/value head, 1 unless those are fewer.
+    lead: the output's leading dimensions, heads last where there are any. queries, keys: T_q, T_k.
+    groups: query heads per key/value head, 1 unless key and value heads are fewer.
     """
 
     lead: tuple[int, ...]
@@ -37,7 +38,10 @@ class Sizes:
 
 
 def find_framework(**tensors: Any) -> str:
-    """The one framework that all tensors belong to, as a key of FRAMEWORKS."""
+    """Find the one framework that all tensors belong to, a key of FRAMEWORKS.
+
+    Raises TypeError: a tensor of none, or of another than the first.
+    """
     kinds = {name: framework(x) for name, x in tensors.items()}
     for name, kind in kinds.items():
         if kind is None:
@@ -56,7 +60,10 @@ def find_framework(**tensors: Any) -> str:
 
 
 def check_size(**sizes: Any) -> None:
-    """Sizes that a layer is made with: integers ≥ 1, or None."""
+    """Check sizes that a layer is made with: integers ≥ 1, or None.
+
+    Raises TypeError, ValueError: others.
+    """
     for name, size in sizes.items():
         if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
             raise TypeError(f"{name} must be an integer ≥ 1, got {shown(size)}.")
@@ -65,7 +72,10 @@ def check_size(**sizes: Any) -> None:
 
 
 def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
-    """Tensors must be plain dense arrays, where the query lies."""
+    """Check that tensors are plain dense arrays, on the device of the query.
+
+    Raises TypeError, ValueError: they are not.
+    """
     here = xp.device(query)
     for name, x in tensors.items():
         if problem := xp.layout_problem(x):
@@ -78,7 +88,10 @@ def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
 
 
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
-    """Dtypes and shapes of query, key and value."""
+    """Check dtypes and shapes of query, key and value; give the sizes of the call.
+
+    Raises TypeError, ValueError: dtypes or shapes that do not fit.
+    """
     tensors = {"query": query, "key": key, "value": value}
     check_places(xp, query, **tensors)
     dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
@@ -103,7 +116,10 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
 
 
 def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
-    """The options that are not tensors."""
+    """Check the options that are not tensors.
+
+    Raises TypeError, ValueError: options of another type, or out of their range.
+    """
     if isinstance(softcap, bool) or not isinstance(softcap, Real):
         raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
     if not 0 <= float(softcap) < math.inf:
@@ -130,7 +146,7 @@ def _check_seed(seed: Any) -> None:
 
 
 def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """The broadcast leading dimensions, and the query heads per key/value head."""
+    """Find the broadcast leading dimensions, and the query heads per key/value head."""
     q, k, v = (shapes[name][:-2] for name in ("query", "key", "value"))
     groups = 1
     if min(len(q), len(k), len(v)) >= 2:

@@ -1,17 +1,18 @@
-"""What layers share that project queries, keys and values themselves, in one head or several."""
+"""Sizes, projections and masks of the layers that project queries, keys and values themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
+from anyscore import backends
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
 from anyscore.intervals import zero_unread
 from anyscore.masks import Keep, Mask, parts
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 from anyscore.score import Init
 from anyscore.task import Lowered, lower_mask
 
@@ -23,7 +24,9 @@ class HeadSizes:
     """The sizes of a multi-head layer, checked.
 
     linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). output_width: of
-    the layer. score: what its `ScoreSpec` is told of them.
+    the layer. score: the sizes as arguments of its `ScoreSpec`.
+
+    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or heads that do not divide.
     """
 
     def __init__(
@@ -68,13 +71,13 @@ class HeadSizes:
         keys: Array | PreparedKeys,
         values: Array,
     ) -> Array:
-        """The whole layer, of what `read` gave.
+        """Compute the layer of what `mask_inputs` gave: output (batch, T_q, output_width).
 
         attention: queries, keys and values of heads (batch, heads, T, d) → output.
         """
 
-        def projected(x: Any, name: str, n: int) -> Any:
-            return x if isinstance(x, PreparedKeys) else split(xp, project(x, name), n)
+        def projected(x: Any, name: str, heads: int) -> Any:
+            return x if isinstance(x, PreparedKeys) else split(xp, project(x, name), heads)
 
         q = projected(queries, "W_q", self.n_heads)
         k = projected(keys, "W_k", self.kv_heads)
@@ -84,9 +87,11 @@ class HeadSizes:
 
 
 class QKVSizes:
-    """The sizes of a layer with one projection to queries, keys and values; as of `HeadSizes`.
+    """The sizes of a layer with one projection to queries, keys and values, as `HeadSizes`.
 
     widths: of the three.
+
+    Raises TypeError, ValueError: sizes that are no integers ≥ 1.
     """
 
     def __init__(
@@ -101,42 +106,48 @@ class QKVSizes:
         self.score: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
 
     def attend(self, xp: Ops, project: Project, attention: Callable[..., Array], x: Array) -> Array:
-        """The whole layer, of x (..., T, d); attention: queries, keys and values → output."""
+        """Compute the layer of x (..., T, d): output (..., T, output_width).
+
+        attention: queries, keys and values (..., T, d) → output.
+        """
         y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
         output = attention(*(y[..., start:stop] for start, stop in cuts))
         return project(output, "W_o") if "W_o" in self.linears else output
 
 
-def starts(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:
-    """The parameters of linear layers by name, and how they start: uniform up to 1/√inputs."""
-    made = {}
+def initializers(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:
+    """Map the parameters of linear layers to their initial values, uniform up to 1/√inputs.
+
+    So `torch.nn.Linear` initialises them.
+    """
+    inits = {}
     for name, (outputs, inputs) in linears.items():
-        made[f"{name}.weight"] = Init((outputs, inputs), bound=inputs**-0.5)
+        inits[f"{name}.weight"] = Init((outputs, inputs), bound=inputs**-0.5)
         if bias:
-            made[f"{name}.bias"] = Init((outputs,), bound=inputs**-0.5)
-    return made
+            inits[f"{name}.bias"] = Init((outputs,), bound=inputs**-0.5)
+    return inits
 
 
 def linear(xp: Ops, values: Mapping[str, Array], x: Array, name: str) -> Array:
-    """x Wᵀ + bias, of the parameters of one of `linears`."""
+    """Project x (..., inputs) by one of `linears`: x Wᵀ + bias (..., outputs)."""
     y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
     bias = values.get(f"{name}.bias")
     return y if bias is None else y + bias
 
 
 def split(xp: Ops, x: Array, heads: int) -> Array:
-    """(..., T, heads · d) → (..., heads, T, d)."""
+    """Split x (..., T, heads · d) into heads (..., heads, T, d)."""
     *lead, width = xp.shape(x)
     return xp.swapaxes(xp.reshape(x, (*lead, heads, width // heads)), -3, -2)
 
 
 def merge(xp: Ops, x: Array) -> Array:
-    """(..., heads, T, d) → (..., T, heads · d)."""
+    """Merge the heads of x (..., heads, T, d) to (..., T, heads · d)."""
     *lead, heads, tokens, width = xp.shape(x)
     return xp.reshape(xp.swapaxes(x, -3, -2), (*lead, tokens, heads * width))
 
 
-def read(
+def mask_inputs(
     xp: Ops,
     n_heads: int,
     queries: Array,
@@ -144,10 +155,17 @@ def read(
     values: Array,
     valid_lens: Any,
     mask: Any,
+    parameters: Iterable[Array],
 ) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
-    """The three (batch, T, d) with the rows zeroed that no head reads, and the mask, lowered.
+    """Check the inputs of a multi-head layer, lower their mask, and zero the rows that it leaves.
 
-    So projections and their gradients do not read them either.
+    Where derivatives may be asked for, rows of queries, keys and values (batch, T, d) that no head
+    attends with or to become 0, so that sums over tokens, which the gradients of projections are,
+    do not read them. So do they in half precision, whose products may read the rows beside.
+
+    parameters: of the projections. Returns queries, keys, values and the mask, lowered.
+
+    Raises TypeError, ValueError: tensors or masks of other shapes or dtypes.
     """
     tensors = {"queries": queries, "keys": keys, "values": values}
     for name, x in tensors.items():
@@ -167,9 +185,22 @@ def read(
     lowered = lower_mask(xp, sizes, q, mask, valid_lens)
     if lowered is None:
         return queries, keys, values, None
-    by_queries, of_keys = lowered.used
-    zeroed = [zero_unread(xp, x, y) for x, y in ((q, by_queries), (k, of_keys), (v, of_keys))]
-    q, k, v = (x[..., 0, :, :] for x, _ in zeroed)
-    # Where heads have masks of their own, what one head reads another may not.
-    lowered.unread_is_finite = not any(shared for _, shared in zeroed)
-    return q, keys if isinstance(keys, PreparedKeys) else k, v, Lowered(lowered)
+    if _reads_all_rows(xp, (q, k, v, *parameters)):
+        attending, attended = lowered.used
+        q, of_queries = zero_unread(xp, q, attending)
+        v, of_values = zero_unread(xp, v, attended)
+        queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values
+        if not isinstance(keys, PreparedKeys):
+            k, of_keys = zero_unread(xp, k, attended)
+            keys, shared = k[..., 0, :, :], shared or of_keys
+        # Where heads have masks of their own, one head may attend a row that another does not.
+        lowered.unread_is_finite = not shared
+    return queries, keys, values, Lowered(lowered)
+
+
+def _reads_all_rows(xp: Ops, tensors: tuple[Array, ...]) -> bool:
+    """Check if rows that nobody attends may reach others in projections of these tensors."""
+    backend = backends.load(framework(tensors[0]) or "")
+    _, autocast = backend.precision(tensors[0])
+    wide = (autocast or xp.dtype(tensors[0])) in ("float32", "float64")
+    return not wide or backend.differentiable(tensors)

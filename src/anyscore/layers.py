@@ -1,8 +1,8 @@
-"""What the layers of all frameworks share: the names of scores, and their parameters.
+"""The names of scores, and the parameters that layers of all frameworks hold for them.
 
 A layer holds the `ScoreSpec` of its score. At its first call, or when it is made with both widths,
-the spec is bound to them: then it is known which parameters there are, and from their values the
-score is built at every call.
+the spec is bound to the widths, which gives its parameters; from their values the layer builds the
+score at every call.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from typing import Any, TypeAlias, cast
 
 from anyscore import scores
 from anyscore.checks import check_size
-from anyscore.factors import Factors
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
-from anyscore.score_checks import OF_KEYS, POSITIVE, check_widths
-from anyscore.task import Task
+from anyscore.score_checks import KEY_PARAMETERS, POSITIVE, check_widths
 
 SCORES: dict[str, type[Score]] = {
     "dot": scores.Dot,
@@ -43,63 +41,68 @@ AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
-_ARGUMENTS = "hidden", "d_q", "d_k", "dropout", "bias", "heads", "kv_heads", "projected", "impl"
-"""The arguments of every layer of a named score beside its numbers."""
+_SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap"
+"""The arguments of every layer of a named score, besides its scales."""
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a layer.
 
-    field: the field of the score that it fills. init: its shape in the layer and how it starts.
-    row: whether a vector is kept as one row, as a linear layer with one output would. each: whether
-    each head has its own.
+    field: the field of the score that it fills. init: its shape in the layer and its initial
+    values. row: whether a vector is kept as one row, as a linear layer with one output keeps it.
+    per_head: whether each head has its own.
     """
 
     field: str
     init: Init
     row: bool = False
-    each: bool = False
+    per_head: bool = False
 
     @property
     def logarithm(self) -> bool:
-        """Whether the logarithm is kept."""
+        """True if the layer keeps the logarithm of the field."""
         return self.field in POSITIVE
 
     @property
     def name(self) -> str:
+        """The name of the parameter in the layer and its state dict."""
         return f"log_{self.field}" if self.logarithm else self.field
 
 
 @dataclass(frozen=True)
 class BoundScore:
-    """A score whose widths are known: its parameters, in order, and its fields that have none."""
+    """A score whose widths are known.
+
+    parameters: what the layer learns, in order. fixed: the fields that are numbers or None.
+    """
 
     score: AnyScore
     parameters: tuple[Parameter, ...] = ()
     fixed: Mapping[str, float | None] | None = None
 
     def build(self, xp: Ops, values: Mapping[str, Array]) -> Any:
-        """The score from the values of the parameters, by name."""
+        """Build the score from the values of the parameters, by name."""
         if isinstance(self.score, Score):
             return replace(self.score, **values)
         if not isinstance(self.score, type):
             return self.score
-        made: dict[str, Any] = dict(self.fixed or {})
+        fields: dict[str, Any] = dict(self.fixed or {})
         for p in self.parameters:
             x = values[p.name]
-            made[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
-        return self.score(**made)
+            fields[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
+        return self.score(**fields)
 
 
 class ScoreSpec:
-    """The score that a layer was asked for, checked.
+    """The score of a layer, checked.
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
-    score object or a callable, which have all they need. names: of the parameters that a layer
+    score object or a callable, which take none of these. names: of the parameters that the layer
     holds; linears: those that are the matrices of linear layers.
 
-    Raises TypeError, ValueError: an unknown score, or sizes and numbers that it lacks or has not.
+    Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class ScoreSpec:
         heads: int | None = None,
         kv_heads: int | None = None,
         projected: bool = False,
-        **numbers: Any,
+        **scales: Any,
     ) -> None:
         sizes = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "heads": heads, "kv_heads": kv_heads}
         check_size(**sizes)
@@ -127,19 +130,19 @@ class ScoreSpec:
         if self.named:
             self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
             self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
-            self._options["numbers"] = numbers
+            self._options["scales"] = scales
             self._check_hidden(d_q)
             named = cast(type[Score], self.score)
-            made, _ = parameter_specs(named, 1, 1, **self._options)
-            self.names = tuple(parameter.name for parameter in made)
+            parameters, _ = parameter_specs(named, 1, 1, **self._options)
+            self.names = tuple(parameter.name for parameter in parameters)
             if heads is None:
                 self.linears = tuple(name for name in named.linears if name in self.names)
             return
-        given = {**sizes, "bias": bias or None, "projected": projected or None, **numbers}
-        names = [name for name, x in given.items() if x is not None]
-        if names:
+        of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
+        refused = [name for name, x in of_names.items() if x is not None]
+        if refused:
             raise ValueError(
-                f"{', '.join(names)}: for scores given by name; a score object or a callable has "
+                f"{', '.join(refused)}: for scores given by name; a score object or a callable has "
                 "its own parameters."
             )
         if isinstance(score, Score):
@@ -150,7 +153,7 @@ class ScoreSpec:
             )
 
     def _check_hidden(self, d_q: int | None) -> None:
-        """Against the score, and where queries come projected against their width."""
+        """Check hidden= against the score, and against the width of projected queries."""
         hidden = self._options["hidden"]
         if hidden is None:
             return
@@ -164,27 +167,31 @@ class ScoreSpec:
 
     @property
     def sized(self) -> bool:
-        """Whether the parameters can be made without looking at queries and keys."""
+        """True if the parameters can be made without looking at queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 
     def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
-        """With the widths of queries and keys; None: those that the layer was made with."""
+        """Bind the score to the widths of queries and keys; None: those the layer was made with.
+
+        Raises ValueError: other widths than the layer was made with, or that the score cannot have.
+        """
         if not self.named:
             return BoundScore(self.score)
-        d_q, d_k = (
-            told if came is None else came for told, came in ((self.d_q, d_q), (self.d_k, d_k))
-        )
-        for name, told, came in (("d_q", self.d_q, d_q), ("d_k", self.d_k, d_k)):
-            if told not in (None, came):
-                raise ValueError(f"the layer was made with {name}={told}, got {name}={came}.")
-        d_q, d_k = cast(int, d_q), cast(int, d_k)
+        d_q, d_k = self._width("d_q", d_q), self._width("d_k", d_k)
         check_widths(self.score, d_q, d_k)
         self._check_hidden(d_q)
-        made, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
-        return BoundScore(self.score, tuple(made), fixed)
+        parameters, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
+        return BoundScore(self.score, tuple(parameters), fixed)
+
+    def _width(self, name: str, width: int | None) -> int:
+        """Return the width of a call, or where it is None that of the layer; they must agree."""
+        expected: int | None = getattr(self, name)
+        if expected is not None and width not in (None, expected):
+            raise ValueError(f"the layer was made with {name}={expected}, got {name}={width}.")
+        return cast(int, expected if width is None else width)
 
     def scale_of(self, d_q: int, d_k: int) -> float:
-        """The fixed scale of a bilinear layer of these widths."""
+        """Return the fixed scale of a bilinear layer of these widths."""
         _, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
         return float(fixed["scale"] or 1.0)
 
@@ -192,13 +199,21 @@ class ScoreSpec:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
 
 
+def describe(spec: ScoreSpec, dropout: float, softcap: float) -> str:
+    """Describe a layer for its repr: its score, its dropout, and its cap if it has one."""
+    return f"{spec}, dropout={dropout}" + (f", softcap={softcap}" if softcap else "")
+
+
 def is_named(score: AnyScore) -> bool:
-    """Whether a layer makes the parameters of this score itself."""
+    """Check if a layer makes the parameters of this score itself: it is a name or a class."""
     return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
 def find_score(name: str) -> type[Score]:
-    """The score of a name; an unknown one is refused with the nearest."""
+    """Return the score of a name of `SCORES`.
+
+    Raises ValueError: an unknown name; the message has the nearest one.
+    """
     if name in SCORES:
         return SCORES[name]
     near = difflib.get_close_matches(name.lower(), SCORES, n=1, cutoff=0.0)[0]
@@ -215,52 +230,56 @@ def parameter_specs(
     heads: int | None = None,
     kv_heads: int | None = None,
     projected: bool = False,
-    numbers: Mapping[str, float] | None = None,
+    scales: Mapping[str, float] | None = None,
 ) -> tuple[list[Parameter], dict[str, float | None]]:
-    """The parameters that a layer creates for a score, in order, and its fields that have none.
+    """List the parameters that a layer creates for a score, in order, and its fixed fields.
 
-    numbers: fields that are given, not learned.
+    hidden: width of a hidden layer; d_q if `projected`. scales: fields that are numbers, not
+    learned. The other arguments are those of the layers.
+
+    Raises TypeError, ValueError: arguments that the score lacks or has not.
     """
-    _check_numbers(score, numbers or {})
+    scales = scales or {}
+    _check_scales(score, scales)
     if hidden is None:
         if not projected and has_hidden(score):
             raise ValueError(f"{score.__name__} needs hidden=, the width of its hidden layer.")
         hidden = d_q
-    filled: dict[str, Init | float | None] = {**score.parameters(d_q, d_k, hidden)}
+    fields: dict[str, Init | float | None] = {**score.parameters(d_q, d_k, hidden)}
     if bias and "bias" not in score.shapes:
         raise ValueError(f"{score.__name__} has no bias: leave out bias=True.")
     if "bias" in score.shapes:
-        filled["bias"] = Init((hidden,)) if bias else None
+        fields["bias"] = Init((hidden,)) if bias else None
     if projected:
-        filled |= {name: None for name in PROJECTIONS if name in score.shapes}
-    filled |= {name: number for name, number in (numbers or {}).items() if number is not None}
+        fields |= {name: None for name in PROJECTIONS if name in score.shapes}
+    fields |= {name: scale for name, scale in scales.items() if scale is not None}
     if heads != kv_heads and score is scores.Concat:
         raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
-    made, fixed = [], {}
-    for field, init in filled.items():
+    parameters, fixed = [], {}
+    for field, init in fields.items():
         if not isinstance(init, Init):
             fixed[field] = init
             continue
-        own = kv_heads if field in OF_KEYS else heads
-        row = field == "w_v" and own is None
-        if own is not None or row:
-            init = replace(init, shape=(own or 1, *init.shape))
+        n_heads = kv_heads if field in KEY_PARAMETERS else heads
+        row = field == "w_v" and n_heads is None
+        if n_heads is not None or row:
+            init = replace(init, shape=(n_heads or 1, *init.shape))
         if field in POSITIVE:
             init = replace(init, value=math.log(init.value))
-        made.append(Parameter(field, init, row, own is not None))
-    return made, fixed
+        parameters.append(Parameter(field, init, row, n_heads is not None))
+    return parameters, fixed
 
 
 def has_hidden(score: type[Score]) -> bool:
-    """Whether a score has a hidden layer, of the width `hidden`."""
+    """Check if a score has a hidden layer, of the width `hidden`."""
     return any("h" in shape for shape in score.shapes.values())
 
 
-def _check_numbers(score: type[Score], numbers: Mapping[str, Any]) -> None:
-    """The arguments left over of a layer must be scales of its score, given as numbers."""
+def _check_scales(score: type[Score], arguments: Mapping[str, Any]) -> None:
+    """Check the arguments that a layer does not name: scales of its score, which are numbers."""
     scales = [field for field, shape in score.shapes.items() if shape == ()]
     known = {name for other in SCORES.values() for name, shape in other.shapes.items() if not shape}
-    for name, number in numbers.items():
+    for name, scale in arguments.items():
         if name in known and name not in scales:
             raise TypeError(
                 f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
@@ -272,21 +291,5 @@ def _check_numbers(score: type[Score], numbers: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"unknown argument {name!r}: {hint} A layer of {score.__name__} takes {takes}."
             )
-        if number is not None and not isinstance(number, Real):
-            raise TypeError(f"{name} must be a number, got {shown(number)}.")
-
-
-def snapshot(xp: Ops, task: Task) -> Task:
-    """What `weights` needs of a task, without its graph, safe from later changes to parameters."""
-
-    def still(x: Array | None) -> Any:
-        return None if x is None else xp.stop_gradient(x)
-
-    f = task.score
-    if isinstance(f, Factors):
-        weight = None if f.weight is None else still(f.weight) * 1
-        bias = still(f.query_bias) if task.softcap else None  # else it cancels
-        f = Factors(still(f.a), still(f.b), f.pair, weight, f.scale, bias, still(f.key_bias))
-    else:
-        f = still(f)
-    return replace(task, score=f, value=None, packed=None)
+        if scale is not None and not isinstance(scale, Real):
+            raise TypeError(f"{name} must be a number, got {shown(scale)}.")

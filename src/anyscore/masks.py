@@ -1,8 +1,8 @@
-"""Who may attend to whom.
+"""Masks: which keys each query may attend.
 
-What occurs in practice — valid lengths, causal, sliding window, packed documents, and any
-intersection of them — leaves each query one contiguous interval of keys [start, stop). Intervals
-are what kernels take; anything else is a boolean array in which True means *may attend*.
+Masks in practice — valid lengths, causal, sliding window, packed documents, and any intersection of
+them — leave each query one contiguous interval of keys [start, stop). Kernels take intervals; any
+other mask is a boolean array in which True means *may attend*.
 
     Causal() & Lengths(n) & keep        # masks and boolean arrays intersect, in any order
 
@@ -25,7 +25,7 @@ from anyscore.trees import tell, tree
 class Mask:
     """A mask, combined with others and with boolean arrays by `&`.
 
-    Masks are trees, in PyTorch and JAX, of what their fields hold, but for the `static` ones.
+    Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -44,17 +44,21 @@ class Mask:
         return All((as_mask(other), self))
 
     def lower(self, call: MaskContext) -> LoweredMask:
-        """This mask for one call: no value is inspected on the host."""
+        """Lower the mask for one call; no value is inspected on the host.
+
+        Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class All(Mask):
-    """What all of `masks` allow; made by `&`."""
+    """The intersection of `masks`; made by `&`."""
 
     masks: tuple[Mask, ...]
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the intersection of intervals and arrays."""
         xp, start, stop, allowed = call.xp, None, None, None
         for mask in self.masks:
             one = mask.lower(call)
@@ -77,6 +81,7 @@ class Keep(Mask):
     keep: Array
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to a boolean array."""
         keep = call.boolean(self.keep, "mask")
         shape, full = call.xp.shape(keep), (*call.lead, call.queries, call.keys)
         if len(shape) < 2 or len(shape) > len(full) or not broadcasts(shape, full):
@@ -103,6 +108,7 @@ class Keys(Mask):
     keep: Array
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to a boolean array, one row for all queries."""
         keep = call.boolean(self.keep, "Keys(keep)")
         shape, full = call.xp.shape(keep), (*call.lead, call.keys)
         aligned = shape
@@ -131,6 +137,7 @@ class Interval(Mask):
     stop: Any = None
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval [start, stop)."""
         start = None if self.start is None else call.bound(self.start, "start", nan=call.keys)
         stop = None if self.stop is None else call.bound(self.stop, "stop", nan=0)
         return call.lowered(start, stop)
@@ -148,6 +155,7 @@ class Lengths(Mask):
     n: Any
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval [0, n)."""
         return call.lowered(stop=call.bound(self.n, "valid_lens", nan=0))
 
 
@@ -180,6 +188,7 @@ class Window(Mask):
             raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval of keys around each query."""
         return _lower_window(self, self.left, self.right, self.align, self.offset, call)
 
 
@@ -196,18 +205,22 @@ class Causal(Mask):
         Window(None, 0, self.align, self.offset)
 
     def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval of keys up to each query."""
         return _lower_window(self, None, 0, self.align, self.offset, call)
 
 
 def parts(mask: Any) -> list[Mask]:
-    """The masks that `&` made one of."""
+    """List the masks that `&` made one of."""
     if isinstance(mask, All):
         return [part for one in mask.masks for part in parts(one)]
     return [] if mask is None else [as_mask(mask)]
 
 
 def as_mask(x: Any) -> Mask:
-    """A mask object as it is; anything else as a boolean array."""
+    """Make anything but a mask object a mask: a boolean array.
+
+    Raises TypeError: the class of a mask.
+    """
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
     return x if isinstance(x, Mask) else Keep(x)

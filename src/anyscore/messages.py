@@ -1,4 +1,4 @@
-"""How what came is shown in the message of an error: on one line, and not at length."""
+"""The text of a value in the message of an error: on one line, and not at length."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ _MOST = 60
 
 
 def shown(x: object) -> str:
-    """`repr(x)`, its lines joined, cut where it becomes long."""
+    """Give `repr(x)` with its lines joined, cut where it becomes long."""
     text = " ".join(repr(x).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"

@@ -1,8 +1,8 @@
-"""What a score is, and how its parameters start.
+"""The base of scores, and the initial values of their parameters.
 
 A score is a small frozen class whose fields are its parameters. `lower` gives it as `Factors`;
-`parameters` says what a layer creates, and with which initial values: for queries and keys of
-independent entries of mean 0 and variance 1 the variance of the score is about 1, so that a
+`parameters` says which of them a layer creates, and with which initial values: for queries and keys
+of independent entries of mean 0 and variance 1 the variance of the score is about 1, so that a
 comparison compares scores.
 """
 
@@ -24,7 +24,7 @@ Shapes: TypeAlias = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Init:
-    """How a layer creates one parameter: its shape, and a bound or a constant.
+    """The initial values of one parameter: its shape, and a bound or a constant.
 
     bound: the values are uniform in [−bound, bound] (variance bound²/3). Otherwise `value`.
     """
@@ -35,7 +35,7 @@ class Init:
 
 
 def uniform(*shape: int, variance: float) -> Init:
-    """Uniform, of mean 0 and the variance given."""
+    """Make initial values uniform, of mean 0 and this variance."""
     return Init(shape, bound=math.sqrt(3 * variance))
 
 
@@ -43,7 +43,7 @@ def uniform(*shape: int, variance: float) -> Init:
 class Projection:
     """A matrix that is called, not multiplied: a module, which other libraries watch or replace.
 
-    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: what may be learned.
+    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: those that are learned.
     """
 
     call: Callable[[Array], Array]
@@ -56,9 +56,9 @@ class Projection:
 class Score:
     """A scoring function s(q, k), lowered to factors.
 
-    shapes: the trailing dimensions of each field that is a tensor, in d_q, d_k and a width h of the
-    score's own. linears: the fields that may be a `Projection`. equal_widths: whether d_q = d_k is
-    required.
+    formula: as it is displayed. shapes: the trailing dimensions of each field that is a tensor, in
+    d_q, d_k and a width h of the score's own. linears: the fields that may be a `Projection`.
+    equal_widths: whether d_q = d_k is required.
 
     Scores are trees, in PyTorch and JAX, of their tensors.
     """
@@ -75,23 +75,27 @@ class Score:
         tell()
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        """This score of all queries (..., T_q, d_q) and keys (..., T_k, d_k).
+        """Lower the score of all queries (..., T_q, d_q) and keys (..., T_k, d_k) to factors.
 
-        Rows that the mask leaves unread come as zeros, so it must be differentiable there.
+        Tensors are those of the framework of `xp`, in the dtype of the call. Rows that nobody
+        attends with or to come as zeros, so the factors must be differentiable at 0.
         """
         raise NotImplementedError
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """What a layer fills each field with: a parameter that it creates, or a number."""
+        """Map fields to the parameters that a layer creates for them, or to fixed numbers.
+
+        d_q, d_k: widths of queries and keys. hidden: width of a hidden layer.
+        """
         return {}
 
     def projections(self) -> dict[str, Projection]:
-        """The parameters that are called, by field name."""
+        """Map field names to the parameters that are called."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Projection)}
 
     def tensors(self) -> dict[str, Array]:
-        """The parameters that are tensors, by field name."""
+        """Map field names to the parameters that are tensors."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: x
@@ -100,5 +104,5 @@ class Score:
         }
 
     def map(self: S, function: Callable[[Array], Array]) -> S:
-        """This score with a function applied to each parameter that is a tensor."""
+        """Copy the score with a function applied to each parameter that is a tensor."""
         return replace(self, **{name: function(x) for name, x in self.tensors().items()})

@@ -1,4 +1,4 @@
-"""What a score must satisfy beside its tensors, and a call as a whole."""
+"""Checks of a score beside its tensors, and of a call as a whole."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.score import Projection, Score
 
-OF_KEYS = "W_k", "w_k"
-"""Parameters that meet the keys, not the queries."""
+KEY_PARAMETERS = "W_k", "w_k"
+"""The parameters of scores that meet the keys, not the queries, and so have key heads."""
 POSITIVE = "sigma", "tau"
 """Parameters of which a layer keeps the logarithm."""
 
@@ -21,41 +21,47 @@ _passed: dict[Any, Sizes] = {}
 
 
 def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
-    """Query, key, value and the score, together."""
-    look = known = None
+    """Check query, key, value and the score together; give the sizes of the call.
+
+    Raises TypeError, ValueError: as `check_tensors` and `check_score`.
+    """
+    signature = sizes = None
     try:
         if not xp.is_tracing():
-            look = _look(xp, query, key, value, score)
-            known = _passed.get(look)  # one access: another thread may clear it meanwhile
+            signature = _signature(xp, query, key, value, score)
+            sizes = _passed.get(signature)  # one access: another thread may clear it meanwhile
     except (TypeError, AttributeError, RuntimeError):  # no plain tensor of this framework
-        look = None
-    if known is not None:
-        return known
+        signature = None
+    if sizes is not None:
+        return sizes
     sizes = check_tensors(xp, query, key, value)
     check_score(xp, score, query, key, sizes)
-    if look is not None:
+    if signature is not None:
         if len(_passed) >= 1000:
             _passed.clear()
-        _passed[look] = sizes
+        _passed[signature] = sizes
     return sizes
 
 
-def _look(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
-    """What the checks of a call depend on."""
-    look: list[Any] = [type(score), callable(score)]
+def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
+    """Collect all that the checks of a call depend on, hashable."""
+    signature: list[Any] = [type(score), callable(score)]
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
         shape = getattr(x, "shape", None)
         if not shape and (shape is None or isinstance(x, Real)):
-            look.append((type(x), x))
+            signature.append((type(x), x))
         elif isinstance(x, Projection):
-            look.append((Projection, shape, x.dtype))
+            signature.append((Projection, shape, x.dtype))
         else:
-            look.append((type(x), shape, x.dtype, xp.place(x)))
-    return tuple(look)
+            signature.append((type(x), shape, x.dtype, xp.place(x)))
+    return tuple(signature)
 
 
 def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
-    """A score object or a callable, with parameters that fit the tensors."""
+    """Check that the score is an object or a callable, with parameters that fit the tensors.
+
+    Raises TypeError, ValueError: it is not, or they do not.
+    """
     if not isinstance(score, Score):
         if isinstance(score, str | type) or not callable(score):
             raise TypeError(
@@ -89,16 +95,16 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         )
     if projected:
         widths["h"] = d_q if "W_q" in projected else d_k
-    for field, (shape, own) in parameters.items():
+    for field, (shape, of_field) in parameters.items():
         expected = score.shapes.get(field)
-        if expected is None:  # a score of the user's own, which does not say
+        if expected is None:  # a user's score, which does not give the shape
             continue
-        if expected and own != dtype:
+        if expected and of_field != dtype:
             raise TypeError(
-                f"query is {dtype} but {name}.{field} is {own}: convert them to one dtype."
+                f"query is {dtype} but {name}.{field} is {of_field}: convert them to one dtype."
             )
-        if own not in DTYPES and "int" not in own:
-            raise TypeError(f"{name}.{field} is {own}, expected one of {', '.join(DTYPES)}.")
+        if of_field not in DTYPES and "int" not in of_field:
+            raise TypeError(f"{name}.{field} is {of_field}, expected one of {', '.join(DTYPES)}.")
         trailing = shape[len(shape) - len(expected) :]
         if len(trailing) == len(expected):
             for letter, n in zip(expected, trailing, strict=True):
@@ -112,7 +118,9 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         lead = shape[: len(shape) - len(expected)]
         of_both = "d_q + d_k" in expected
         for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
-            if (of_both or (field in OF_KEYS) == (who == "keys")) and not broadcasts(lead, meets):
+            if (of_both or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
+                lead, meets
+            ):
                 raise ValueError(
                     f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
                     f"broadcast to {meets}, those of the {who}."
@@ -120,14 +128,14 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
 
 
 def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of the tensors and projections of a score, in the order of its fields."""
-    found = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
-    found |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
-    return {field: found[field] for field in vars(score) if field in found}
+    """Map the fields of tensors and projections to (shape, dtype), in the order of the fields."""
+    known = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
+    known |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
+    return {field: known[field] for field in vars(score) if field in known}
 
 
 def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
-    """A scale whose inverse square is a number of the dtype of sums."""
+    """Check a scale whose inverse square must be a number of the dtype of sums."""
     least = 1e-154 if dtype == "float64" else 1e-19
     if positive and not x > 0:
         raise ValueError(f"{name} must be > 0, got {x}.")
@@ -138,7 +146,10 @@ def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
 
 
 def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
-    """Widths that a score cannot bridge."""
+    """Check that a score can bridge the widths.
+
+    Raises ValueError: it needs equal ones.
+    """
     if score.equal_widths and d_q != d_k:
         raise ValueError(
             f"{score.__name__} needs queries and keys of one width: project them, or use Bilinear "
@@ -147,7 +158,10 @@ def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
 
 
 def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
-    """What a callable score gave."""
+    """Check the scores that a callable gave: a tensor that broadcasts to (*lead, T_q, T_k).
+
+    Raises TypeError, ValueError: they are not.
+    """
     if framework(scores) is None:
         raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")
     find_framework(query=query, score=scores)

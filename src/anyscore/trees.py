@@ -1,11 +1,11 @@
 """Masks, scores and prepared keys as trees of tensors, for frameworks that map over such trees.
 
-`flatten` takes one apart into its children (tensors, numbers, lists, or such trees again) and what
-is structure; `unflatten` puts together what the framework puts in the place of the children:
+`flatten` takes a tree apart into its children (tensors, numbers, lists, or such trees again) and
+its structure; `unflatten` puts it together of what the framework gives in place of the children:
 tensors, but also tracers, axes or placeholders, so nothing is checked again.
 
-Nothing here imports a framework. One is told of our classes once it has been imported: when one of
-their objects is made, or when a call first meets its tensors.
+Nothing here imports a framework. Our classes are registered with a framework once it has been
+imported: when an object of theirs is made, or when a call first meets its tensors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Structure: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
 
 TREES: list[type] = []
 """The classes whose objects are trees."""
-_untold: dict[str, list[type]] = {"torch": [], "jax": []}
-"""Those that a framework has not been told of."""
+_unregistered: dict[str, list[type]] = {"torch": [], "jax": []}
+"""The classes that are not registered with a framework yet."""
 
 
 def tree(cls: T) -> T:
@@ -34,14 +34,14 @@ def tree(cls: T) -> T:
     of a score, which has `shapes` instead, the children are its tensors.
     """
     TREES.append(cls)
-    for waiting in _untold.values():
+    for waiting in _unregistered.values():
         waiting.append(cls)
     return cls
 
 
 def tell() -> None:
-    """Tell the frameworks that have been imported what they have not been told."""
-    for name, waiting in _untold.items():
+    """Register the classes with the frameworks that have been imported, where they are not."""
+    for name, waiting in _unregistered.items():
         if waiting and sys.modules.get(name) is not None:
             classes = waiting[:]
             waiting.clear()
@@ -51,8 +51,8 @@ def tell() -> None:
 def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
     """Take an object of `TREES` apart: its children, and its structure.
 
-    What is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a number,
-    unless `numbers` are children.
+    A field that is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a
+    number, unless `numbers` are children.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
@@ -75,14 +75,14 @@ def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
 def unflatten(cls: type, structure: Structure, children: Any) -> Any:
     """Make an object of `cls` of its structure and of what stands for its children."""
     names, others = structure
-    made: Any = object.__new__(cls)
-    vars(made).update(zip(names, children, strict=True))
-    vars(made).update(others)
-    return made
+    x: Any = object.__new__(cls)
+    vars(x).update(zip(names, children, strict=True))
+    vars(x).update(others)
+    return x
 
 
 def name_of(cls: type) -> str:
-    """The name of a class of `TREES` in what is exported."""
+    """Name a class of `TREES` for exports."""
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 

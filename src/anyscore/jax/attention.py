@@ -1,4 +1,4 @@
-"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jax import Array
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
-from anyscore.jax.layer import Layer, Starts, as_jax
-from anyscore.layers import AnyScore, ScoreSpec
-from anyscore.old_names import rename
+from anyscore.jax.layer import Initializers, Layer, as_jax
+from anyscore.layers import AnyScore, ScoreSpec, describe
+from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
@@ -22,9 +22,12 @@ _xp = load("jax")
 
 
 def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
 
-    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
+    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
+
+    Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
 
     >>> import jax.numpy as jnp
     >>> masked_softmax(jnp.zeros((1, 2, 4)), jnp.array([[1, 4]]))
@@ -48,7 +51,7 @@ class Attention(Layer):
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
-            whose parameters start as the class says; or a score object, whose arrays are the
+            whose parameters `init` draws as the class says; or a score object, whose arrays are the
             parameters; or any callable (queries, keys) → (..., T_q, T_k).
         hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
         d_q, d_k: widths of queries and keys; those that `init` is shown if left out.
@@ -57,11 +60,14 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
         dtype: of the parameters.
-        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
+        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
+            or default one.
 
     Raises:
-        TypeError, ValueError: an unknown score, or sizes that it lacks.
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -87,11 +93,12 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         dtype: Any = "float32",
-        **numbers: float,
+        **scales: float,
     ) -> None:
         super().__init__(dtype)
-        check_options(dropout, None, impl)
+        check_options(dropout, None, impl, softcap)
         self.spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -101,11 +108,11 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **numbers,
+            **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
 
-    def starts(
+    def initializers(
         self,
         queries: Array | None = None,
         keys: Array | None = None,
@@ -113,7 +120,11 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
-    ) -> Starts:
+    ) -> Initializers:
+        """Map the names of the parameters to the score's arrays, or to shapes and initial values.
+
+        Raises TypeError, ValueError: as `init`.
+        """
         if isinstance(self.spec.score, Score):
             return {f"{name}.weight": x for name, x in self.spec.score.tensors().items()}
         if not self.spec.names:
@@ -142,6 +153,7 @@ class Attention(Layer):
         dropout_seed: Any = None,
         return_weights: bool = False,
     ) -> AttentionOutput:
+        """Compute what `apply` gives, as a record."""
         queries, keys, values = map(as_jax, (queries, keys, values))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
@@ -149,7 +161,7 @@ class Attention(Layer):
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
         result, *_ = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result
@@ -163,19 +175,22 @@ class Attention(Layer):
         mask: Any = None,
         d_q: int | None = None,
     ) -> PreparedKeys:
-        """The keys prepared for calls `apply(params, queries, prepared, …)`.
+        """Prepare keys (..., T_k, d_k) for calls `apply(params, queries, prepared, …)`.
 
-        See `anyscore.prepare_keys`. d_q: width of the queries, if the layer was not told.
+        See `anyscore.prepare_keys`. d_q: width of the queries, if the layer was made without it.
+
+        Raises ValueError: the width of the queries is not known.
         """
         keys = as_jax(keys)
         score = self._score(params, d_q, keys.shape[-1])
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
     def names(self) -> list[str]:
+        """List the names of the parameters."""
         return [f"{name}.weight" for name in self.spec.names]
 
-    def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self.spec)
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        rename_legacy_keys(state, "", self.spec)
 
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self.spec.named and d_q is None and self.spec.d_q is None:
@@ -184,18 +199,25 @@ class Attention(Layer):
         return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.spec}, dropout={self.dropout})"
+        return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"
 
 
 class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
 
-    def __init__(self, dropout: float = 0.0, *, impl: str = "auto") -> None:
-        super().__init__("scaled_dot", dropout=dropout, impl=impl)
+    options: as of `Attention`.
+    """
+
+    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__("scaled_dot", dropout=dropout, **options)
 
 
 class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it."""
+    """Additive attention, as *Dive into Deep Learning* calls it.
+
+    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys;
+    those that `init` is shown if left out. dropout, bias, options: as of `Attention`.
+    """
 
     def __init__(
         self,
@@ -205,15 +227,17 @@ class AdditiveAttention(Attention):
         query_size: int | None = None,
         key_size: int | None = None,
         bias: bool = False,
-        impl: str = "auto",
-        dtype: Any = "float32",
+        **options: Any,
     ) -> None:
         sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, impl=impl, dtype=dtype, **sizes)
+        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
 
-    def __init__(self, units: int, dropout: float = 0.0, **sizes: Any) -> None:
-        super().__init__(units, dropout, **sizes)
+    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
+    """
+
+    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(units, dropout, **options)

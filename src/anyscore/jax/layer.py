@@ -1,4 +1,4 @@
-"""What a layer for JAX is: it makes parameters, and computes with those it is given."""
+"""The base of all layers for JAX: it makes parameters, and computes with those it is given."""
 
 from __future__ import annotations
 
@@ -15,39 +15,44 @@ from anyscore.score import Init
 
 Params: TypeAlias = dict[str, Array]
 """Parameters by name; a pytree."""
-Starts: TypeAlias = dict[str, Array | Init]
-"""Parameters by name: arrays, or the shape of one and how it starts."""
+Initializers: TypeAlias = dict[str, Array | Init]
+"""Parameters by name: arrays, or their shapes and initial values."""
 
 
 def as_jax(x: Any) -> Any:
-    """A NumPy array as one of JAX's; anything else as it is."""
+    """Make an array of NumPy one of JAX; give anything else as it is."""
     return jnp.asarray(x) if isinstance(x, np.ndarray) else x
 
 
 class Layer:
     """A layer without state.
 
-    Subclasses say what their parameters are and compute the output. NumPy arrays will do for
-    parameters and inputs; the answer is in JAX's.
+    Subclasses say what their parameters are and compute the output. Parameters and inputs may be
+    arrays of NumPy; outputs are arrays of JAX.
     """
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = jnp.dtype(dtype)
 
     def init(self, key: Array, *inputs: Any, **masking: Any) -> Params:
-        """Parameters for calls like `apply(params, *inputs)`, drawn with a key of `jax.random`.
+        """Draw parameters for calls like `apply(params, *inputs)`.
 
-        Without inputs where the layer was made with its sizes.
+        Args:
+            key: of `jax.random`.
+            inputs, masking: see the layer; not needed where the layer was made with its sizes.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or sizes that the layer lacks.
         """
-        return self._draw(key, self.starts(*inputs, **masking))
+        return self._draw(key, self.initializers(*inputs, **masking))
 
     def init_with_output(
         self, key: Array, *inputs: Any, **masking: Any
     ) -> tuple[tuple[Array, Any], Params]:
-        """((output, weights), parameters): what `init` gives, and the first `apply` with it."""
+        """Draw parameters as `init` and apply the layer: ((output, weights), parameters)."""
         params = self.init(key, *inputs, **masking)
-        found = self.run(params, *inputs, **masking, return_weights=True)
-        return (found.output, found.weights), params
+        result = self.run(params, *inputs, **masking, return_weights=True)
+        return (result.output, result.weights), params
 
     def apply(
         self,
@@ -58,15 +63,19 @@ class Layer:
         return_weights: bool = False,
         **masking: Any,
     ) -> Any:
-        """The output, or (output, weights) with `return_weights`.
+        """Compute the output, or (output, weights) with `return_weights`.
 
         Args:
             params: what `init` gave.
             inputs, masking: see the layer.
             training: whether to drop weights.
             dropout_seed: a key of `jax.random`, or an integer; needed to drop weights.
+            return_weights: also give the weights (..., T_q, T_k), before dropout.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
-        found = self.run(
+        result = self.run(
             params,
             *inputs,
             **masking,
@@ -74,28 +83,30 @@ class Layer:
             dropout_seed=dropout_seed,
             return_weights=return_weights,
         )
-        return (found.output, found.weights) if return_weights else found.output
+        return (result.output, result.weights) if return_weights else result.output
 
-    def starts(self, *inputs: Any, **masking: Any) -> Starts:
-        """The parameters by name, and how they start."""
+    def initializers(self, *inputs: Any, **masking: Any) -> Initializers:
+        """Map the names of the parameters to arrays, or to shapes and initial values."""
         raise NotImplementedError
 
     def run(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
-        """`apply`, with all that was asked for."""
+        """Compute what `apply` gives, as a record."""
         raise NotImplementedError
 
     def numpy_parameters(self, params: Mapping[str, Array]) -> dict[str, np.ndarray[Any, Any]]:
-        """The parameters as NumPy arrays, half precision as float32."""
+        """Give the parameters as NumPy arrays, half precision as float32."""
         half = self.dtype.itemsize == 2
         return {name: np.asarray(x.astype("float32") if half else x) for name, x in params.items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> Params:
-        """Parameters from what a layer of any framework gave; old names are accepted.
+        """Make parameters of what `numpy_parameters` of a layer of any framework gave.
 
-        Raises ValueError: if the names are not those of the layer.
+        Names of other libraries are accepted, see `anyscore.legacy_names`.
+
+        Raises ValueError: names that are not those of the layer.
         """
         state = dict(arrays)
-        self.rename(state)
+        self._rename_legacy_keys(state)
         expected = self.names()
         if set(state) != set(expected):
             raise ValueError(
@@ -104,21 +115,21 @@ class Layer:
         return {name: jnp.asarray(state[name], self.dtype) for name in expected}
 
     def names(self) -> list[str]:
-        """Of the parameters."""
+        """List the names of the parameters."""
         raise NotImplementedError
 
-    def rename(self, state: dict[str, Any]) -> None:
-        """Old names → ours, in place."""
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        """Rename keys of other libraries to ours, in place."""
 
-    def _draw(self, key: Array, starts: Starts) -> Params:
+    def _draw(self, key: Array, initializers: Initializers) -> Params:
         params = {}
-        for i, (name, start) in enumerate(starts.items()):
-            if isinstance(start, Array):
-                params[name] = start
-            elif start.bound:
-                own = jax.random.fold_in(key, i)
-                bounds = -start.bound, start.bound
-                params[name] = jax.random.uniform(own, start.shape, self.dtype, *bounds)
+        for i, (name, init) in enumerate(initializers.items()):
+            if isinstance(init, Array):
+                params[name] = init
+            elif init.bound:
+                subkey = jax.random.fold_in(key, i)
+                bounds = -init.bound, init.bound
+                params[name] = jax.random.uniform(subkey, init.shape, self.dtype, *bounds)
             else:
-                params[name] = jnp.full(start.shape, start.value, self.dtype)
+                params[name] = jnp.full(init.shape, init.value, self.dtype)
         return params

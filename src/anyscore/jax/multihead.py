@@ -11,11 +11,11 @@ from jax import Array
 from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
-from anyscore.heads import HeadSizes, QKVSizes, linear, starts
+from anyscore.heads import HeadSizes, QKVSizes, linear
 from anyscore.jax.attention import Attention
-from anyscore.jax.layer import Layer, Starts, as_jax
+from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import AnyScore, is_named
-from anyscore.old_names import rename_heads
+from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 
 _xp = load("jax")
@@ -31,36 +31,35 @@ class _Projecting(Layer):
         score: AnyScore,
         dropout: float,
         bias: bool,
-        impl: str,
         dtype: Any,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         super().__init__(dtype)
-        self.sizes, self._starts = sizes, starts(sizes.linears, bias)
-        own = {**(sizes.score if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, impl=impl, dtype=dtype, **own)
+        self.sizes, self._linears = sizes, heads.initializers(sizes.linears, bias)
+        of_score = sizes.score if is_named(score) else {}
+        self.attention = Attention(score, dropout=dropout, dtype=dtype, **{**of_score, **options})
 
-    def starts(self, *inputs: Any, **masking: Any) -> Starts:
-        inner = {_INNER + name: x for name, x in self.attention.starts().items()}
-        return {**self._starts, **inner}
+    def initializers(self, *inputs: Any, **masking: Any) -> Initializers:
+        inner = {_INNER + name: x for name, x in self.attention.initializers().items()}
+        return {**self._linears, **inner}
 
     def names(self) -> list[str]:
-        return [*self._starts, *(_INNER + name for name in self.attention.names())]
+        return [*self._linears, *(_INNER + name for name in self.attention.names())]
 
-    def rename(self, state: dict[str, Any]) -> None:
-        rename_heads(state, "", self.sizes.linears, self.attention.spec)
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        rename_legacy_heads(state, "", self.sizes.linears, self.attention.spec)
 
     def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
-        """The whole layer; options: of the inner one."""
-        found: list[AttentionOutput] = []
+        """Compute the whole layer; options: of the inner one."""
+        results: list[AttentionOutput] = []
 
         def attention(*projected: Any) -> Array:
-            found.append(self.attention.run(self._inner(params), *projected, **options))
-            output: Array = found[0].output
+            results.append(self.attention.run(self._inner(params), *projected, **options))
+            output: Array = results[0].output
             return output
 
         output = self.sizes.attend(_xp, partial(linear, _xp, params), attention, *inputs)
-        return found[0]._replace(output=output)
+        return results[0]._replace(output=output)
 
     def _inner(self, params: Mapping[str, Array]) -> dict[str, Array]:
         return {
@@ -77,8 +76,13 @@ class SelfAttention(_Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, impl, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
+        bias: whether the projections have one.
         project_output: add a linear layer from d_v to d.
+        dtype: of the parameters.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
     """
 
     def __init__(
@@ -91,12 +95,11 @@ class SelfAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
-        impl: str = "auto",
         dtype: Any = "float32",
-        **numbers: float,
+        **options: Any,
     ) -> None:
         sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
-        super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, dtype, **options)
 
     def run(
         self,
@@ -105,6 +108,7 @@ class SelfAttention(_Projecting):
         valid_lens: Any = None,
         **options: Any,
     ) -> AttentionOutput:
+        """Compute what `apply` gives, as a record."""
         return self._attend(params, as_jax(x), valid_lens=valid_lens, **options)
 
 
@@ -119,11 +123,16 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score,
-            which meets projected queries and keys.
+        score, dropout, options: as of `Attention`; each head has parameters of its own for the
+            score, which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
+        dtype: of the parameters.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
+            divide.
     """
 
     sizes: HeadSizes
@@ -141,13 +150,12 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
-        impl: str = "auto",
         dtype: Any = "float32",
-        **numbers: float,
+        **options: Any,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(sizes, score, dropout, bias, impl, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, dtype, **options)
 
     def run(
         self,
@@ -160,20 +168,22 @@ class MultiHeadAttention(_Projecting):
         mask: Any = None,
         **options: Any,
     ) -> AttentionOutput:
+        """Compute what `apply` gives, as a record."""
         queries, keys, values = map(as_jax, (queries, keys, values))
         keys = queries if keys is None else keys
         if values is None:
             if isinstance(keys, PreparedKeys):
                 raise ValueError("prepared keys are projected already: pass values beside them.")
             values = keys
-        queries, keys, values, lowered = heads.read(
-            _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask
+        linears = (params[name] for name in self._linears)
+        queries, keys, values, lowered = heads.mask_inputs(
+            _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask, linears
         )
         return self._attend(params, queries, keys, values, mask=lowered, **options)
 
     def prepare_keys(
         self, params: Mapping[str, Array], keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
+        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
         projected = heads.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), self.sizes.kv_heads)
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)

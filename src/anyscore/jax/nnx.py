@@ -32,9 +32,11 @@ __all__ = [
 class Module(nnx.Module):
     """A layer of `anyscore.jax` with its parameters: `parameters[name]` is an `nnx.Param`.
 
-    Its arguments are those of the layer, which must say all sizes (d_q= and d_k= of a score that
-    has parameters), and rngs: streams "params" and, to drop weights, "dropout". `train()` and
-    `eval()` say whether weights are dropped; a new module drops them.
+    args, options: of the layer; all sizes must be given, d_q= and d_k= of a score that has
+    parameters. rngs: streams "params" and, to drop weights, "dropout". `train()` and `eval()` say
+    whether weights are dropped; a new module drops them.
+
+    Raises TypeError, ValueError: as the layer, and where it lacks sizes.
     """
 
     kind: type[Layer]
@@ -50,7 +52,10 @@ class Module(nnx.Module):
     def __call__(
         self, *inputs: Any, dropout_seed: Any = None, return_weights: bool = False, **masking: Any
     ) -> Any:
-        """As `Layer.apply`; dropout_seed: instead of one from the stream "dropout"."""
+        """Compute as `Layer.apply`; dropout_seed: instead of one from the stream "dropout".
+
+        Raises TypeError, ValueError: as `Layer.apply`.
+        """
         training = not self.deterministic
         if training and dropout_seed is None and self.rngs is not None:
             dropout_seed = self.rngs.dropout()
@@ -64,11 +69,14 @@ class Module(nnx.Module):
         )
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """As of the layer."""
+        """Give the parameters as NumPy arrays, half precision as float32."""
         return self.layer.numpy_parameters(self._values())
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """As of the layer, in place."""
+        """Take what `numpy_parameters` of a layer of any framework gave.
+
+        Raises ValueError: names that are not those of the layer.
+        """
         for name, x in self.layer.load_numpy_parameters(arrays).items():
             self.parameters[name][...] = x
 

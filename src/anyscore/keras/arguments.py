@@ -34,32 +34,38 @@ def by_our_names(
     named: Mapping[str, Any],
     ours: Mapping[str, str] = OURS,
 ) -> dict[str, Any]:
-    """All arguments of a call by our names; keys are those of value= if Keras's key= is left out.
+    """Collect the arguments of a call under our names.
 
-    positional: names of the arguments that may come by position. ours: Keras's names → ours. One
-    tensor may come under several names.
+    Keys are the values if value= is given and Keras's key= is not. One tensor may come under
+    several names. positional: names of the arguments that may come by position. ours: Keras's names
+    → ours.
+
+    Raises TypeError: too many arguments, or two tensors for one argument.
     """
     if len(args) > len(positional):
         raise TypeError(
             f"expected at most {len(positional)} arguments by position, "
             f"({', '.join(positional)}); got {len(args)}: pass the others by name."
         )
-    found, pairs = dict(zip(positional, args, strict=False)), "keys" in positional
+    arguments, pairs = dict(zip(positional, args, strict=False)), "keys" in positional
     for theirs, x in named.items():
         name = ours.get(theirs, theirs)
-        other = found.get(name)
+        other = arguments.get(name)
         if x is not None and other is not None and x is not other:
             raise TypeError(
                 f"{name} came twice, once as {theirs}=: {ORDER if pairs else ONE_SEQUENCE}"
             )
-        found[name] = x if other is None else other
-    if pairs and named.get("value") is not None and found.get("keys") is None:
-        found["keys"] = found["values"]
-    return found
+        arguments[name] = x if other is None else other
+    if pairs and named.get("value") is not None and arguments.get("keys") is None:
+        arguments["keys"] = arguments["values"]
+    return arguments
 
 
 def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any, Any]:
-    """Queries, keys and values, or their shapes; one list is in the order of Keras."""
+    """Sort out queries, keys and values, or their shapes; one list is in the order of Keras.
+
+    Raises ValueError: a list and more, or a list of other than two or three.
+    """
     if isinstance(queries, list | tuple) and (not queries or not _is_size(queries[0])):
         if keys is not None or values is not None or len(queries) not in (2, 3):
             raise ValueError(
@@ -77,9 +83,11 @@ def _is_size(x: Any) -> bool:
 
 
 def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -> None:
-    """Refuse widths other than `expected`, None for any, and keys and values of other lengths.
+    """Check widths against `expected`, None for any, and that keys and values are as many.
 
-    What is not known yet passes.
+    Sizes that are not known yet pass.
+
+    Raises ValueError: sizes that do not fit.
     """
     if min(map(len, (queries, keys, values))) < 2:
         return  # refused where the ranks are
@@ -99,12 +107,15 @@ def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -
 
 
 def _alike(n: Any, m: Any) -> bool:
-    """Whether two sizes may be the same, those that are not known included."""
+    """Check if two sizes may be the same; those that are not known may."""
     return not (isinstance(n, int) and isinstance(m, int)) or n == m
 
 
 def output_shape(queries: Shape, keys: Shape, values: Shape) -> Shape:
-    """(..., T_q, d_v): leading dimensions broadcast; fewer key heads leave those of the queries."""
+    """Find the shape of the output, (..., T_q, d_v).
+
+    Leading dimensions broadcast; where key heads are fewer, heads are those of the queries.
+    """
     leads = [tuple(shape[:-2]) for shape in (queries, keys, values)]
     rank = max(map(len, leads))
     padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
@@ -113,11 +124,12 @@ def output_shape(queries: Shape, keys: Shape, values: Shape) -> Shape:
 
 
 def shapes(*tensors: Any) -> list[Shape]:
+    """List the shapes of tensors."""
     return [tuple(x.shape) for x in tensors]
 
 
 def whole(lengths: Any) -> Any:
-    """Lengths as integers: Keras would round floats to the precision that the layer computes in."""
+    """Make lengths integers: Keras would round floats to the precision of the layer."""
     if framework(lengths) in (None, "numpy") and not isinstance(lengths, keras.KerasTensor):
         lengths = np.asarray(lengths)
         if lengths.dtype.kind != "f":

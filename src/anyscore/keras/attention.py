@@ -1,4 +1,4 @@
-"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.options import split
-from anyscore.layers import AnyScore, ScoreSpec, is_named, snapshot
-from anyscore.old_names import rename
+from anyscore.layers import AnyScore, ScoreSpec, is_named
+from anyscore.legacy_names import rename_legacy_keys
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init, Score
+from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, combine
 
 
 def masked_softmax(X: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
-    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
 
-    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
+    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
+
+    Raises TypeError, ValueError: X is no such tensor, or the mask does not fit it.
 
     >>> import numpy as np
     >>> weights = masked_softmax(np.zeros((1, 2, 4)), [[1, 4]])
@@ -50,14 +54,13 @@ class Attention(Layer):
         bias: whether an additive or concat score has one.
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
-        options: numbers of the score, as sigma=, tau= or scale=, that should not be learned or the
-            default; impl="auto", "reference", "fused" or "separable", as of `anyscore.attention`;
-            seed of the dropout; kernel_initializer and bias_initializer, as of Keras's layers, for
-            weights that start at random and for the bias; and what every layer of Keras takes, as
-            name= and dtype=.
+        options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
+            learned or default one; impl= and softcap= as of `anyscore.attention`; seed= of dropout;
+            kernel_initializer= and bias_initializer=, as of Keras's layers, for weights that start
+            at random and for the bias; and what every layer of Keras takes, as name= and dtype=.
 
     Raises:
-        ValueError: an unknown score, or sizes that it lacks.
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
 
     >>> import numpy as np
     >>> layer = Attention("additive", hidden=8)
@@ -80,33 +83,42 @@ class Attention(Layer):
         projected: bool = False,
         **options: Any,
     ) -> None:
-        numbers, ours, of_keras = split(options)
-        check_options(dropout, None, ours.impl)
-        bare, own = own_arrays(score)
+        scales, ours, of_keras = split(options)
+        check_options(dropout, None, ours.impl, ours.softcap)
+        bare, arrays = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
-        sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **numbers}
+        sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
         spec = ScoreSpec(bare, **sizes)
         super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
-        self._spec, self._own = spec, own
+        self._spec, self._arrays = spec, arrays
         self._shapes_of_score = (
             self._spec.score.shapes if is_named(bare) or isinstance(bare, Score) else {}
         )
         self.seed_generator = keras.random.SeedGenerator(ours.seed) if dropout else None
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+        """Complete queries, keys and values, or their shapes: values are by default the keys.
+
+        Raises ValueError: there are no keys.
+        """
         if keys is None:
             raise ValueError("pass keys, or one list [query, value]; got queries alone.")
         return queries, keys, keys if values is None else values
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
+        """Check that shapes are those that the layer was made for.
+
+        Raises ValueError: they are not.
+        """
         d_q, d_k = self._widths
         if getattr(self._spec.score, "equal_widths", False) and values[-1] == queries[-1]:
             d_k = queries[-1]
         check_shapes((d_q, d_k, None), queries, keys, values)
 
     def make_all(self, queries: Shape, keys: Shape, values: Shape) -> None:
+        """Make all parameters, for these shapes."""
         self._bound = self._spec.bind(queries[-1], keys[-1])
         of_score = self._shapes_of_score
         self._weights_by_name = {}
@@ -114,7 +126,7 @@ class Attention(Layer):
             scale = of_score.get(p.field) == ()  # not rounded in mixed precision
             options = {"bias": p.field == "bias", "autocast": not scale}
             self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
-        for name, (x, trained) in self._own.items():
+        for name, (x, trained) in self._arrays.items():
             options = {"autocast": of_score.get(name) != (), "trainable": trained}
             self._weights_by_name[name] = self.make(name, Init(x.shape), **options)
             self._weights_by_name[name].assign(x)
@@ -135,31 +147,45 @@ class Attention(Layer):
         keys_mask: Any = None,
         values_mask: Any = None,
     ) -> Any:
-        """Output (..., T_q, d_v); with `return_attention_scores` also the weights.
+        """Attend: output (..., T_q, d_v), or (output, weights) with `return_attention_scores`.
 
-        Called with queries, keys, values (keys if left out) and lengths, as `anyscore.attention`,
-        or in Keras's order with one list [query, value] or [query, value, key], or by Keras's names
-        query=, value= and key=. mask: of ours, or Keras's list of padding masks; padding masks of
-        layers before this one come by themselves. What a padded query gives is 0. attention_mask:
-        boolean (batch, T_q, T_k).
+        Args:
+            queries: (..., T_q, d_q); or one list in Keras's order, [query, value] or [query, value,
+                key]. Keras's names query=, value= and key= will do too.
+            keys: (..., T_k, d_k).
+            values: (..., T_k, d_v), by default the keys.
+            valid_lens: as of `anyscore.attention`.
+            mask: of ours, or Keras's list of padding masks; those of layers before this one come by
+                themselves. A padded query gives 0.
+            attention_mask: boolean (batch, T_q, T_k).
+            training: whether to drop weights.
+            return_attention_scores: also give the weights (..., T_q, T_k), before dropout.
+            use_causal_mask: query i attends keys 0 … i.
+            queries_mask, keys_mask, values_mask: padding masks (batch, T), which Keras passes.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
         q, k, v = self.complete(*three(queries, keys, values))
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
-        score, dropout = self._score(), self.dropout if training else 0.0
+        score, options = self._score(), self.record.options
+        dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task, lse = attend(
-            Call(q, k, v, score, both, valid_lens),
-            Options(dropout, seed, return_attention_scores, impl=self.record.options.impl),
+            Call(q, k, v, score, both, valid_lens, options.softcap),
+            Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
         self.record.last = (snapshot(xp, task), lse) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the output, (..., T_q, d_v)."""
         return output_shape(queries, keys, values)
 
     def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the weights, (..., T_q, T_k)."""
         return *output_shape(queries, keys, values)[:-1], keys[-2]
 
     @property
@@ -172,14 +198,16 @@ class Attention(Layer):
         return None if self.record.last is None else weights(*self.record.last)
 
     def known_shapes(self) -> list[Shape] | None:
+        """List shapes to build the layer for, if it was made with its widths."""
         spec = self._spec
         return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.sized else None
 
     def parameters_by_name(self) -> dict[str, Any]:
+        """Map the names that parameters have in all frameworks to the variables."""
         return {f"{name}.weight": x for name, x in self._weights_by_name.items()}
 
-    def rename(self, state: dict[str, Any]) -> None:
-        rename(state, "", self._spec)
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        rename_legacy_keys(state, "", self._spec)
 
     @property
     def _widths(self) -> tuple[int | None, int | None]:
@@ -190,7 +218,7 @@ class Attention(Layer):
         return built["queries_shape"][-1], built["keys_shape"][-1]
 
     def _score(self) -> Any:
-        """The score with the current parameters."""
+        """Build the score of the current parameters."""
         if not self._weights_by_name:
             return self._bound.build(xp, {}) if self._spec.named else self.score
         values = {
@@ -206,7 +234,7 @@ def _is_eager(x: Any) -> bool:
 
 
 def _seed(generator: Any) -> Any:
-    """A dropout seed from Keras's generator."""
+    """Draw a dropout seed from Keras's generator."""
     words = generator.next()
     if BACKEND == "jax":
         import jax
@@ -218,18 +246,22 @@ def _seed(generator: Any) -> Any:
 
 @register
 class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
+
+    options: as of `Attention`.
+    """
 
     def __init__(self, dropout: float = 0.0, **options: Any) -> None:
         super().__init__("scaled_dot", dropout=dropout, **options)
-        self.record.given = {"dropout": dropout, **split(options)[0]}
+        self.record.arguments = {"dropout": dropout, **split(options)[0]}
 
 
 @register
 class AdditiveAttention(Attention):
     """Additive attention, as *Dive into Deep Learning* calls it.
 
-    query_size and key_size are inferred at the first call if left out.
+    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
+    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
     """
 
     def __init__(
@@ -244,14 +276,18 @@ class AdditiveAttention(Attention):
     ) -> None:
         sizes: dict[str, Any] = {"d_q": query_size, "d_k": key_size, "bias": bias}
         super().__init__("additive", hidden=num_hiddens, dropout=dropout, **sizes, **options)
-        given = {"num_hiddens": num_hiddens, "dropout": dropout, "query_size": query_size}
-        self.record.given = {**given, "key_size": key_size, "bias": bias, **split(options)[0]}
+        arguments = {"num_hiddens": num_hiddens, "dropout": dropout, "query_size": query_size}
+        arguments |= {"key_size": key_size, "bias": bias, **split(options)[0]}
+        self.record.arguments = arguments
 
 
 @register
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
+
+    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
+    """
 
     def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(units, dropout, **options)
-        self.record.given = {"units": units, "dropout": dropout, **split(options)[0]}
+        self.record.arguments = {"units": units, "dropout": dropout, **split(options)[0]}

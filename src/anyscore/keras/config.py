@@ -1,4 +1,4 @@
-"""Scores as the configs of layers hold them, and as the layers take them."""
+"""The scores in the configs of layers: encoded, decoded, and taken apart into arrays."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from anyscore.score import Score
 
 
 def encode(score: Any) -> Any:
-    """A score as a config holds it."""
+    """Encode a score for a config: a name, a dictionary, or what Keras serialises."""
     if isinstance(score, str | dict):
         return score
     for name, known in SCORES.items():
         if score is known:
             return name
         if type(score) is known:
-            own = {field.name: getattr(score, field.name) for field in fields(score)}
-            return {"score": name, "fields": {x: _plain(y) for x, y in own.items()}}
+            values = {field.name: getattr(score, field.name) for field in fields(score)}
+            return {"score": name, "fields": {x: _plain(y) for x, y in values.items()}}
     return keras.saving.serialize_keras_object(score)
 
 
 def decode(score: Any) -> Any:
-    """Make again what `encode` was given, with NumPy arrays for tensors, variables if trained."""
+    """Decode what `encode` gave, with NumPy arrays for tensors, variables if trained."""
     if not isinstance(score, dict):
         return score
     if "fields" not in score:
@@ -39,26 +39,26 @@ def decode(score: Any) -> Any:
 
 
 def own_arrays(score: Any) -> tuple[Any, dict[str, tuple[np.ndarray[Any, Any], bool]]]:
-    """A score object with its tensors as NumPy arrays; those, and whether each is trained."""
+    """Give a score with its tensors as NumPy arrays; and those, with whether each is trained."""
     if not isinstance(score, Score):
         return score, {}
-    found = {}
+    arrays = {}
     for field in fields(score):
         x = getattr(score, field.name)
         if isinstance(x, keras.Variable):
-            found[field.name] = to_numpy(x.value), bool(x.trainable)
+            arrays[field.name] = to_numpy(x.value), bool(x.trainable)
         elif not isinstance(x, Real) and framework(x) is not None:
-            found[field.name] = to_numpy(x), False
-    return replace(score, **{name: x for name, (x, _) in found.items()}), found
+            arrays[field.name] = to_numpy(x), False
+    return replace(score, **{name: x for name, (x, _) in arrays.items()}), arrays
 
 
 def named_only(score: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes, for a score whose parameters a layer makes; others have their own."""
+    """Give the sizes for a score whose parameters a layer makes; none for others."""
     return dict(sizes) if is_named(score) else {}
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """A tensor as a NumPy array, half precision as float32."""
+    """Make a tensor a NumPy array, half precision as float32."""
     array = np.array(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(x)))
     return array.astype("float32") if array.dtype.name in ("bfloat16", "float16") else array
 

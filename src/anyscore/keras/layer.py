@@ -24,9 +24,13 @@ xp = load(BACKEND)
 
 @dataclass
 class Record:
-    """A layer's arguments, its shapes, and what its last call left; Keras does not look inside."""
+    """The record of a layer, which Keras does not look into.
 
-    given: dict[str, Any]
+    arguments: those that the layer was made with. built: the shapes that it was built for. last:
+    the task and log-sum-exp of the last call.
+    """
+
+    arguments: dict[str, Any]
     options: Options
     built: dict[str, Any] | None = None
     last: Any = None
@@ -39,26 +43,26 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     """Arguments that may come by position; `valid_lens` last."""
     names_of_keras: ClassVar[dict[str, str]] = OURS
 
-    def __init__(self, given: Mapping[str, Any], options: Options, of_keras: Any) -> None:
-        """given: the arguments that it was made with."""
+    def __init__(self, arguments: Mapping[str, Any], options: Options, of_keras: Any) -> None:
         super().__init__(**of_keras)
-        if type(given.get("score")) in SCORES.values():  # others are encoded when it is saved
-            given = {**given, "score": encode(given["score"])}
+        if type(arguments.get("score")) in SCORES.values():  # others are encoded when it is saved
+            arguments = {**arguments, "score": encode(arguments["score"])}
         self.supports_masking = True
         self.supports_jit = BACKEND != "tensorflow"  # where the core cannot be compiled by XLA
-        self.record = Record(dict(given), options)
+        self.record = Record(dict(arguments), options)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        given = by_our_names(self.by_position, args, named, self.names_of_keras)
+        """Call the layer, see `call`; arguments may come by Keras's names too."""
+        arguments = by_our_names(self.by_position, args, named, self.names_of_keras)
         *names, lengths = self.by_position
-        tensors = [given.pop(name, None) for name in names]
+        tensors = [arguments.pop(name, None) for name in names]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        if given.get(lengths) is not None:  # Keras takes no lists of numbers by position
-            given[lengths] = whole(given[lengths])
-        if isinstance(given.get("mask"), Mask):
-            given["mask"] = Held(given["mask"])
-        return super().__call__(*tensors, **given)
+        if arguments.get(lengths) is not None:  # Keras takes no lists of numbers by position
+            arguments[lengths] = whole(arguments[lengths])
+        if isinstance(arguments.get("mask"), Mask):
+            arguments["mask"] = Held(arguments["mask"])
+        return super().__call__(*tensors, **arguments)
 
     def build(
         self,
@@ -67,77 +71,93 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         values_shape: Any = None,
         **of_keras: Any,
     ) -> None:
-        """Make the parameters, for shapes by our names or by those of Keras, input_shape= too."""
-        given = queries_shape, keys_shape, values_shape
-        q, k, v = self._shapes(given[: len(self.by_position) - 1], of_keras)
+        """Make the parameters, for shapes by our names or by those of Keras, input_shape= too.
+
+        Raises TypeError, ValueError: shapes that are not those that the layer was made for.
+        """
+        by_position = queries_shape, keys_shape, values_shape
+        q, k, v = self._shapes(by_position[: len(self.by_position) - 1], of_keras)
         self.check(q, k, v)
         self.make_all(q, k, v)
         names = [f"{name}_shape" for name in self.by_position[:-1]]
         self.record.built = dict(zip(names, (q, k, v), strict=False))
 
     def get_build_config(self) -> dict[str, Any] | None:
+        """Give the shapes that the layer was built for, as Keras saves them."""
         built = self.record.built
         return None if built is None else {"shapes_dict": built}
 
     def compute_output_shape(self, *args: Any, **named: Any) -> Shape:
+        """Find the shape of the output, of shapes by our names or by those of Keras."""
         return self.shape_of_output(*self._shapes(args, named))
 
     def compute_output_spec(self, *args: Any, **named: Any) -> Any:
-        given = by_our_names(self.by_position, args, named, self.names_of_keras)
-        tensors = three(*(given.get(name) for name in self.by_position[:-1]))
+        """Make symbolic tensors of the outputs, of the arguments of a call."""
+        arguments = by_our_names(self.by_position, args, named, self.names_of_keras)
+        tensors = three(*(arguments.get(name) for name in self.by_position[:-1]))
         q, k, v = self.complete(*(None if x is None else shapes(x)[0] for x in tensors))
         self.check(q, k, v)
         dtype = self.compute_dtype
         output = keras.KerasTensor(self.shape_of_output(q, k, v), dtype=dtype)
-        if not given.get("return_attention_scores"):
+        if not arguments.get("return_attention_scores"):
             return output
         return output, keras.KerasTensor(self.shape_of_weights(q, k, v), dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
-        given, options = self.record.given, self.record.options.config()
-        score = {"score": encode(given["score"])} if "score" in given else {}
-        return {**super().get_config(), **given, **score, **options}
+        """Give the arguments of the constructor, as Keras saves them."""
+        arguments, options = self.record.arguments, self.record.options.config()
+        score = {"score": encode(arguments["score"])} if "score" in arguments else {}
+        return {**super().get_config(), **arguments, **score, **options}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Layer:
+        """Make a layer of what `get_config` gave."""
         if "score" in config:
             config = {**config, "score": decode(config["score"])}
         return cls(**config)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask that came with the queries, if any: it goes on with the output."""
+        """Pass on the mask that came with the queries, if any, with the output."""
         if isinstance(previous_mask, list | tuple):
             return previous_mask[0] if previous_mask else None
         return keras_mask(inputs[0] if isinstance(inputs, list | tuple) else inputs)
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        """Queries, keys and values, or their shapes, with what stands for those left out."""
+        """Complete queries, keys and values, or their shapes, by what stands for those left out.
+
+        Raises ValueError: some cannot be left out.
+        """
         raise NotImplementedError
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        """Refuse shapes that are not those that the layer was made for."""
+        """Check that shapes are those that the layer was made for.
+
+        Raises ValueError: they are not.
+        """
         raise NotImplementedError
 
     def make_all(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        """Make all parameters."""
+        """Make all parameters, for these shapes."""
         raise NotImplementedError
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the output."""
         raise NotImplementedError
 
     def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the weights."""
         raise NotImplementedError
 
     def known_shapes(self) -> list[Shape] | None:
-        """Shapes to build the layer for, if it was made with its sizes."""
+        """List shapes to build the layer for, if it was made with its sizes."""
         raise NotImplementedError
 
     def parameters_by_name(self) -> dict[str, Any]:
-        """The variables under the names that all frameworks have for them."""
+        """Map the names that parameters have in all frameworks to the variables."""
         raise NotImplementedError
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The parameters as NumPy arrays, half precision as float32.
+        """Give the parameters as NumPy arrays, half precision as float32.
 
         Raises ValueError: the layer has not met its sizes.
         """
@@ -149,39 +169,41 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         return {name: to_numpy(x.value) for name, x in self.parameters_by_name().items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Take what a layer of any framework gave; old names are accepted, see `anyscore.layers`.
+        """Take what `numpy_parameters` of a layer of any framework gave.
+
+        Names of other libraries are accepted, see `anyscore.legacy_names`.
 
         Raises ValueError: names or shapes that are not those of the layer, or it has no sizes yet.
         """
-        own, state = self.numpy_parameters(), {x: np.asarray(y) for x, y in arrays.items()}
-        self.rename(state)
-        if state.keys() != own.keys():
-            raise ValueError(f"expected parameters {', '.join(own)}; got {', '.join(state)}.")
+        current, state = self.numpy_parameters(), {x: np.asarray(y) for x, y in arrays.items()}
+        self._rename_legacy_keys(state)
+        if state.keys() != current.keys():
+            raise ValueError(f"expected parameters {', '.join(current)}; got {', '.join(state)}.")
         for name, variable in self.parameters_by_name().items():
-            if state[name].shape != own[name].shape:
+            if state[name].shape != current[name].shape:
                 raise ValueError(
-                    f"{name} has shape {state[name].shape}, expected {own[name].shape}."
+                    f"{name} has shape {state[name].shape}, expected {current[name].shape}."
                 )
             variable.assign(state[name])
 
-    def rename(self, state: dict[str, Any]) -> None:
-        """Give parameters under old names ours."""
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        """Rename keys of other libraries to ours, in place."""
         raise NotImplementedError
 
     def make(self, name: str, init: Init, bias: bool = False, **options: Any) -> Any:
-        """One parameter."""
-        start = self.record.options.initializer(init, bias)
-        return self.add_weight(name=name, shape=init.shape, initializer=start, **options)
+        """Make one parameter; options: of `add_weight`."""
+        initializer = self.record.options.initializer(init, bias)
+        return self.add_weight(name=name, shape=init.shape, initializer=initializer, **options)
 
     def _shapes(self, ours: Sequence[Any], of_keras: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """The shapes of queries, keys and values, given in any way."""
+        """Sort out the shapes of queries, keys and values, given in any way."""
         named = {name.removesuffix("_shape"): shape for name, shape in of_keras.items()}
         names = self.by_position[:-1]
-        given = by_our_names(names, ours, named, self.names_of_keras)
-        unknown = given.keys() - set(names)
+        arguments = by_our_names(names, ours, named, self.names_of_keras)
+        unknown = arguments.keys() - set(names)
         if unknown:
             raise TypeError(f"no argument has the shape {', '.join(unknown)}_shape.")
-        return self.complete(*three(*(given.get(name) for name in names)))
+        return self.complete(*three(*(arguments.get(name) for name in names)))
 
 
 register = cast(Callable[[str], Any], keras.saving.register_keras_serializable)("anyscore")

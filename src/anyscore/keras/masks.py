@@ -1,9 +1,11 @@
-"""All masks of a call as one: ours, those that Keras sends along with tensors, and its options."""
+"""The masks of a call made one: ours, those that Keras sends along with tensors, its options."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import keras
@@ -21,7 +23,7 @@ class Held:
 
 
 def keras_mask(x: Any) -> Any:
-    """The padding mask that Keras sent along with a tensor."""
+    """Find the padding mask that Keras sent along with a tensor."""
     return getattr(x, "_keras_mask", None)
 
 
@@ -34,7 +36,7 @@ def masks(
     causal: bool,
     many: bool = False,
 ) -> Mask | None:
-    """All masks of a call as one; None if there is none.
+    """Make one mask of all masks of a call; None if there is none.
 
     Args:
         first: the first argument of the call, a tensor or a list of tensors.
@@ -44,8 +46,11 @@ def masks(
         attention_mask: boolean or of integers 0 and 1, (batch, T_q, T_k), (T_q, T_k), or with all
             leading dimensions.
         many: the layer splits the tensors into heads, and gives masks without heads their axis.
+
+    Raises:
+        TypeError, ValueError: masks of other dtypes or shapes.
     """
-    given, mask = shapes(*tensors), mask.mask if isinstance(mask, Held) else mask
+    of_tensors, mask = shapes(*tensors), mask.mask if isinstance(mask, Held) else mask
     of_queries, of_keys, of_values = padding
     if mask is not None and mask is keras_mask(first):  # sent along with the only tensor
         of_queries, mask = mask, None
@@ -54,30 +59,27 @@ def masks(
         of_queries, of_values, of_keys = _listed(of_queries)
     if isinstance(mask, list | tuple):
         (of_queries, of_values, of_keys), mask = _listed(mask), None
-    more: list[Mask] = []
+    masks: list[Mask] = []
     for part in parts(mask):
-        one = part.keep if many and isinstance(part, Keep) else None
-        three = one is not None and len(getattr(one, "shape", ())) == 3
-        more.append(Keep(_with_heads(one, "mask", given)) if three else part)
+        keep = part.keep if many and isinstance(part, Keep) else None
+        headless = keep is not None and len(getattr(keep, "shape", ())) == 3
+        masks.append(Keep(_with_heads(keep, "mask", of_tensors)) if headless else part)
     if attention_mask is not None:
-        more.append(Keep(_read(attention_mask, given, many)))
+        masks.append(Keep(_as_boolean(attention_mask, of_tensors, many)))
     if of_keys is not None:
-        more.append(Keys(_padding(of_keys, "key", given[1])))
+        masks.append(Keys(_padding(of_keys, "key", of_tensors[1])))
     if of_values is not None and of_values is not of_keys:
-        more.append(Keys(_padding(of_values, "value", given[2])))
+        masks.append(Keys(_padding(of_values, "value", of_tensors[2])))
     if of_queries is not None:
-        keep = _padding(of_queries, "query", given[0])
-        more.append(Lengths(keras.ops.where(keep, 2**31 - 1, 0)))
+        keep = _padding(of_queries, "query", of_tensors[0])
+        masks.append(Lengths(keras.ops.where(keep, 2**31 - 1, 0)))
     if causal:
-        more.append(Causal("start"))
-    found: Mask | None = None
-    for part in more:
-        found = part if found is None else found & part
-    return found
+        masks.append(Causal("start"))
+    return reduce(and_, masks) if masks else None
 
 
 def _listed(given: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Masks of queries, values and keys, of Keras's list."""
+    """Take the masks of queries, values and keys from Keras's list."""
     if len(given) not in (2, 3):
         raise ValueError(
             "expected mask=[query mask, value mask] or [query mask, value mask, key mask], each "
@@ -89,20 +91,20 @@ def _listed(given: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def _padding(mask: Any, name: str, shape: Shape) -> Any:
-    """A padding mask of tokens (batch, tokens, width) as booleans."""
+    """Make a padding mask of tokens (batch, tokens, width) booleans."""
     mask = keras.ops.cast(mask, "bool")
-    came, lead = tuple(mask.shape), shape[:-2]
+    of_mask, lead = tuple(mask.shape), shape[:-2]
     allowed = dict.fromkeys([(*lead[:1], shape[-2]), (*lead, shape[-2])])
-    if not any(_broadcasts(came, one) for one in allowed):
+    if not any(_broadcasts(of_mask, full) for full in allowed):
         raise ValueError(
-            f"the {name} mask has shape {came}, expected (batch, tokens): "
+            f"the {name} mask has shape {of_mask}, expected (batch, tokens): "
             f"{' or '.join(map(str, allowed))}."
         )
     return mask
 
 
-def _read(mask: Any, given: Sequence[Shape], many: bool) -> Any:
-    """Keras's attention_mask as booleans that broadcast to (*lead, T_q, T_k)."""
+def _as_boolean(mask: Any, of_tensors: Sequence[Shape], many: bool) -> Any:
+    """Make Keras's attention_mask booleans that broadcast to (*lead, T_q, T_k)."""
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if "float" in dtype:
@@ -112,13 +114,13 @@ def _read(mask: Any, given: Sequence[Shape], many: bool) -> Any:
             "−inf attention_mask == 0."
         )
     mask = keras.ops.cast(mask, "bool")
-    heads = many or max(map(len, given)) == 4
-    return _with_heads(mask, "attention_mask", given) if heads and len(mask.shape) == 3 else mask
+    headless = (many or max(map(len, of_tensors)) == 4) and len(mask.shape) == 3
+    return _with_heads(mask, "attention_mask", of_tensors) if headless else mask
 
 
-def _with_heads(mask: Any, name: str, given: Sequence[Shape]) -> Any:
-    """A mask (batch, T_q, T_k) with an axis for heads."""
-    queries, keys, _ = given
+def _with_heads(mask: Any, name: str, of_tensors: Sequence[Shape]) -> Any:
+    """Give a mask (batch, T_q, T_k) an axis for heads."""
+    queries, keys, _ = of_tensors
     full = queries[0], queries[-2], keys[-2]
     if not _broadcasts(tuple(mask.shape), full):
         raise ValueError(
@@ -129,7 +131,7 @@ def _with_heads(mask: Any, name: str, given: Sequence[Shape]) -> Any:
 
 
 def _broadcasts(shape: Shape, full: Shape) -> bool:
-    """Whether a shape may broadcast to another of its rank: sizes that are not known do."""
+    """Check if a shape may broadcast to another of its rank: sizes that are not known do."""
     pairs = zip(shape, full, strict=False)
     return len(shape) == len(full) and all(
         n == m or n in (1, None) or m in (1, None) for n, m in pairs

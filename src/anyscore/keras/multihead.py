@@ -28,8 +28,12 @@ class SelfAttention(Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, options: as for `Attention`; the score meets projected queries and keys.
+        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
+        bias: whether the projections have one.
         project_output: add a linear layer from d_v to d.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
 
     >>> import numpy as np
     >>> layer = SelfAttention(8, 3, score="gaussian")
@@ -57,25 +61,36 @@ class SelfAttention(Projecting):
     ) -> None:
         sizes: dict[str, Any] = {"embedding_size": embedding_size, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
-        given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
-        super().__init__(QKVSizes(**sizes), given, options)
+        arguments = {**sizes, "score": score, "dropout": dropout, "bias": bias}
+        super().__init__(QKVSizes(**sizes), arguments, options)
 
     def known_shapes(self) -> list[Shape]:
+        """List shapes to build the layer for."""
         return [(None, None, self.sizes.linears["qkv"][1])]
 
     def build(  # type: ignore[override]
         self, x_shape: Any = None, **of_keras: Any
     ) -> None:
+        """Make the parameters, for a shape by our name or by those of Keras, input_shape= too.
+
+        Raises TypeError, ValueError: a shape that is not the one that the layer was made for.
+        """
         super().build(x_shape, **of_keras)
 
     def complete(self, x: Any, *others: Any) -> tuple[Any, Any, Any]:
+        """Give the input, or its shape, three times."""
         return x, x, x
 
     def check(self, x: Shape, *others: Shape) -> None:
+        """Check that the shape is the one that the layer was made for.
+
+        Raises ValueError: it is not.
+        """
         width = self.sizes.linears["qkv"][1]
         check_shapes((width, width, width), x, x, x)
 
     def make_all(self, *shapes: Shape) -> None:
+        """Make all parameters."""
         self.make_linears()
         self.attention.build(*((None, None, n) for n in self.sizes.widths))
 
@@ -90,9 +105,12 @@ class SelfAttention(Projecting):
         use_causal_mask: bool = False,
         x_mask: Any = None,
     ) -> Any:
-        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`.
+        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
 
-        Masks are as of `Attention`; with `return_attention_scores` also the weights (..., T, T).
+        The other arguments are those of `Attention`; with `return_attention_scores` the result is
+        (output, weights (..., T, T)).
+
+        Raises TypeError, ValueError: as `anyscore.attention`, or a width that is not the layer's.
         """
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
@@ -104,9 +122,11 @@ class SelfAttention(Projecting):
         return attention.result(output)
 
     def shape_of_output(self, x: Shape, *others: Shape) -> Shape:
+        """Find the shape of the output."""
         return (*x[:-1], self.sizes.output_width)
 
     def shape_of_weights(self, x: Shape, *others: Shape) -> Shape:
+        """Find the shape of the weights, (..., T, T)."""
         return (*x[:-1], x[-2])
 
 
@@ -117,12 +137,16 @@ class MultiHeadAttention(Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, options: as for `Attention`; each head has parameters of its own for the score, which
-            meets projected queries and keys.
+        score, dropout, options: as of `Attention`; each head has parameters of its own for the
+            score, which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
         output_shape: last axes of the output instead of d, as Keras has it: a width, or several.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
+            divide.
 
     >>> import numpy as np
     >>> layer = MultiHeadAttention(12, 3, score="additive")
@@ -151,24 +175,31 @@ class MultiHeadAttention(Projecting):
         sizes: dict[str, Any] = {"embedding_size": embedding_size, "n_heads": n_heads}
         sizes |= {"kv_heads": kv_heads, "d_q": d_q, "d_k": d_k, "d_v": d_v}
         sizes |= {"project_output": project_output}
-        given = {**sizes, "score": score, "dropout": dropout, "bias": bias}
+        arguments = {**sizes, "score": score, "dropout": dropout, "bias": bias}
         axes = _axes(output_shape, project_output)
-        given["output_shape"] = axes or None
+        arguments["output_shape"] = axes or None
         width = math.prod(axes) if axes else None
-        super().__init__(HeadSizes(**sizes, output_width=width), given, options)
+        super().__init__(HeadSizes(**sizes, output_width=width), arguments, options)
         self._last_axes = axes or (self.sizes.output_width,)
 
     def known_shapes(self) -> list[Shape]:
+        """List shapes to build the layer for."""
         return [(None, None, width) for width in self._widths]
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+        """Complete queries, keys and values, or their shapes: keys are by default the queries."""
         keys = queries if keys is None else keys
         return queries, keys, keys if values is None else values
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
+        """Check that shapes are those that the layer was made for.
+
+        Raises ValueError: they are not.
+        """
         check_shapes(self._widths, queries, keys, values)
 
     def make_all(self, *shapes: Shape) -> None:
+        """Make all parameters."""
         self.make_linears()
         head = self.sizes.score["d_q"]
         q, k = ((None, n, None, head) for n in (self.sizes.n_heads, self.sizes.kv_heads))
@@ -189,12 +220,21 @@ class MultiHeadAttention(Projecting):
         keys_mask: Any = None,
         values_mask: Any = None,
     ) -> Any:
-        """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
+        """Attend in all heads: output (batch, T_q, d).
 
-        keys default to queries, values to keys; or one list, or Keras's names, as for `Attention`.
-        mask, attention_mask: as of `Attention`, booleans as (batch, T_q, T_k), for all heads, or
-        with heads third from the end, or (T_q, T_k). With `return_attention_scores` also the
-        weights (batch, heads, T_q, T_k).
+        Args:
+            queries: (batch, T_q, d_q); or one list, or Keras's names, as of `Attention`.
+            keys: (batch, T_k, d_k), by default the queries.
+            values: (batch, T_k, d_v), by default the keys.
+            valid_lens: as of `anyscore.attention`.
+            mask, attention_mask: as of `Attention`; booleans are (batch, T_q, T_k), for all heads,
+                or have heads third from the end, or are (T_q, T_k).
+            return_attention_scores: the result is (output, weights (batch, heads, T_q, T_k)).
+            use_causal_mask: query i attends keys 0 … i.
+            queries_mask, keys_mask, values_mask: padding masks (batch, T), which Keras passes.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
         if keys is None and keys_mask is None and not isinstance(queries, list | tuple):
             keys_mask = queries_mask
@@ -202,23 +242,28 @@ class MultiHeadAttention(Projecting):
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask, many=True)
-        q, k, v, both = heads.read(xp, self.sizes.n_heads, q, k, v, valid_lens, both)
-        attention = Attending(self.attention, return_attention_scores, mask=both)
-        output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, q, k, v)
+        current = self.current()
+        q, k, v, lowered = heads.mask_inputs(
+            xp, self.sizes.n_heads, q, k, v, valid_lens, both, current.values()
+        )
+        attention = Attending(self.attention, return_attention_scores, mask=lowered)
+        output = self.sizes.attend(xp, partial(linear, xp, current), attention, q, k, v)
         if len(self._last_axes) > 1:
             output = keras.ops.reshape(output, (*keras.ops.shape(output)[:-1], *self._last_axes))
         return attention.result(output)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the output."""
         return (*output_shape(queries, keys, values)[:-1], *self._last_axes)
 
     def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
+        """Find the shape of the weights, (batch, heads, T_q, T_k)."""
         *lead, tokens, _ = output_shape(queries, keys, values)
         return (*lead, self.sizes.n_heads, tokens, keys[-2])
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Widths of queries, keys and values that the layer has weights for."""
+        """The widths of queries, keys and values that the layer has weights for."""
         of_queries, of_keys, of_values = (
             self.sizes.linears[name][1] for name in ("W_q", "W_k", "W_v")
         )
@@ -226,7 +271,7 @@ class MultiHeadAttention(Projecting):
 
 
 def _axes(given: int | Sequence[int] | None, project_output: bool) -> tuple[int, ...]:
-    """The last axes of an output; none if they were not given."""
+    """Give the last axes of an output; none if they were not given."""
     if given is None:
         return ()
     if not project_output:

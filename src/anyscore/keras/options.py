@@ -1,4 +1,4 @@
-"""The options of every layer besides its sizes: how it computes, how its parameters start."""
+"""The options of every layer besides its sizes: how it computes, and its initial values."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
 class Options:
     """Options of a layer, initializers as Keras has them.
 
-    impl: of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer: of
-    weights that start at random, and of biases; None = as the score and the layer say.
+    impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
+    scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016,
+    eq. 16); 0 does not. seed: of dropout. kernel_initializer, bias_initializer: of weights that
+    start at random, and of biases; None = as the score and the layer say.
     """
 
     impl: str = "auto"
+    softcap: float = 0.0
     seed: int | None = None
     kernel_initializer: Any = None
     bias_initializer: Any = None
 
     def config(self) -> dict[str, Any]:
-        """These options as a config holds them."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        """Give these options as a config holds them."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("kernel_initializer", "bias_initializer"):
-            if given[name] is not None:
-                given[name] = keras.initializers.serialize(given[name])
-        return given
+            if options[name] is not None:
+                options[name] = keras.initializers.serialize(options[name])
+        return options
 
     def initializer(self, init: Init, bias: bool) -> Any:
-        """The initializer of one parameter."""
+        """Choose the initializer of one parameter."""
         if bias and self.bias_initializer is not None:
             return _fresh(self.bias_initializer)
         if init.bound and not bias and self.kernel_initializer is not None:
@@ -48,7 +51,7 @@ class Options:
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[str, Any]]:
-    """Arguments of a layer as those of its score, our options, and those of Keras."""
+    """Split arguments of a layer into scales of its score, our options, and those of Keras."""
     rest = dict(arguments)
     ours = {x.name: rest.pop(x.name) for x in fields(Options) if x.name in rest}
     for name in ("kernel_initializer", "bias_initializer"):
@@ -59,15 +62,15 @@ def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[s
 
 
 def _fresh(initializer: Any) -> Any:
-    """One like it: an initializer gives weights of one shape the same values each time."""
+    """Clone an initializer, which gives weights of one shape the same values each time."""
     return initializer.clone() if isinstance(initializer, keras.Initializer) else initializer
 
 
 def _transposed(initializer: Any) -> Callable[..., Any]:
-    """For weights (..., outputs, inputs): Keras's are (inputs, outputs), and drawn by that."""
+    """Adapt an initializer to weights (..., outputs, inputs): Keras has (inputs, outputs)."""
 
-    def start(shape: Any, dtype: Any = None) -> Any:
+    def initialize(shape: Any, dtype: Any = None) -> Any:
         kernel = initializer((shape[-1], math.prod(shape[:-1])), dtype=dtype)
         return keras.ops.reshape(keras.ops.transpose(kernel), shape)
 
-    return start
+    return initialize

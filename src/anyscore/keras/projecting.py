@@ -7,38 +7,38 @@ from typing import Any
 
 import keras
 
-from anyscore.heads import HeadSizes, QKVSizes, starts
+from anyscore.heads import HeadSizes, QKVSizes, initializers
 from anyscore.keras.attention import Attention
 from anyscore.keras.config import named_only
 from anyscore.keras.layer import Layer
 from anyscore.keras.options import split
-from anyscore.old_names import rename_heads
+from anyscore.legacy_names import rename_legacy_heads
 
 
 class Projecting(Layer):
     """A layer of linear layers around an `Attention`."""
 
     def __init__(
-        self, sizes: HeadSizes | QKVSizes, given: dict[str, Any], options: dict[str, Any]
+        self, sizes: HeadSizes | QKVSizes, arguments: dict[str, Any], options: dict[str, Any]
     ) -> None:
-        numbers, ours, of_keras = split(options)
-        super().__init__({**given, **numbers}, ours, of_keras)
-        self.sizes, self.bias = sizes, given["bias"]
-        own = {**named_only(given["score"], sizes.score), **numbers, **vars(ours)}
-        own |= {"dropout": given["dropout"], "dtype": self.dtype_policy, "name": "attention"}
-        self.attention = Attention(given["score"], **own)
+        scales, ours, of_keras = split(options)
+        super().__init__({**arguments, **scales}, ours, of_keras)
+        self.sizes, self.bias = sizes, arguments["bias"]
+        inner = {**named_only(arguments["score"], sizes.score), **scales, **vars(ours)}
+        inner |= {"dropout": arguments["dropout"], "dtype": self.dtype_policy, "name": "attention"}
+        self.attention = Attention(arguments["score"], **inner)
 
     def make_linears(self) -> None:
-        """The parameters of the linear layers."""
+        """Make the parameters of the linear layers."""
         self._weights_by_name = {}
-        for name, init in starts(self.sizes.linears, self.bias).items():
+        for name, init in initializers(self.sizes.linears, self.bias).items():
             bias = name.endswith(".bias")
             self._weights_by_name[name] = self.make(name.replace(".", "_"), init, bias)
 
     def current(self) -> dict[str, Any]:
-        """The parameters of the linear layers as tensors."""
-        own = self._weights_by_name.items()
-        return {name: keras.ops.convert_to_tensor(x.value) for name, x in own}
+        """Give the parameters of the linear layers as tensors."""
+        weights = self._weights_by_name.items()
+        return {name: keras.ops.convert_to_tensor(x.value) for name, x in weights}
 
     @property
     def attention_weights(self) -> Any:
@@ -46,15 +46,16 @@ class Projecting(Layer):
         return self.attention.attention_weights
 
     def parameters_by_name(self) -> dict[str, Any]:
+        """Map the names that parameters have in all frameworks to the variables."""
         inner = self.attention.parameters_by_name()
         return {**self._weights_by_name, **{f"attention.{name}": x for name, x in inner.items()}}
 
-    def rename(self, state: dict[str, Any]) -> None:
-        rename_heads(state, "", self.sizes.linears, self.attention._spec)
+    def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
+        rename_legacy_heads(state, "", self.sizes.linears, self.attention._spec)
 
 
 class Attending:
-    """An attention as the sizes call it; it keeps the weights of its call if asked."""
+    """An attention as `HeadSizes.attend` calls it; it keeps the weights of its call if asked."""
 
     def __init__(self, attention: Attention, return_scores: bool, **options: Any) -> None:
         self.attention = partial(attention, return_attention_scores=return_scores, **options)
@@ -62,10 +63,11 @@ class Attending:
         self.scores: Any = None
 
     def __call__(self, queries: Any, keys: Any, values: Any) -> Any:
-        found = self.attention(queries, keys, values)
-        output, self.scores = found if self.return_scores else (found, None)
+        """Attend; give the output."""
+        result = self.attention(queries, keys, values)
+        output, self.scores = result if self.return_scores else (result, None)
         return output
 
     def result(self, output: Any) -> Any:
-        """The output of the whole layer, with the weights if asked."""
+        """Give the output of the whole layer, with the weights if asked."""
         return (output, self.scores) if self.return_scores else output

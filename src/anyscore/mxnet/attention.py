@@ -1,4 +1,4 @@
-"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, snapshot
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe
+from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
-from anyscore.old_names import rename
 from anyscore.ops import Array, load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
+from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, combine, lower_mask
 
 _xp = load("mxnet")
 
 
 def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
 
-    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
+    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
+
+    Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
 
     >>> masked_softmax(mx.nd.zeros((1, 2, 4)), [[1, 4]]).asnumpy()
     array([[[1.  , 0.  , 0.  , 0.  ],
@@ -55,11 +59,14 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
         prefix, params: as of every block of Gluon.
-        numbers: sigma=, tau= or scale= of the score, where it should not be learned or the default.
+        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
+            or default one.
 
     Raises:
-        ValueError: an unknown score, or sizes that it lacks.
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
 
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> layer.initialize()
@@ -81,12 +88,13 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         prefix: str | None = None,
         params: Any = None,
-        **numbers: float,
+        **scales: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        check_options(dropout, None, impl)
+        check_options(dropout, None, impl, softcap)
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -96,15 +104,15 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **numbers,
+            **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
         self._last: tuple[Task, Array | None, bool] | None = None
         self._bound: BoundScore | None = None
-        given = score.tensors() if isinstance(score, Score) else {}
+        tensors = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():
             for name in self._spec.names:
-                setattr(self, name, Weight(name, given.get(name)))
+                setattr(self, name, Weight(name, tensors.get(name)))
         if self._spec.sized:
             self._bind()
 
@@ -117,16 +125,27 @@ class Attention(Layer):
         *,
         mask: Any = None,
     ) -> Array:
-        """Output (..., T_q, d_v); the arguments are those of `anyscore.attention`.
+        """Attend: output (..., T_q, d_v).
 
-        values default to keys.
+        Args:
+            queries: (..., T_q, d_q), of either kind of arrays.
+            keys: (..., T_k, d_k), or what `prepare_keys` made of them.
+            values: (..., T_k, d_v), by default the keys.
+            valid_lens, mask: as of `anyscore.attention`.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
         return super().__call__(queries, keys, values, valid_lens, mask)
 
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """The keys prepared for calls `layer(queries, prepared, …)`; see `anyscore.prepare_keys`.
+        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
+
+        See `anyscore.prepare_keys`.
+
+        Raises ValueError: the layer has not met its widths.
 
         >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), mx.nd.ones((2, 10, 2))
         >>> layer.initialize()
@@ -153,11 +172,12 @@ class Attention(Layer):
             return None
         task, lse, legacy = self._last
         with autograd.pause():
-            found = weights(task, lse)
-        return found.as_nd_ndarray() if legacy else found
+            attended = weights(task, lse)
+        return attended.as_nd_ndarray() if legacy else attended
 
-    def bind(self, *given: Any) -> None:
-        queries, keys, values, valid_lens, mask = given
+    def bind(self, *args: Any) -> None:
+        """Give the parameters their shapes, at the first call."""
+        queries, keys, values, valid_lens, mask = args
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         values = keys if values is None else values
         find_framework(queries=queries, keys=keys, values=values)
@@ -166,26 +186,31 @@ class Attention(Layer):
             lower_mask(_xp, sizes, queries, mask, valid_lens)
             self._bind(queries.shape[-1], keys.shape[-1])
 
-    def shape_of(self, *given: Any) -> tuple[int, ...]:
-        queries, keys, values = given[:3]
+    def shape_of(self, *args: Any) -> tuple[int, ...]:
+        """Find the shape of the output; NumPy arrays stand for all. Parameters get their shapes."""
+        queries, keys, values = args[:3]
         values = keys if values is None else values
         sizes = check_tensors(_xp, queries, keys, values)
         if self._bound is None:
             self._bind(queries.shape[-1], keys.shape[-1])
         return (*sizes.lead, sizes.queries, values.shape[-1])
 
-    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
-        queries, keys, values, valid_lens, mask = given
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
+        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
+        queries, keys, values, valid_lens, mask = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
         result, task, lse = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
-            left = None if lse is None else lse.detach()
-            self._last = snapshot(_xp, task), left, type(queries) is mx.nd.NDArray
+            lse = None if lse is None else lse.detach()
+            self._last = snapshot(_xp, task), lse, type(queries) is mx.nd.NDArray
         output: Array = result.output
         return output
 
@@ -194,11 +219,10 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._spec}, dropout={self.dropout})"
+        return f"{type(self).__name__}({describe(self._spec, self.dropout, self.softcap)})"
 
-    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename(arrays, "", self._spec)
-        return arrays
+    def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
+        rename_legacy_keys(arrays, "", self._spec)
 
     def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
         """Give the parameters of a named score their shapes and initial values."""
@@ -208,7 +232,7 @@ class Attention(Layer):
         self._bound = bound
 
     def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
-        """The score with these parameters, for queries of a rank."""
+        """Build the score of these parameters, for queries of a rank."""
         values = {name: weights[f"{name}.weight"] for name in self._spec.names}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
@@ -218,16 +242,20 @@ class Attention(Layer):
 
 
 class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
 
-    def __init__(self, dropout: float = 0.0, **block: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **block)
+    options: as of `Attention`.
+    """
+
+    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__("scaled_dot", dropout=dropout, **options)
 
 
 class AdditiveAttention(Attention):
     """Additive attention, as *Dive into Deep Learning* calls it.
 
-    query_size and key_size are inferred at the first call if left out.
+    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
+    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
     """
 
     def __init__(
@@ -238,21 +266,17 @@ class AdditiveAttention(Attention):
         query_size: int | None = None,
         key_size: int | None = None,
         bias: bool = False,
-        **block: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            "additive",
-            hidden=num_hiddens,
-            d_q=query_size,
-            d_k=key_size,
-            dropout=dropout,
-            bias=bias,
-            **block,
-        )
+        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
+        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
 
-    def __init__(self, units: int, dropout: float = 0.0, **block: Any) -> None:
-        super().__init__(units, dropout, **block)
+    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
+    """
+
+    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(units, dropout, **options)

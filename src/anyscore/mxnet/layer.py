@@ -1,4 +1,4 @@
-"""What all layers for Gluon share: parameters by name, first calls, and hybridized parents."""
+"""The base of all layers for Gluon: parameters by name, first calls, and hybridized parents."""
 
 from __future__ import annotations
 
@@ -26,52 +26,59 @@ class Layer(HybridBlock):  # type: ignore[misc]
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         super().__init__(prefix=prefix, params=params)
-        self.calls: list[symbolic.Call] = []  # in graphs of parents, which live no longer
+        self.calls: list[symbolic.SymbolicCall] = []  # in graphs of parents, which live no longer
 
-    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
-        """The output, of parameters by name and of the arguments of `forward`."""
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
+        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
         raise NotImplementedError
 
-    def bind(self, *given: Any) -> None:
+    def bind(self, *args: Any) -> None:
         """Give the parameters their shapes, at the first call."""
 
-    def shape_of(self, *given: Any) -> tuple[int, ...]:
-        """The shape of the output, of NumPy arrays in place of all; parameters get theirs."""
+    def shape_of(self, *args: Any) -> tuple[int, ...]:
+        """Find the shape of the output; NumPy arrays stand for all. Parameters get their shapes."""
         raise NotImplementedError
 
-    def forward(self, *given: Any) -> Any:
-        """Output of arrays, or a symbol of it."""
-        if any(isinstance(x, mx.sym.Symbol) for x in given):
-            return symbolic.call(self, given)
-        if not isinstance(given[0], mx.nd.NDArray):
+    def forward(self, *args: Any) -> Any:
+        """Compute the output of arrays, or make the symbol of it.
+
+        Raises TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+        """
+        if any(isinstance(x, mx.sym.Symbol) for x in args):
+            return symbolic.call(self, args)
+        if not isinstance(args[0], mx.nd.NDArray):
             raise TypeError(
-                f"{type(self).__name__} got a {type(given[0]).__name__}, expected an MXNet array."
+                f"{type(self).__name__} got a {type(args[0]).__name__}, expected an MXNet array."
             )
         with known_shapes():
-            self.bind(*given)
+            self.bind(*args)
             mode = Mode(self.dropout if autograd.is_training() else 0.0)
-            return wrap(self.compute(self.values(given[0].ctx), mode, *given), given[0])
+            return wrap(self.compute(self.values(args[0].ctx), mode, *args), args[0])
 
     def values(self, context: Any) -> dict[str, Array]:
-        """The values of the parameters on a device, made now if their shapes were not known."""
-        found = {}
+        """Give the values of the parameters on a device, made now if their shapes were unknown."""
+        values = {}
         for name, parameter in self.parameters().items():
             if parameter._deferred_init:
                 parameter._finish_deferred_init()
-            found[name] = as_np(parameter.data(context))
-        return found
+            values[name] = as_np(parameter.data(context))
+        return values
 
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters by the names that they have in files."""
-        found: dict[str, Parameter] = self._collect_params_with_prefix()
-        return found
+        """Map the names that the parameters have in files to the parameters."""
+        parameters: dict[str, Parameter] = self._collect_params_with_prefix()
+        return parameters
 
-    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        """Arrays under old names, under ours."""
-        return arrays
+    def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
+        """Rename keys of other libraries to ours, in place."""
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The parameters as NumPy arrays, half precision as float32.
+        """Give the parameters as NumPy arrays, half precision as float32.
+
+        Raises ValueError: the layer is not initialised, or has not met its sizes.
 
         >>> from anyscore.mxnet import AdditiveAttention
         >>> layer = AdditiveAttention(8, query_size=20, key_size=2)
@@ -79,7 +86,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
         >>> {name: x.shape for name, x in layer.numpy_parameters().items()}
         {'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}
         """
-        made = {}
+        arrays = {}
         for name, parameter in self.parameters().items():
             if parameter._data is None:
                 raise ValueError(
@@ -88,32 +95,35 @@ class Layer(HybridBlock):  # type: ignore[misc]
                 )
             x = parameter.data(parameter.list_ctx()[0]).asnumpy()
             x = x.astype("float32") if x.dtype == "float16" else x
-            made[name] = x.reshape(()) if _is_scale(name, x) else x
-        return made
+            arrays[name] = x.reshape(()) if _is_scale(name, x) else x
+        return arrays
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Take what a layer of any framework gave; old names are accepted, see `anyscore.layers`.
+        """Take what `numpy_parameters` of a layer of any framework gave.
 
-        Raises ValueError: if names or shapes are not those of the layer.
+        Names of other libraries are accepted, see `anyscore.legacy_names`.
+
+        Raises ValueError: names or shapes that are not those of the layer.
         """
-        given = self.renamed({name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()})
+        state = {name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()}
+        self._rename_legacy_keys(state)
         ours = self.parameters()
-        if given.keys() != ours.keys():
+        if state.keys() != ours.keys():
             raise ValueError(
-                f"expected parameters {', '.join(ours)}, got {', '.join(given) or 'none'}."
+                f"expected parameters {', '.join(ours)}, got {', '.join(state) or 'none'}."
             )
         for name, parameter in ours.items():
-            if parameter.shape not in (None, given[name].shape):
+            if parameter.shape not in (None, state[name].shape):
                 raise ValueError(
-                    f"{name} has shape {given[name].shape}, expected {parameter.shape}."
+                    f"{name} has shape {state[name].shape}, expected {parameter.shape}."
                 )
         for name, parameter in ours.items():
-            x = given[name]
+            x = state[name]
             parameter.shape = x.shape
             if parameter._data is None and not parameter._deferred_init:
                 parameter.initialize()
-            made = mx.np.array(x, dtype=parameter.dtype)
-            parameter.set_data(made if mx.util.is_np_array() else made.as_nd_ndarray())
+            array = mx.np.array(x, dtype=parameter.dtype)
+            parameter.set_data(array if mx.util.is_np_array() else array.as_nd_ndarray())
             parameter._finish_deferred_init()
 
 

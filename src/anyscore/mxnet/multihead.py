@@ -9,13 +9,13 @@ from typing import Any
 from anyscore.backends.mxnet import as_np
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
-from anyscore.heads import HeadSizes, QKVSizes, linear, read, split, starts
+from anyscore.heads import HeadSizes, QKVSizes, initializers, linear, mask_inputs, split
 from anyscore.layers import AnyScore, is_named
+from anyscore.legacy_names import rename_legacy_heads
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
-from anyscore.old_names import rename_heads
 from anyscore.ops import Array, load
 
 _xp = load("mxnet")
@@ -30,21 +30,18 @@ class _Projecting(Layer):
         score: AnyScore,
         dropout: float,
         bias: bool,
-        impl: str,
         prefix: str | None,
         params: Any,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         self.dropout, self._sizes = dropout, sizes
         with self.name_scope():
             for name in sizes.linears:
                 setattr(self, name, Weight(name, bias=bias))
-            own = {**(sizes.score if is_named(score) else {}), **numbers}
-            self.attention = Attention(
-                score, dropout=dropout, impl=impl, prefix="attention_", **own
-            )
-        for name, init in starts(sizes.linears, bias).items():
+            options = {**(sizes.score if is_named(score) else {}), **options}
+            self.attention = Attention(score, dropout=dropout, prefix="attention_", **options)
+        for name, init in initializers(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
             self._children[layer].bind(init, kind)
 
@@ -53,19 +50,18 @@ class _Projecting(Layer):
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
 
-    def renamed(self, arrays: dict[str, Any]) -> dict[str, Any]:
-        rename_heads(arrays, "", self._sizes.linears, self.attention._spec)
-        return arrays
+    def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
+        rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)
 
     def _attend(
         self, weights: Mapping[str, Array], mode: Mode, valid_lens: Any, mask: Any, *inputs: Any
     ) -> Array:
-        """The whole layer, with the parameters of the inner one among the weights."""
+        """Compute the whole layer, with the parameters of the inner one among the weights."""
         start = "attention."
-        own = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
+        inner = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
 
         def attention(*projected: Any) -> Array:
-            return self.attention.compute(own, mode, *projected, valid_lens, mask)
+            return self.attention.compute(inner, mode, *projected, valid_lens, mask)
 
         return self._sizes.attend(_xp, partial(linear, _xp, weights), attention, *inputs)
 
@@ -77,8 +73,13 @@ class SelfAttention(_Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, impl, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
+        bias: whether the projections have one.
         project_output: add a linear layer from d_v to d.
+        prefix, params: as of every block of Gluon.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
     """
 
     def __init__(
@@ -91,25 +92,32 @@ class SelfAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = False,
-        impl: str = "auto",
         prefix: str | None = None,
         params: Any = None,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
-        super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
+        super().__init__(sizes, score, dropout, bias, prefix, params, **options)
 
     def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
+        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
         return super().__call__(x, valid_lens, mask)
 
-    def shape_of(self, *given: Any) -> tuple[int, ...]:
-        x = given[0]
+    def shape_of(self, *args: Any) -> tuple[int, ...]:
+        """Find the shape of the output; NumPy arrays stand for all."""
+        x = args[0]
         check_tensors(_xp, x, x, x)
         return (*x.shape[:-1], self._sizes.output_width)
 
-    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
-        x, valid_lens, mask = given
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
+        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
+        x, valid_lens, mask = args
         check_tensors(_xp, x, x, x)
         return self._attend(weights, mode, valid_lens, mask, as_np(x))
 
@@ -120,11 +128,16 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, impl, numbers: as for `Attention`; each head has parameters of its own for the score,
-            which meets projected queries and keys.
+        score, dropout, options: as of `Attention`; each head has parameters of its own for the
+            score, which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
+        prefix, params: as of every block of Gluon.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
+            divide.
     """
 
     _sizes: HeadSizes
@@ -142,14 +155,13 @@ class MultiHeadAttention(_Projecting):
         dropout: float = 0.0,
         bias: bool = True,
         project_output: bool = True,
-        impl: str = "auto",
         prefix: str | None = None,
         params: Any = None,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(sizes, score, dropout, bias, impl, prefix, params, **numbers)
+        super().__init__(sizes, score, dropout, bias, prefix, params, **options)
 
     def __call__(
         self,
@@ -160,10 +172,17 @@ class MultiHeadAttention(_Projecting):
         *,
         mask: Any = None,
     ) -> Array:
-        """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
+        """Attend in all heads: output (batch, T_q, d).
 
-        keys default to queries, values to keys. A boolean mask has four axes or two, heads third
-        from the end.
+        Args:
+            queries: (batch, T_q, d_q).
+            keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
+            values: (batch, T_k, d_v), by default the keys.
+            valid_lens, mask: as of `anyscore.attention`; a boolean mask has four axes or two, heads
+                third from the end.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
         if values is None and isinstance(keys, PreparedKeys):
             raise ValueError("prepared keys are projected already: pass values beside them.")
@@ -172,27 +191,33 @@ class MultiHeadAttention(_Projecting):
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
+        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
         projected = linear(_xp, self.values(keys.ctx), as_np(keys), "W_k")
         keys = split(_xp, projected, self._sizes.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
-    def bind(self, *given: Any) -> None:
-        queries, keys, values = self._three(*given[:3])
+    def bind(self, *args: Any) -> None:
+        """Check that queries, keys and values are arrays of one framework."""
+        queries, keys, values = self._three(*args[:3])
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=keys, values=values)
 
-    def shape_of(self, *given: Any) -> tuple[int, ...]:
-        queries, keys, values = self._three(*given[:3])
-        q, k, v, _ = read(_xp, self._sizes.n_heads, queries, keys, values, None, None)
+    def shape_of(self, *args: Any) -> tuple[int, ...]:
+        """Find the shape of the output; NumPy arrays stand for all."""
+        queries, keys, values = self._three(*args[:3])
+        q, k, v, _ = mask_inputs(_xp, self._sizes.n_heads, queries, keys, values, None, None, ())
         sizes = check_tensors(_xp, q, k, v)
         return (*sizes.lead, sizes.queries, self._sizes.output_width)
 
-    def compute(self, weights: Mapping[str, Array], mode: Mode, *given: Any) -> Array:
-        queries, keys, values = map(as_np, self._three(*given[:3]))
-        valid_lens, mask = given[3:]
-        queries, keys, values, mask = read(
-            _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask
+    def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
+        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
+        queries, keys, values = map(as_np, self._three(*args[:3]))
+        valid_lens, mask = args[3:]
+        queries, keys, values, mask = mask_inputs(
+            _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask, weights.values()
         )
         return self._attend(weights, mode, None, mask, queries, keys, values)
 

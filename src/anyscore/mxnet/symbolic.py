@@ -1,8 +1,8 @@
 """A layer inside a hybridized parent: one operator, which computes with arrays when it is run.
 
-Its derivatives are taken by autograd, of the layer computed once more. Masks and lengths may be
-symbols or constants; what such a graph needs of Python it finds in this process alone, so it cannot
-be exported.
+Autograd takes the derivatives of the operator, of the layer computed once more. Masks and lengths
+may be symbols or constants. The operator finds its layer in this process alone, so such a graph
+cannot be exported.
 """
 
 from __future__ import annotations
@@ -35,43 +35,50 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of a layer. given: its arguments, a symbol where `symbols` says so."""
+class SymbolicCall:
+    """A call of a layer.
+
+    args: its arguments, None in place of symbols. symbols: where these stand. is_np: whether the
+    symbols are those of MXNet's NumPy interface.
+    """
 
     layer: Layer
-    given: tuple[Any, ...]
+    args: tuple[Any, ...]
     symbols: tuple[int, ...]
-    modern: bool
+    is_np: bool
 
-    def fill(self, found: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments, with these in place of symbols."""
-        given = list(self.given)
-        for i, x in zip(self.symbols, found, strict=True):
-            given[i] = x
-        return tuple(given)
+    def fill(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Give the arguments, with inputs in place of symbols."""
+        args = list(self.args)
+        for i, x in zip(self.symbols, inputs, strict=True):
+            args[i] = x
+        return tuple(args)
 
 
-_calls: WeakValueDictionary[str, Call] = WeakValueDictionary()
+_calls: WeakValueDictionary[str, SymbolicCall] = WeakValueDictionary()
 _tokens = count()
 
 
-def call(layer: Layer, given: tuple[Any, ...]) -> Any:
-    """The symbol of a layer's output."""
-    symbols = tuple(i for i, x in enumerate(given) if isinstance(x, mx.sym.Symbol))
+def call(layer: Layer, args: tuple[Any, ...]) -> Any:
+    """Make the symbol of a layer's output.
+
+    Raises TypeError: the queries are an array and others symbols.
+    """
+    symbols = tuple(i for i, x in enumerate(args) if isinstance(x, mx.sym.Symbol))
     if 0 not in symbols:
         raise TypeError(f"{type(layer).__name__} got symbols and arrays, expected all of one kind.")
-    modern = isinstance(given[0], mx.sym.np._Symbol)
+    is_np = isinstance(args[0], mx.sym.np._Symbol)
     token = f"{layer.prefix}{next(_tokens)}"
-    constants = tuple(None if i in symbols else x for i, x in enumerate(given))
-    made = _calls[token] = Call(layer, constants, symbols, modern)
-    layer.calls.append(made)
-    inputs = [given[i] for i in symbols]
+    constants = tuple(None if i in symbols else x for i, x in enumerate(args))
+    symbolic_call = _calls[token] = SymbolicCall(layer, constants, symbols, is_np)
+    layer.calls.append(symbolic_call)
+    inputs = [args[i] for i in symbols]
     inputs += [parameter.var() for parameter in layer.parameters().values()]
     if layer.dropout:
         inputs.append(mx.sym.random.randint(0, 2**31 - 1, shape=(2,), dtype="int32"))
     inputs = [x.as_nd_ndarray() for x in inputs]
     output = mx.sym.Custom(*inputs, op_type="anyscore_layer", token=token, name=layer.name)[0]
-    return output.as_np_ndarray() if modern else output
+    return output.as_np_ndarray() if is_np else output
 
 
 @mx.operator.register("anyscore_layer")
@@ -81,7 +88,7 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
         self.token = token
 
     @property
-    def call(self) -> Call:
+    def call(self) -> SymbolicCall:
         if self.token not in _calls:
             raise ValueError("a layer of anyscore in a graph of another process: build it anew.")
         return _calls[self.token]
@@ -100,26 +107,26 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
     def infer_shape(self, shapes: Any) -> tuple[Any, ...]:
         inputs, layer = len(self.call.symbols), self.call.layer
         stand_ins = [np.broadcast_to(np.float32(0), shape) for shape in shapes[:inputs]]
-        given = self.call.fill(stand_ins)
+        args = self.call.fill(stand_ins)
         with known_shapes():
-            output = layer.shape_of(*given)
+            output = layer.shape_of(*args)
         parameters = layer.parameters().values()
-        found = [*shapes[:inputs], *(parameter.shape for parameter in parameters)]
-        return found + ([[2]] if layer.dropout else []), [output, (1,)], []
+        known = [*shapes[:inputs], *(parameter.shape for parameter in parameters)]
+        return known + ([[2]] if layer.dropout else []), [output, (1,)], []
 
     def infer_type(self, dtypes: Any) -> tuple[Any, ...]:
         parameters = self.call.layer.parameters().values()
         inputs = len(self.call.symbols)
-        found = [*dtypes[:inputs], *(np.dtype(p.dtype).type for p in parameters)]
+        known = [*dtypes[:inputs], *(np.dtype(p.dtype).type for p in parameters)]
         seed = [np.int32] if self.call.layer.dropout else []
-        return found + seed, [dtypes[0], np.float32], []
+        return known + seed, [dtypes[0], np.float32], []
 
     def create_operator(self, context: Any, shapes: Any, dtypes: Any) -> _Operator:
         return _Operator(self.call, self.names)
 
 
 class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
-    def __init__(self, call: Call, names: list[str]) -> None:
+    def __init__(self, call: SymbolicCall, names: list[str]) -> None:
         super().__init__()
         self.call, self.names = call, names
 
@@ -148,13 +155,13 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
 
     def _compute(self, data: list[Array], training: bool) -> Array:
         layer, inputs = self.call.layer, len(self.call.symbols)
-        given = [x if self.call.modern else x.as_nd_ndarray() for x in data[:inputs]]
+        arrays = [x if self.call.is_np else x.as_nd_ndarray() for x in data[:inputs]]
         weights = dict(zip(self.names, data[inputs:], strict=False))
         mode = Mode(record=False)
         if layer.dropout and training:
             low, high = (int(x) for x in data[-1].asnumpy())
             mode = Mode(layer.dropout, low + (high << 31), False)
-        return as_np(layer.compute(weights, mode, *self.call.fill(given)))
+        return as_np(layer.compute(weights, mode, *self.call.fill(arrays)))
 
 
 def _assign(target: Any, how: str, x: Array) -> None:

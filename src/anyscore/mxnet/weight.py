@@ -10,8 +10,8 @@ from mxnet.gluon import HybridBlock, Parameter
 from anyscore.score import Init
 
 
-class Start(mx.init.Initializer):  # type: ignore[misc]
-    """The initial values that a score, or a linear layer, asks for."""
+class Initializer(mx.init.Initializer):  # type: ignore[misc]
+    """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.Init`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,30 +28,32 @@ class Start(mx.init.Initializer):  # type: ignore[misc]
 class Weight(HybridBlock):  # type: ignore[misc]
     """Holds a parameter named `weight`, and perhaps one named `bias`, for a layer that reads them.
 
-    given: a parameter to hold, or an array, which is not learned.
+    weight: a parameter to hold, or an array, which is not learned; None: a new parameter.
     """
 
-    def __init__(self, name: str, given: Any = None, bias: bool = False) -> None:
+    def __init__(self, name: str, weight: Any = None, bias: bool = False) -> None:
         super().__init__(prefix=f"{name}_")
-        self._starts: dict[str, Start] = {}
-        if isinstance(given, Parameter):
-            self.params.update({given.name: given})
-            self.weight = given
-        elif given is not None:
-            self.weight = self.params.get_constant("weight", given)
+        self._initializers: dict[str, Initializer] = {}
+        if isinstance(weight, Parameter):
+            self.params.update({weight.name: weight})
+            self.weight = weight
+        elif weight is not None:
+            self.weight = self.params.get_constant("weight", weight)
         else:
             for kind in ("weight", "bias") if bias else ("weight",):
-                self._starts[kind] = Start()
-                made = self.params.get(kind, init=self._starts[kind], allow_deferred_init=True)
-                setattr(self, kind, made)
+                init = self._initializers[kind] = Initializer()
+                setattr(self, kind, self.params.get(kind, init=init, allow_deferred_init=True))
 
     def __repr__(self) -> str:
         return f"Weight({self.weight.shape})"
 
     def bind(self, init: Init, kind: str = "weight") -> None:
-        """Take a shape and initial values."""
-        start, parameter = self._starts[kind], getattr(self, kind)
-        start.bound, start.value = init.bound, init.value
+        """Take a shape and initial values.
+
+        Raises ValueError: an array of another shape was loaded.
+        """
+        initializer, parameter = self._initializers[kind], getattr(self, kind)
+        initializer.bound, initializer.value = init.bound, init.value
         shape = init.shape or (1,)  # () is unknown to Gluon
         loaded = parameter.shape
         if parameter._data is not None:

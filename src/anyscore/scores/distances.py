@@ -15,9 +15,10 @@ from anyscore.scores.scale import number, scaled
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Score):
-    """s = −‖q − k‖² / (2σ²).
+    """s = −‖q − k‖² / (2σ²), of d_q = d_k = d; σ > 0: a number or a tensor (...).
 
-    Initialisation: σ = (2d)^¼. Source: Nadaraya 1964 and Watson 1964 with a Gaussian kernel.
+    Initialisation: σ = (2d)^¼, for which the variance of the score is 1. Source: Nadaraya 1964 and
+    Watson 1964, whose estimator is this attention, with a Gaussian kernel.
     """
 
     sigma: Any = 1.0
@@ -28,16 +29,18 @@ class Gaussian(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give σ, learned, with the initial value (2d)^¼."""
         return {"sigma": Init((), value=(2 * d_k) ** 0.25)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to squared differences: a = q, b = k, and the scale −1/(2σ²)."""
         sigma = number(xp, self.sigma, query)
         return scaled(xp, Factors(query, key, factors.SQUARED), -0.5 / (sigma * sigma))
 
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Score):
-    """s = −‖q − k‖₁ / σ.
+    """s = −‖q − k‖₁ / σ, of d_q = d_k = d; σ > 0: a number or a tensor (...).
 
     Initialisation: σ = √d (variance 0.73). Source: Kim et al. 2019 (Attentive Neural Processes),
     section 3, "Laplace".
@@ -51,8 +54,10 @@ class Laplace(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give σ, learned, with the initial value √d."""
         return {"sigma": Init((), value=math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to absolute differences: a = q, b = k, and the scale −1/σ."""
         sigma = number(xp, self.sigma, query)
         return scaled(xp, Factors(query, key, factors.ABSOLUTE), -1 / sigma)

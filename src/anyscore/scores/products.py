@@ -15,20 +15,24 @@ from anyscore.scores.scale import number, scaled
 
 @dataclass(frozen=True, eq=False)
 class Dot(Score):
-    """s = qᵀk. The variance of the score is d. Source: Luong et al. 2015, section 3.1 ("dot")."""
+    """s = qᵀk, of d_q = d_k = d.
+
+    The variance of the score is d. Source: Luong et al. 2015, section 3.1, "dot".
+    """
 
     formula: ClassVar[str] = "q·k"
     equal_widths: ClassVar[bool] = True
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to products: a = q, b = k."""
         return Factors(query, key, factors.PRODUCT)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledDot(Score):
-    """s = scale · qᵀk, scale = 1/√d unless given (a number or a tensor).
+    """s = scale · qᵀk, of d_q = d_k = d; scale = 1/√d unless given, a number or a tensor (...).
 
-    Source: Vaswani et al. 2017, eq. 1.
+    The variance of the score is 1. Source: Vaswani et al. 2017, eq. 1.
     """
 
     scale: Any = None
@@ -38,6 +42,7 @@ class ScaledDot(Score):
     equal_widths: ClassVar[bool] = True
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to products: a = q, b = k, and the scale."""
         scale = 1 / math.sqrt(max(xp.shape(query)[-1], 1)) if self.scale is None else self.scale
         return scaled(xp, Factors(query, key, factors.PRODUCT), number(xp, scale, query))
 
@@ -46,8 +51,9 @@ class ScaledDot(Score):
 class Bilinear(Score):
     """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
 
-    Initialisation: Glorot & Bengio 2010, eq. 16, and in layers scale = 1/√d, without which the
-    variance of the score were d. Source: Luong et al. 2015, 3.1 ("general").
+    Initialisation: Glorot & Bengio 2010, eq. 16, and in layers scale = 1/√d, where d is the
+    harmonic mean of the widths; without that scale the variance of the score were d. Source: Luong
+    et al. 2015, section 3.1, "general".
     """
 
     W: Array
@@ -59,10 +65,12 @@ class Bilinear(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give W, uniform, and the fixed scale."""
         d = 2 * d_q * d_k / (d_q + d_k)
         return {"W": uniform(d_q, d_k, variance=2 / (d_q + d_k)), "scale": 1 / math.sqrt(d)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to products: a = Wᵀq, b = k, and the scale; a called W projects the keys."""
         if isinstance(self.W, Projection):
             product = Factors(query, self.W.call(key), factors.PRODUCT)
         else:
@@ -73,10 +81,10 @@ class Bilinear(Score):
 
 @dataclass(frozen=True, eq=False)
 class Cosine(Score):
-    """s = (q/‖q‖)ᵀ(k/‖k‖) / τ; a zero vector scores 0, with gradient 0.
+    """s = (q/‖q‖)ᵀ(k/‖k‖) / τ, of d_q = d_k = d; a zero vector scores 0, with gradient 0.
 
-    Norms are taken in float32 or better. Initialisation: τ = 1/√d.
-    Source: Graves et al. 2014 (Neural Turing Machines), eq. 5 and 6, β = 1/τ.
+    τ > 0: a number or a tensor (...). Norms are taken in float32 or better. Initialisation: τ =
+    1/√d. Source: Graves et al. 2014 (Neural Turing Machines), eq. 5 and 6, β = 1/τ.
     """
 
     tau: Any = 1.0
@@ -87,9 +95,11 @@ class Cosine(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give τ, learned, with the initial value 1/√d."""
         return {"tau": Init((), value=1 / math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to products: a = q/‖q‖, b = k/‖k‖, and the scale 1/τ."""
         unit = Factors(_normalised(xp, query), _normalised(xp, key), factors.PRODUCT)
         return scaled(xp, unit, 1 / number(xp, self.tau, query))
 
@@ -98,7 +108,8 @@ class Cosine(Score):
 class Trilinear(Score):
     """s = w_q·q + w_k·k + w_p·(q ⊙ k), each w (d,): wᵀ[q; k; q ⊙ k] in three parts.
 
-    Initialisation: variance 1/(3d) each. Source: Seo et al. 2017 (BiDAF), section 2, item 4.
+    Initialisation: uniform with variance 1/(3d) each. Source: Seo et al. 2017 (BiDAF), section 2,
+    item 4.
     """
 
     w_q: Array
@@ -111,9 +122,11 @@ class Trilinear(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give w_q, w_k and w_p, uniform."""
         return {name: uniform(d_k, variance=1 / (3 * d_k)) for name in ("w_q", "w_k", "w_p")}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to products: a = w_p ⊙ q, b = k, and the biases w_q·q and w_k·k."""
         return Factors(
             query * self.w_p[..., None, :],
             key,
@@ -124,7 +137,10 @@ class Trilinear(Score):
 
 
 def _normalised(xp: Ops, x: Array) -> Array:
-    """x/‖x‖ along the last axis, 0 for 0. Divided by its largest entry first, no x overflows."""
+    """Divide x by its norm along the last axis, 0 by 1.
+
+    x is divided by its largest entry first, so that no square overflows.
+    """
     dtype = xp.dtype(x)
     x = xp.astype(x, accumulation(dtype))
     if xp.shape(x)[-1]:

@@ -11,12 +11,12 @@ from anyscore.ops import Array, Ops, accumulation
 
 
 def number(xp: Ops, x: Any, like: Array) -> Any:
-    """A scale in the dtype of sums; numbers as they are."""
+    """Convert a scale to the dtype of sums of `like`; a number stays as it is."""
     return x if isinstance(x, Real) else xp.astype(x, accumulation(xp.dtype(like)))
 
 
 def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
-    """`f` with a scale that is a number, or, learned, a tensor folded into the weight."""
+    """Scale factors: by a number in their scale, by a tensor (...) in their weight (..., h)."""
     if isinstance(scale, Real):
         return replace(f, scale=float(scale))
     weight = xp.reshape(scale, (*xp.shape(scale), 1))

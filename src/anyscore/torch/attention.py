@@ -1,4 +1,4 @@
-"""The attention layer, and the names that *Dive into Deep Learning* has for two of its scores."""
+"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, is_named, snapshot
-from anyscore.old_names import rename
+from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
+from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
+from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, combine, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weight import Linear, Weight, projection
@@ -27,9 +28,12 @@ _MAKING = threading.Lock()
 
 
 def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
-    """Softmax over the last axis of X (..., queries, keys), of the attended keys alone.
+    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
 
-    valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. A row without any gives 0.
+    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
+    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
+
+    Raises TypeError, ValueError: X is no such tensor, or the mask does not fit it.
 
     >>> masked_softmax(torch.zeros(1, 2, 4), torch.tensor([[1, 4]]))
     tensor([[[1.0000, 0.0000, 0.0000, 0.0000],
@@ -54,8 +58,11 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         impl: as of `anyscore.attention`.
-        numbers: sigma=, tau=, scale= or negative_slope= of the score, where it should not be
-            learned or the default.
+        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
+            softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        device, dtype: of the parameters.
+        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
+            or default one.
 
     Raises:
         TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
@@ -79,13 +86,14 @@ class Attention(Layer):
         kv_heads: int | None = None,
         projected: bool = False,
         impl: str = "auto",
+        softcap: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **numbers: float,
+        **scales: float,
     ) -> None:
         super().__init__()
-        check_options(dropout, None, impl)
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_options(dropout, None, impl, softcap)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -95,16 +103,18 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **({} if is_named(score) else made),
-            **numbers,
+            **({} if is_named(score) else factory),
+            **scales,
         )
-        self.dropout, self.impl = dropout, impl
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
         self._last: tuple[Task, Tensor | None] | None = None
         self._bound: BoundScore | None = None
-        given = score.tensors() if isinstance(score, Score) else {}
+        tensors = score.tensors() if isinstance(score, Score) else {}
         for name in self._spec.names:
             kind = Linear if name in self._spec.linears else Weight
-            self.add_module(name, Weight(given[name]) if name in given else kind.lazy(**made))
+            self.add_module(
+                name, Weight(tensors[name]) if name in tensors else kind.lazy(**factory)
+            )
         if isinstance(score, Score):  # the module holds its tensors
             self._spec.score = score.map(lambda x: None)
         self.score = self._spec.score  # a module is registered so
@@ -121,26 +131,33 @@ class Attention(Layer):
         mask: Any = None,
         return_weights: bool = False,
     ) -> Any:
-        """Output (..., T_q, d_v), or (output, weights) with `return_weights`.
+        """Attend: output (..., T_q, d_v), or (output, weights) with `return_weights`.
 
-        The arguments are those of `anyscore.attention`; values default to keys.
+        Args:
+            queries: (..., T_q, d_q).
+            keys: (..., T_k, d_k), or what `prepare_keys` made of them.
+            values: (..., T_k, d_v), by default the keys.
+            valid_lens, mask: as of `anyscore.attention`.
+            return_weights: also give the weights (..., T_q, T_k), before dropout.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         check_inputs(queries, tensor, values)
         if self._bound is None:
-            self._first(queries, tensor, values, mask, valid_lens)
+            self._bind_to(queries, tensor, values, mask, valid_lens)
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task, lse = attend(
-            Call(queries, keys, values, score, mask, valid_lens),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(dropout, return_weights=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
-            done = is_transformed(result.output)
-            self._last = (
-                None if done else (snapshot(_xp, task), None if lse is None else lse.detach())
-            )
+            transformed = is_transformed(result.output)
+            lse = None if lse is None else lse.detach()
+            self._last = None if transformed else (snapshot(_xp, task), lse)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
@@ -148,7 +165,11 @@ class Attention(Layer):
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """The keys prepared for calls `layer(queries, prepared, …)`; see `anyscore.prepare_keys`.
+        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
+
+        See `anyscore.prepare_keys`.
+
+        Raises ValueError: the layer has not met its widths.
 
         >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), torch.ones(2, 10, 2)
         >>> prepared = layer.prepare_keys(keys)
@@ -174,18 +195,19 @@ class Attention(Layer):
             return None if self._last is None else cast(Tensor, weights(*self._last))
 
     def reset_parameters(self) -> None:
-        """Draw the parameters anew, those of a named score that has met its sizes."""
+        """Draw the parameters of a named score anew, if it has met its sizes."""
         for name in self._spec.names:
             cast(Weight, self.get_submodule(name)).reset_parameters()
 
     def extra_repr(self) -> str:
-        return f"{self._spec}, dropout={self.dropout}"
+        """Describe the layer in the repr of a module."""
+        return describe(self._spec, self.dropout, self.softcap)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _first(
+    def _bind_to(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
     ) -> None:
-        """Make the parameters at the first call, once nothing else is wrong with it."""
+        """Make the parameters at the first call, once nothing else is wrong with the call."""
         sizes = check_tensors(_xp, queries, keys, values)
         lower_mask(_xp, sizes, queries, mask, valid_lens)
         with _MAKING, torch.inference_mode(False):
@@ -200,34 +222,38 @@ class Attention(Layer):
         self._bound = bound
 
     def _score(self, like: Tensor) -> Any:
-        """The score with the current parameters, for tokens like these."""
+        """Build the score of the current parameters, for tokens like these."""
         if not isinstance(self.score, type | Score):
             return self.score  # not the spec's: a module may have been exchanged
-        values, linears, still = {}, self._spec.linears, like.detach()
+        values, linears, detached = {}, self._spec.linears, like.detach()
         for name in self._spec.names:
             module: Any = self._modules[name]
-            values[name] = projection(module, like) if name in linears else module(still)
+            values[name] = projection(module, like) if name in linears else module(detached)
         return cast(BoundScore, self._bound).build(_xp, values)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename(state_dict, prefix, self._spec)
+        rename_legacy_keys(state_dict, prefix, self._spec)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it."""
+    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
 
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__("scaled_dot", dropout=dropout)
+    options: as of `Attention`.
+    """
+
+    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__("scaled_dot", dropout=dropout, **options)
 
 
 class AdditiveAttention(Attention):
     """Additive attention, as *Dive into Deep Learning* calls it.
 
-    query_size and key_size are inferred at the first call if left out.
+    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
+    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
     """
 
     def __init__(
@@ -238,14 +264,17 @@ class AdditiveAttention(Attention):
         query_size: int | None = None,
         key_size: int | None = None,
         bias: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            "additive", hidden=num_hiddens, d_q=query_size, d_k=key_size, dropout=dropout, bias=bias
-        )
+        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
+        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q)."""
+    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
 
-    def __init__(self, units: int, dropout: float = 0.0) -> None:
-        super().__init__(units, dropout)
+    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
+    """
+
+    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(units, dropout, **options)

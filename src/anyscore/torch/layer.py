@@ -1,4 +1,4 @@
-"""What all layers for PyTorch can do: be traced and exported, and exchange their parameters."""
+"""The base of all layers for PyTorch: they are traced, exported, and exchange parameters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from anyscore.checks import find_framework
 
 
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:
-    """Queries, keys and values must be tensors of PyTorch.
+    """Check that queries, keys and values are tensors of PyTorch.
 
-    Raises TypeError: if not.
+    Raises TypeError: they are not.
     """
     if find_framework(queries=queries, keys=keys, values=values) != "torch":
         raise TypeError(f"queries is a {type(queries).__name__}, expected a PyTorch tensor.")
@@ -42,7 +42,9 @@ class Layer(nn.Module):
         )
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The state dict as NumPy arrays, half precision as float32.
+        """Give the state dict as NumPy arrays, half precision as float32.
+
+        Raises ValueError: the layer has not met its sizes.
 
         >>> from anyscore.torch import AdditiveAttention
         >>> arrays = AdditiveAttention(8, query_size=20, key_size=2).numpy_parameters()
@@ -57,8 +59,10 @@ class Layer(nn.Module):
         return {name: x.cpu().numpy().copy() for name, x in tensors.items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Take what a layer of any framework gave; old names are accepted, see `anyscore.layers`.
+        """Load what `numpy_parameters` of a layer of any framework gave.
 
-        Raises RuntimeError: as `load_state_dict`, if names or shapes are not those of the layer.
+        Names of other libraries are accepted, see `anyscore.legacy_names`.
+
+        Raises RuntimeError: as `load_state_dict`, names or shapes that are not those of the layer.
         """
         self.load_state_dict({name: torch.tensor(np.asarray(x)) for name, x in arrays.items()})

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.heads import HeadSizes, QKVSizes, read, split
+from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, split
 from anyscore.layers import AnyScore, is_named
-from anyscore.old_names import rename_heads
+from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
@@ -32,15 +32,15 @@ class _Projecting(Layer):
         bias: bool,
         device: Any,
         dtype: torch.dtype | None,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._sizes, self.W_o = sizes, None
         for name, (outputs, inputs) in sizes.linears.items():
-            setattr(self, name, nn.Linear(inputs, outputs, bias=bias, **made))
-        own = {**({**sizes.score, **made} if is_named(score) else {}), **numbers}
-        self.attention = Attention(score, dropout=dropout, **own)
+            setattr(self, name, nn.Linear(inputs, outputs, bias=bias, **factory))
+        of_score = {**sizes.score, **factory} if is_named(score) else {}
+        self.attention = Attention(score, dropout=dropout, **{**of_score, **options})
 
     @property
     def attention_weights(self) -> Tensor | None:
@@ -51,7 +51,7 @@ class _Projecting(Layer):
         return cast(Tensor, getattr(self, name)(x))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename_heads(state_dict, prefix, self._sizes.linears)
+        rename_legacy_heads(state_dict, prefix, self._sizes.linears)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -62,8 +62,13 @@ class SelfAttention(_Projecting):
         embedding_size: width d of the input.
         d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
             projection has d · (2 · d_k + d_v) parameters.
-        score, numbers: as for `Attention`; the score meets projected queries and keys.
+        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
+        bias: whether the projections have one.
         project_output: add a linear layer from d_v to d.
+        device, dtype: of the parameters.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
     """
 
     _sizes: QKVSizes
@@ -81,13 +86,16 @@ class SelfAttention(_Projecting):
         project_output: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **numbers: float,
+        **options: Any,
     ) -> None:
         sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
-        super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, device, dtype, **options)
 
     def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
-        """x (..., T, d) → (..., T, d_v), or (..., T, d) with `project_output`."""
+        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+
+        Raises TypeError, ValueError: as `anyscore.attention`.
+        """
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         output = self.attention(queries, keys, values, valid_lens, mask=mask)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
@@ -99,12 +107,17 @@ class MultiHeadAttention(_Projecting):
     Args:
         embedding_size: width d of the output; each head has d / n_heads.
         n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, numbers: as for `Attention`; each head has parameters of its own for the score, which
-            meets projected queries and keys.
+        score, dropout, options: as of `Attention`; each head has parameters of its own for the
+            score, which meets projected queries and keys.
         d_q, d_k, d_v: widths of queries, keys and values, d if left out.
         bias, project_output: without both, and with kv_heads = n_heads, the projections have
             d · (d_q + d_k + d_v) parameters.
         batch_first: False for tensors (T, batch, d).
+        device, dtype: of the parameters.
+
+    Raises:
+        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
+            divide.
 
     It also takes the call of `torch.nn.MultiheadAttention`, so that it can take its place:
 
@@ -136,11 +149,11 @@ class MultiHeadAttention(_Projecting):
         batch_first: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        **numbers: Any,
+        **options: Any,
     ) -> None:
         widths: dict[str, Any] = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "kv_heads": kv_heads}
         sizes = HeadSizes(embedding_size, n_heads, project_output=project_output, **widths)
-        super().__init__(sizes, score, dropout, bias, device, dtype, **numbers)
+        super().__init__(sizes, score, dropout, bias, device, dtype, **options)
         self.n_heads, self.kv_heads = sizes.n_heads, sizes.kv_heads
         self.num_heads, self.embed_dim, self.batch_first = n_heads, embedding_size, batch_first
 
@@ -163,13 +176,21 @@ class MultiHeadAttention(_Projecting):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> Any:
-        """(batch, T_q, d_q), (batch, T_k, d_k), (batch, T_k, d_v) → (batch, T_q, d).
+        """Attend in all heads: output (batch, T_q, d).
 
-        keys default to queries, values to keys. All without the batch is fine too. A boolean mask
-        has four axes or two, heads third from the end. key_padding_mask, attn_mask, is_causal: as
-        of `torch.nn.MultiheadAttention`, True = may not attend; they intersect with the others.
-        need_weights: if given, the result is (output, weights), weights None if False, else before
-        dropout, (batch, T_q, T_k), or (batch, heads, T_q, T_k) if not averaged.
+        Args:
+            queries: (batch, T_q, d_q), or all three without the batch.
+            keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
+            values: (batch, T_k, d_v), by default the keys.
+            valid_lens, mask: as of `anyscore.attention`; a boolean mask has four axes or two, heads
+                third from the end.
+            key_padding_mask, attn_mask, is_causal: as of `torch.nn.MultiheadAttention`, True = may
+                not attend; they intersect with the others.
+            need_weights: if given, the result is (output, weights), weights None if False, else
+                before dropout, (batch, T_q, T_k), or (batch, heads, T_q, T_k) if not averaged.
+
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
         keys = queries if keys is None else keys
         if values is None and isinstance(keys, PreparedKeys):
@@ -182,7 +203,9 @@ class MultiHeadAttention(_Projecting):
         native = native_mask(self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal)
         if native is not None:
             mask = native if mask is None else native & mask
-        q, k, v, lowered = read(_xp, self.n_heads, q, k, v, valid_lens, mask)
+        q, k, v, lowered = mask_inputs(
+            _xp, self.n_heads, q, k, v, valid_lens, mask, self.parameters()
+        )
         weights: Tensor | None = None
 
         def attention(*projected: Any) -> Tensor:
@@ -202,7 +225,7 @@ class MultiHeadAttention(_Projecting):
         return output if need_weights is None else (output, weights)
 
     def _batched(self, x: Any, unbatched: bool) -> Any:
-        """x as (batch, T, d)."""
+        """Give x as (batch, T, d)."""
         if unbatched:
             return x[None]
         if self.batch_first or isinstance(x, PreparedKeys) or x.dim() < 3:
@@ -212,6 +235,6 @@ class MultiHeadAttention(_Projecting):
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """As of `Attention`, of keys (batch, T_k, d_k) that the layer projects."""
+        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
         keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)

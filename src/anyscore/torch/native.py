@@ -1,4 +1,4 @@
-"""The call of `torch.nn.MultiheadAttention`, in our terms: its masks, layouts and weights."""
+"""The call of `torch.nn.MultiheadAttention` in our terms: its masks."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def native_mask(
     attn_mask: Tensor | None,
     is_causal: bool,
 ) -> Mask | None:
-    """The masks of such a call as one of ours, for (batch, n_heads, T_q, T_k); None if none.
+    """Make one mask of ours of those of such a call, for (batch, n_heads, T_q, T_k); or None.
 
     key_padding_mask: (batch, T_k), or (T_k,) of unbatched input. attn_mask: (T_q, T_k) or
     (batch · n_heads, T_q, T_k). True = may not attend, or −∞ where others are 0.
 
     Raises TypeError, ValueError: masks that are neither, or of other shapes.
     """
-    found: list[Mask] = [Causal("start")] if is_causal else []
+    masks: list[Mask] = [Causal("start")] if is_causal else []
     if key_padding_mask is not None:
-        found.append(Keys(_allowed(key_padding_mask, "key_padding_mask")))
+        masks.append(Keys(_allowed(key_padding_mask, "key_padding_mask")))
     if attn_mask is not None:
         keep, shape = _allowed(attn_mask, "attn_mask"), tuple(attn_mask.shape)
         if len(shape) == 3 and shape[0] == batch * n_heads:
@@ -51,12 +51,12 @@ def native_mask(
                 f"attn_mask has shape {shape}, expected (T_q, T_k) or "
                 f"({batch * n_heads}, T_q, T_k), batch · n_heads first."
             )
-        found.append(Keep(keep))
-    return All(tuple(found)) if found else None
+        masks.append(Keep(keep))
+    return All(tuple(masks)) if masks else None
 
 
 def _allowed(mask: Tensor, name: str) -> Tensor:
-    """Where a mask of PyTorch's polarity lets attend."""
+    """Give a mask of PyTorch's polarity as booleans, True = may attend."""
     if mask.dtype == torch.bool:
         return ~mask
     if not mask.is_floating_point():

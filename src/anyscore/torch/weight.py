@@ -36,20 +36,23 @@ class Weight(nn.Module):
 
     @classmethod
     def lazy(cls, device: Any, dtype: torch.dtype | None) -> Weight:
-        """A parameter without a shape; a state dict or `meet` gives it one."""
+        """Make a parameter without a shape; a state dict or `bind` gives it one."""
         lazy = UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg]
         return cls(lazy)
 
     def forward(self, queries: Tensor) -> Tensor:
-        """The tensor; under Opacus, which wants gradients of each example, one for each of them."""
+        """Give the tensor; under Opacus, for gradients of each example, one for each of them."""
         weight: Tensor = self.weight
         if self.parameter is None or not hasattr(weight, "grad_sample"):
             return weight
-        between = queries.dim() - 3 - self.parameter.each
+        between = queries.dim() - 3 - self.parameter.per_head
         return weight.expand(len(queries), *(1,) * between, *weight.shape)
 
     def bind(self, parameter: Parameter) -> None:
-        """Take the shape and the initial values of `parameter`, unless it has them."""
+        """Take the shape and the initial values of a parameter, unless they are there.
+
+        Raises ValueError: a tensor of another shape was loaded.
+        """
         self.parameter = parameter
         if is_lazy(self.weight):
             self._materialize(parameter.init.shape)
@@ -72,6 +75,7 @@ class Weight(nn.Module):
             nn.init.constant_(self.weight, init.value)
 
     def extra_repr(self) -> str:
+        """Describe the weight in the repr of a module."""
         return "uninitialised" if is_lazy(self.weight) else str(tuple(self.weight.shape))
 
     def _materialize(self, shape: tuple[int, ...]) -> None:
@@ -93,7 +97,7 @@ class Weight(nn.Module):
 class Linear(Weight, nn.Linear):
     """A matrix that projects tokens, as a linear layer without a bias: x ↦ x Wᵀ.
 
-    Whatever watches, wraps or replaces linear layers finds one.
+    Libraries that watch, wrap or replace linear layers find one.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -104,7 +108,7 @@ class Linear(Weight, nn.Linear):
             self.out_features, self.in_features = weight.shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., in_features) → (..., out_features)."""
+        """Project x (..., in_features) to (..., out_features)."""
         return nn.Linear.forward(self, x)
 
     def _materialize(self, shape: tuple[int, ...]) -> None:
@@ -113,22 +117,22 @@ class Linear(Weight, nn.Linear):
 
 
 def projection(module: nn.Module, like: Tensor) -> Projection:
-    """A `Linear`, or the module that took its place, as a score takes it for such tokens."""
+    """Give a `Linear`, or the module that took its place, as a score takes it for such tokens."""
     weight: Any = module.weight
-    learned = (weight,) if type(module) is Linear else tuple(module.parameters())
+    tensors = (weight,) if type(module) is Linear else tuple(module.parameters())
     call: Callable[[Tensor], Tensor] = module
     device = like.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         call = _autocast(module, device, torch.get_autocast_dtype(device))
-    return Projection(call, tuple(weight.shape), _xp.dtype(weight), learned)
+    return Projection(call, tuple(weight.shape), _xp.dtype(weight), tensors)
 
 
 def _autocast(module: nn.Module, device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """The module under the autocasting of this moment, which calls of scores suspend."""
+    """Wrap a module in the autocasting of this moment, which calls of scores suspend."""
 
     def call(x: Tensor) -> Tensor:
         with torch.autocast(device, dtype):
-            found: Tensor = module(x)
-        return found
+            projected: Tensor = module(x)
+        return projected
 
     return call

@@ -61,3 +61,26 @@ def test_nan_in_padding_reaches_no_gradient_of_attention_with_its_own_projection
         seen = [output, *torch.autograd.grad(output.square().sum(), leaves)]
         expected = expected or seen
         torch.testing.assert_close(seen, expected)
+
+
+def test_padding_is_zeroed_before_projections_only_where_it_may_reach_other_rows() -> None:
+    """In gradients, and in products of half precision; plain inference copies nothing."""
+    layer, projected = MultiHeadAttention(WIDTH, HEADS), []
+    layer.W_k.register_forward_pre_hook(lambda module, inputs: projected.append(inputs[0]))
+    q, k = torch.randn(B, T_Q, WIDTH), torch.randn(B, T_K, WIDTH)
+    k[0, 4:] = math.nan
+    lengths = torch.tensor([4, T_K])
+    expected = layer(q, k, valid_lens=lengths)
+    assert projected[-1].isfinite().all()
+    with torch.no_grad():
+        output = layer(q, k, valid_lens=lengths)
+        assert projected[-1].data_ptr() == k.data_ptr()
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(q, k, valid_lens=lengths)
+        assert projected[-1].isfinite().all()
+        layer.bfloat16()(q.bfloat16(), k.bfloat16(), valid_lens=lengths)
+        assert projected[-1].isfinite().all()
+    torch.testing.assert_close(output, expected.detach())
+    layer.float().requires_grad_(False)
+    layer(q, k.requires_grad_(), valid_lens=lengths)
+    assert projected[-1].isfinite().all()

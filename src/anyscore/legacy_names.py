@@ -1,4 +1,4 @@
-"""Names that other libraries have in their state dicts for the parameters of our layers."""
+"""The names in state dicts of other libraries for the parameters of our layers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from anyscore.layers import ScoreSpec
 from anyscore.scores import Bilinear
 
-OLD_NAMES = {
+LEGACY_KEYS = {
     "W_v.weight": "w_v.weight",
     "v.weight": "w_v.weight",
     "w.weight": "W.weight",
     **dict.fromkeys(("w.bias", "W.bias", "W_q.bias", "W_k.bias"), "bias.weight"),  # they add up
 }
-"""Names in state dicts of *Dive into Deep Learning* and its relatives → ours."""
+"""Keys in state dicts of *Dive into Deep Learning* and its relatives → ours."""
 
-FUSED = {
+FUSED_KEYS = {
     "_MultiHeadAttention__qkv.weight": "weight",
     "_MultiHeadAttention__qkv.bias": "bias",
     "in_proj_weight": "weight",
@@ -25,7 +25,7 @@ FUSED = {
 }
 """Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
 
-OLD_NAMES_OF_HEADS = {
+LEGACY_HEAD_KEYS = {
     "q_proj_weight": "W_q.weight",
     "k_proj_weight": "W_k.weight",
     "v_proj_weight": "W_v.weight",
@@ -36,26 +36,25 @@ OLD_NAMES_OF_HEADS = {
     "_MultiHeadAttention__fc.weight": "W_o.weight",
     "_MultiHeadAttention__fc.bias": "W_o.bias",
 }
-"""Their other names → ours."""
-
+"""The other keys of these layers → ours."""
 
 _UNSCALED = "w.weight"
-"""The matrix of a bilinear score that has no scale."""
+"""The key of the matrix of a bilinear score that has no scale."""
 
 
-def rename(state: dict[str, Any], prefix: str, spec: ScoreSpec) -> None:
-    """Give the entries of a state dict under `prefix` the names of ours that are missing.
+def rename_legacy_keys(state: dict[str, Any], prefix: str, spec: ScoreSpec) -> None:
+    """Rename the keys of a state dict under `prefix` to ours, in place, where ours are missing.
 
     The biases of two linear layers that are added become one. A matrix of a bilinear score without
-    a scale is divided by that of the layer, which then scores as the one it comes from.
+    a scale is divided by the scale of the layer, so that the layer gives the same scores.
     """
-    found: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for key in [key for key in state if key.startswith(prefix)]:
-        old = key[len(prefix) :].removeprefix("score.")
-        ours = OLD_NAMES.get(old, old)
+        legacy = key[len(prefix) :].removeprefix("score.")
+        ours = LEGACY_KEYS.get(legacy, legacy)
         if ours.removesuffix(".weight") in spec.names and prefix + ours not in state:
-            found.setdefault(ours, []).append(key)
-    for ours, keys in found.items():
+            sources.setdefault(ours, []).append(key)
+    for ours, keys in sources.items():
         keys = keys if ours == "bias.weight" else keys[:1]
         first, *rest = (state.pop(key) for key in keys)
         x = sum(rest, first)
@@ -64,26 +63,27 @@ def rename(state: dict[str, Any], prefix: str, spec: ScoreSpec) -> None:
         state[prefix + ours] = x
 
 
-def rename_heads(
+def rename_legacy_heads(
     state: dict[str, Any],
     prefix: str,
     linears: Mapping[str, tuple[int, int]],
     inner: ScoreSpec | None = None,
 ) -> None:
-    """Give the entries of a state dict under `prefix` the names of ours; cut fused projections.
+    """Rename the keys of a layer that projects to ours, in place; cut fused projections.
 
-    inner: of the layer `attention`, unless that renames its parameters itself.
+    linears: name → (outputs, inputs) of the projections. inner: the score of the layer `attention`,
+    unless that layer renames its keys itself.
     """
     sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v") if name in linears]
-    for old, kind in FUSED.items():
-        fused = state.get(prefix + old)
+    for legacy, kind in FUSED_KEYS.items():
+        fused = state.get(prefix + legacy)
         if fused is not None and fused.shape[0] == sum(sizes):
-            del state[prefix + old]
+            del state[prefix + legacy]
             cuts = pairwise(accumulate(sizes, initial=0))
             for name, (start, stop) in zip(("W_q", "W_k", "W_v"), cuts, strict=True):
                 state[f"{prefix}{name}.{kind}"] = fused[start:stop] * 1  # its own memory
-    for old, ours in OLD_NAMES_OF_HEADS.items():
-        if prefix + old in state:
-            state[prefix + ours] = state.pop(prefix + old)
+    for legacy, ours in LEGACY_HEAD_KEYS.items():
+        if prefix + legacy in state:
+            state[prefix + ours] = state.pop(prefix + legacy)
     if inner is not None:
-        rename(state, f"{prefix}attention.", inner)
+        rename_legacy_keys(state, f"{prefix}attention.", inner)

@@ -1,0 +1,31 @@
+"""The snapshot of its last call that a layer keeps, so that weights can be asked for later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anyscore.factors import Factors
+from anyscore.ops import Array, Ops
+from anyscore.task import Task
+
+
+def snapshot(xp: Ops, task: Task) -> Task:
+    """Keep what `anyscore.functional.weights` needs of a task: without a graph, and no values.
+
+    The rows of queries and keys and the mask are shared with the call. The score's weight is
+    copied, so that a later step of an optimiser does not change it.
+    """
+
+    def detached(x: Array | None) -> Any:
+        return None if x is None else xp.stop_gradient(x)
+
+    f = task.score
+    if isinstance(f, Factors):
+        weight = None if f.weight is None else detached(f.weight) * 1
+        query_bias = detached(f.query_bias) if task.softcap else None  # else it cancels
+        a, b, key_bias = map(detached, (f.a, f.b, f.key_bias))
+        f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias)
+    else:
+        f = detached(f)
+    return replace(task, score=f, value=None, packed=None)
