@@ -45,9 +45,12 @@ def test_values(score: str) -> None:
 
 @pytest.mark.parametrize(
     ("score", "dtype"),
-    [(score, np.float64) for score in SCORES]
-    + [
-        (score, np.float32) for score in ("bilinear", "trilinear", "gaussian_each", "additive_bias")
+    [
+        *((score, np.float64) for score in SCORES),
+        *(
+            pytest.param(score, np.float32, marks=pytest.mark.smoke)
+            for score in ("bilinear", "trilinear", "gaussian_each", "additive_bias")
+        ),
     ],
 )
 def test_gradients(score: str, dtype: Any) -> None:
