@@ -1,4 +1,4 @@
-"""Say how old docs/parity.md is: when it was measured, and how many commits to what it measures ago.
+"""Say how old docs/parity.md is: when it was measured, and how many commits ago.
 
 PYTHONPATH=tests/docs python -m parity.age
 """
@@ -33,12 +33,14 @@ def git(*arguments: str) -> str:
 
 def main() -> None:
     days = age(PAGE.read_text(encoding="utf-8"), date.today())
-    commit, _, committed = git("log", "-1", "--format=%h %cs", "--", str(PAGE)).partition(" ")
+    commit, _, committed = git("log", "-1", "--format=%h %cs", "-G^[|]", "--", str(PAGE)).partition(
+        " "
+    )
     when = f"{days} days ago" if days is not None else f"before {committed or 'it was committed'}"
     print(f"docs/parity.md was measured {when}", end="")
     if commit:
         since = git("rev-list", "--count", f"{commit}..HEAD", "--", *SOURCES)
-        print(f"; {since} commits changed the library since it was committed", end="")
+        print(f"; {since} commits changed the library since its tables were committed", end="")
     print(". `make parity` measures it anew.")
 
 
