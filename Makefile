@@ -11,7 +11,14 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
 FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton ray trackio chapter
 
-.PHONY: demo test all lint types check frameworks $(FRAMEWORKS) compare fuzz sanitize clean
+QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
+	frameworks/torch/test_torch_layers
+# Results of one framework may come in parts: JAX takes an hour.
+PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
+WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
+
+.PHONY: demo test quick all lint types check frameworks $(FRAMEWORKS) compare parity age fuzz mutate
+.PHONY: sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare --no-rates
@@ -19,7 +26,12 @@ demo: .venv/lab  ## compare attention scores on dates; the report's place is pri
 test:  ## all that continuous integration runs, to the end, whatever fails on the way
 	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target all
 
-all: lint types check frameworks compare
+quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
+	$(BIN)/$(PYTEST) $(QUICK:%=tests/%.py)
+	$(BIN)/pytest -m smoke tests/frameworks/jax/test_jax_table.py
+	$(BIN)/pytest -m smoke tests/frameworks/tensorflow/test_tensorflow_table.py
+
+all: lint types check frameworks compare age
 
 lint: .venv/dev
 	$(BIN)/pre-commit run --all-files
@@ -70,6 +82,28 @@ compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny
 	$(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
 	test -s .venv/tiny/report.html
+
+age:  ## of the parity page, which has every cell; the tests have every pair of what it crosses
+	@PYTHONPATH=tests/docs $(PYTHON) -m parity.age
+
+parity: $(PARITY:%=build/parity/%.json)  ## docs/parity.md anew; goes on where it was stopped
+	$(WITH_PARITY) $(BIN)/python -m parity.page $^ --out docs/parity.md
+
+build/parity/exact.npz: | .venv/dev
+	mkdir -p $(@D)
+	$(WITH_PARITY) $(BIN)/python -m parity.run exact --out $@
+
+build/parity/jax-%.json: build/parity/exact.npz
+	$(WITH_PARITY) $(BIN)/python -m parity.run jax --dtypes $* --exact $< --out $@
+
+build/parity/mxnet.json: build/parity/exact.npz | .venv/mxnet/dev
+	$(WITH_PARITY) $(MXNET)/python -m parity.run mxnet --exact $< --out $@
+
+build/parity/%.json: build/parity/exact.npz
+	$(WITH_PARITY) $(BIN)/python -m parity.run $* --exact $< --out $@
+
+mutate: .venv/dev  ## break fifty lines, one after the other: which of them do the tests notice?
+	$(BIN)/python tests/mutate.py --count 50
 
 fuzz: .venv/dev  ## random calls against an oracle, for an hour; those that fail are kept in .hypothesis
 	$(BIN)/pytest tests/fuzz --fuzz-minutes=40

@@ -227,3 +227,17 @@ def test_query_only_terms_stay_in_the_graph(arrays: Any) -> None:
     assert isinstance(score, Trilinear)
     (gradient,) = torch.autograd.grad(attention(*inputs[:3], score=score).sum(), [score.w_q])
     assert (gradient == 0).all()
+
+
+def test_a_value_of_batch_0() -> None:
+    assert attention(torch.ones(1, 3, 5), torch.ones(1, 4, 5), torch.ones(0, 4, 5)).shape == (
+        0,
+        3,
+        5,
+    )
+
+
+def test_outputs_of_numpy_can_be_written_to() -> None:
+    out = attention(np.ones((1, 3, 4)), np.ones((1, 5, 4)), np.ones((2, 5, 4)), return_weights=True)
+    out.output[:] = 0
+    out.weights[:] = 0

@@ -15,6 +15,7 @@ from anyscore import (
     Cosine,
     Gaussian,
     Keys,
+    Laplace,
     Lengths,
     Mask,
     ScaledDot,
@@ -138,3 +139,17 @@ def test_checks_that_another_thread_forgets_meanwhile(monkeypatch: pytest.Monkey
     monkeypatch.setattr(score_checks, "_passed", Forgetting())
     for _ in range(3):
         assert call("torch", {}).shape == (2, 3, 11)
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [
+        (Gaussian(0), "sigma must be > 0, got 0"),
+        (Cosine(0.0), "tau must be > 0"),
+        (Laplace(-1.0), "sigma must be > 0"),
+    ],
+)
+def test_scales_that_divide_are_positive(score: Score, text: str) -> None:
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(ValueError, match=text):
+        attention(x, x, x, score=score)

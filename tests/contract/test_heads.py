@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyscore import (
     Additive,
+    Concat,
     attention,
     plan,
 )
@@ -102,3 +103,23 @@ def test_parameters_of_each_head() -> None:
     for h in range(3):
         expected = attention(q[:, h], k[:, h], v[:, h], score=one[h])
         np.testing.assert_allclose(found[:, h], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_grouped_heads_with_a_larger_batch_of_values() -> None:
+    q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 7, 8), torch.randn(2, 2, 7, 5)
+    out = attention(q, k, v, return_weights=True, return_lse=True)
+    assert out.output.shape == (2, 4, 3, 5)
+    assert out.weights.shape == (2, 4, 3, 7)
+    assert out.lse.shape == (2, 4, 3)
+    for b in range(2):
+        one = attention(q, k, v[b : b + 1], return_weights=True, return_lse=True)
+        torch.testing.assert_close(out.output[b], one.output[0])
+        torch.testing.assert_close(out.weights[b], one.weights[0])
+        torch.testing.assert_close(out.lse[b], one.lse[0])
+
+
+def test_concat_for_fewer_key_heads_is_refused() -> None:
+    q, k = torch.randn(1, 4, 3, 5), torch.randn(1, 2, 7, 5)
+    score = Concat(torch.randn(4, 8, 10), torch.randn(4, 8))
+    with pytest.raises(ValueError, match=r"Concat.W has shape \(4, 8, 10\): its leading"):
+        attention(q, k, k, score=score)

@@ -80,3 +80,9 @@ def test_valid_lens_are_lengths_intersected_with_the_mask(framework: str) -> Non
         assert (np.asarray(one) == np.asarray(other)).all()
     one, other = attention(q, k, k, valid_lens=[4, 6]), attention(q, k, k, mask=Lengths([4, 6]))
     assert (np.asarray(one) == np.asarray(other)).all()
+
+
+def test_lengths_beyond_64_bits() -> None:
+    x = np.random.randn(2, 4, 3)
+    np.testing.assert_array_equal(attention(x, x, x, valid_lens=2**70), attention(x, x, x))
+    np.testing.assert_array_equal(attention(x, x, x, valid_lens=-(2**70)), 0 * x)

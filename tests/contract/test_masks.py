@@ -321,3 +321,16 @@ def test_lists_of_integers_beyond_64_bits(framework: str) -> None:
 def test_an_empty_list_is_an_empty_list_of_integers(framework: str) -> None:
     for mask in (Causal(offset=[]), Lengths([]), Interval([], [])):
         assert allowed(mask, framework, (0,), 5, 5).shape == (0, 5, 5)
+
+
+def test_a_causal_mask_can_be_printed_and_made_again() -> None:
+    assert repr(Causal("end")) == "Causal(align='end', offset=None)"
+    assert isinstance(eval(repr(Causal("end", 3))), Causal)
+
+
+def test_windows_take_numbers_of_numpy() -> None:
+    x = np.random.randn(2, 4, 3)
+    window = Window(np.int64(1), np.int64(0))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(
+        attention(x, x, x, mask=window), attention(x, x, x, mask=Window(1, 0))
+    )

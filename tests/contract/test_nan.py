@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from anyscore import Additive, Causal, Interval, Keys, Lengths, Window, attention
 from anyscore.torch import MultiHeadAttention
@@ -287,3 +288,16 @@ def test_calls_without_queries_or_batch_read_no_keys(
         assert out.shape == (*of_query, queries, 2)
         for gradient in torch.autograd.grad(out.sum(), inputs, materialize_grads=True):
             assert (gradient == 0).all()
+
+
+def test_padding_makes_no_nan_in_the_gradients_of_a_callable() -> None:
+    p = torch.randn(5, 5, requires_grad=True)
+
+    def cosine(q: Tensor, k: Tensor) -> Tensor:
+        q, k = q @ p, k @ p
+        return (q / q.norm(dim=-1, keepdim=True)) @ (k / k.norm(dim=-1, keepdim=True)).mT
+
+    x = torch.randn(2, 3, 5)
+    attention(x, x, x, score=cosine, valid_lens=[2, 3]).square().sum().backward()
+    assert p.grad is not None
+    assert p.grad.isfinite().all()

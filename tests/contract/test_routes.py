@@ -268,3 +268,8 @@ def test_the_fused_way_makes_nothing_of_all_pairs() -> None:
     tracemalloc.stop()
     assert peak < 4 * 2**20
     assert math.isclose(float(out[0, -1, 0]), 1.0, rel_tol=1e-5)
+
+
+def test_plan_takes_what_attention_takes(no_core: None) -> None:
+    x = torch.randn(1, 2, 3, 4)
+    assert plan(x, x, x, return_weights=True, dropout_seed=3).route == "sdpa"

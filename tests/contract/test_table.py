@@ -15,37 +15,33 @@ from anyscore import attention
 from anyscore.functional import plan
 from budget import assert_within_budget
 from cases import SCORES, SHAPES, case
-from table_rows import check, each_row, masks_of
+from table_rows import check, dealt, each_hand
 
 SDPA_KINDS = ("Dot", "ScaledDot", "Bilinear", "Cosine")
 
 
-@each_row
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_numpy(score: str, shape: str, dtype: Any) -> None:
-    for mask in masks_of(score, shape):
-        row = (score, shape, mask)
-        check(np, partial(np.asarray, dtype=dtype), case(*row), row)
+def recorded(x: np.ndarray) -> torch.Tensor:
+    return torch.tensor(x).requires_grad_()
 
 
-@each_row
-@pytest.mark.parametrize(("dtype", "impl"), [(torch.float64, "reference"), (torch.float32, "auto")])
-def test_torch(score: str, shape: str, dtype: Any, impl: str) -> None:
-    for mask in masks_of(score, shape):
-        row = (score, shape, mask)
-        check(torch, partial(torch.as_tensor, dtype=dtype), case(*row), row, impl=impl)
+MODES: dict[str, tuple[Any, Any, dict[str, str]]] = {
+    "numpy float64": (np, partial(np.asarray, dtype=np.float64), {}),
+    "numpy float32": (np, partial(np.asarray, dtype=np.float32), {}),
+    "torch by definition": (
+        torch, partial(torch.as_tensor, dtype=torch.float64), {"impl": "reference"}
+    ),
+    "torch": (torch, partial(torch.as_tensor, dtype=torch.float32), {}),
+    "torch recorded": (torch, recorded, {}),
+}  # fmt: skip
+HANDS = dealt(list(MODES))
 
 
-@each_row
-def test_torch_with_gradient(score: str, shape: str) -> None:
-    """The same numbers while autograd records."""
-
-    def to(x: np.ndarray) -> torch.Tensor:
-        return torch.tensor(x).requires_grad_()
-
-    for mask in masks_of(score, shape):
-        row = (score, shape, mask)
-        check(torch, to, case(*row), row)
+@each_hand(HANDS)
+def test_values(mode: str, score: str) -> None:
+    xp, to, options = MODES[mode]
+    for row in HANDS[mode]:
+        if row[0] == score:
+            check(xp, to, case(*row), row, **options)
 
 
 PRODUCTS = sorted({score for score, case_ in SCORES.items() if case_.kind in SDPA_KINDS})

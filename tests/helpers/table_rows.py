@@ -2,10 +2,13 @@
 
 The full product of three tables would say little more than its faces: all scores × all shapes with
 and without a mask, all scores × all masks, and all masks × all shapes for a product and for a sum.
+A row in every dtype, by every implementation, with and without gradients, is in docs/parity.md
+(`make parity`). Here the rows are dealt out among such modes, see `dealt`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -25,15 +28,42 @@ ROWS = sorted(
     | {(s, shape, mask) for s in OPTIONS for shape in SHAPES for mask in ("none", "four")}
 )
 ROWS = [row for row in ROWS if applicable(*row[1:])]
-PER_SHAPE = sorted({(score, shape) for score, shape, _ in ROWS})
 
-each_row = pytest.mark.parametrize(
-    ("score", "shape"), PER_SHAPE, ids=[f"{score}-{shape}" for score, shape in PER_SHAPE]
-)
+Row = tuple[str, str, str]
 
 
-def masks_of(score: str, shape: str) -> list[str]:
-    return [mask for f, s, mask in ROWS if (f, s) == (score, shape)]
+def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Row]]:
+    """Deal out rows among modes, such as dtypes and implementations, so that pairs are covered.
+
+    Each row is in some mode: pairs of score, shape and mask are those of the rows. In each mode is
+    each shape, and each score and each mask with leading axes of each rank.
+    """
+    rows = list(rows)
+    hands: dict[str, list[Row]] = {mode: [] for mode in modes}
+    seen: set[Any] = set()
+
+    def new(row: Row, mode: str) -> set[Any]:
+        score, shape, mask = row
+        rank = len(SHAPES[shape].lead)
+        return {(mode, shape), (mode, score, rank), (mode, mask, rank)} - seen
+
+    def deal(row: Row, mode: str) -> None:
+        seen.update(new(row, mode))
+        hands[mode].append(row)
+
+    for row in rows:
+        deal(row, max(modes, key=lambda mode: (len(new(row, mode)), -len(hands[mode]))))
+    for mode in modes:
+        for row in rows:
+            if new(row, mode):
+                deal(row, mode)
+    return hands
+
+
+def each_hand(hands: dict[str, list[Row]]) -> pytest.MarkDecorator:
+    """A test for each mode and score, of all rows that the mode was dealt of the score."""
+    pairs = sorted({(mode, row[0]) for mode, rows in hands.items() for row in rows})
+    return pytest.mark.parametrize(("mode", "score"), pairs, ids=["-".join(x) for x in pairs])
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Make docs/parity.md of what `parity.run` found. From the folder `tests`:
+"""Make docs/parity.md of what `parity.run` found, as `make parity` does.
 
-python -m parity.page numpy.json torch.json ... --out ../docs/parity.md
+python -m parity.page numpy.json torch.json ... --out docs/parity.md
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from parity.age import MEASURED
 
 DETAILED = ("float32", "bfloat16")
 """The dtypes whose every cell is shown; the others are in the summary."""
@@ -52,14 +54,9 @@ refused with a reason.
 AGAIN = """\
 ## How to make it anew
 
-Each framework runs in a process of its own; MXNet in an environment of its own.
-
-```sh
-export PYTHONPATH=tests/helpers:tests/docs
-python -m parity.run exact --out exact.npz
-python -m parity.run torch --exact exact.npz --out torch.json    # and numpy, jax, ...
-python -m parity.page numpy.json torch.json ... --out docs/parity.md
-```
+`make parity` measures every cell, and goes on where it was stopped: an hour and a half, most of \
+it JAX's. `make clean` lets it begin anew. Each framework runs in a process of its own; MXNet in \
+an environment of its own.
 """
 
 
@@ -159,7 +156,10 @@ def measured(results: list[dict[str, Any]]) -> str:
         )
         for result in results
     )
-    return table(("framework", "versions", "machine, instructions of the core"), rows)
+    dates = [result["date"] for result in results if "date" in result]
+    when = [MEASURED.format(min(dates))] if dates else []
+    made = table(("framework", "versions", "machine, instructions of the core"), rows)
+    return "\n\n".join([*when, made])
 
 
 def details(name: str, cells: list[Any]) -> str:

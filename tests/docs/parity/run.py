@@ -1,5 +1,7 @@
 """Measure the cells of one framework, in a process of its own.
 
+`make parity` runs all of it, and goes on where it was stopped.
+
 export PYTHONPATH=tests/helpers:tests/docs
 python -m parity.run exact --out exact.npz          (three minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
@@ -17,6 +19,7 @@ import platform
 import sys
 import time
 from dataclasses import asdict
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,7 @@ def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, 
             **{name: version(name) for name in ("anyscore", *f.versions[1:])},
         },
         "machine": f"{platform.system()} {platform.machine()}, {cpu.isa()}",
+        "date": date.today().isoformat(),
         "seconds": round(time.monotonic() - start, 1),
         "cells": cells,
     }

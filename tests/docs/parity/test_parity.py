@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from cases import MASKS, SCORES, WIDE
 from parity import expected
+from parity.age import age
 from parity.cells import IMPLEMENTATIONS, Cell, measure
 from parity.frameworks import Framework, Torch
 from parity.page import render
@@ -171,6 +173,13 @@ def test_page() -> None:
         assert line in text.splitlines()
     assert "fused, float16" not in text
     assert "**All 1 cells are within their budget.**" in page(CELLS[:1]).splitlines()
+
+
+def test_the_page_says_how_old_it_is() -> None:
+    found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "x", "cells": []}
+    text = render([{**found, "date": "2026-02-28"}, {**found, "date": "2026-03-01"}])
+    assert age(text, date(2026, 3, 2)) == 2  # of its oldest part
+    assert age("It does not say.", date(2026, 3, 2)) is None
 
 
 def test_the_page_shows_every_score_and_mask() -> None:

@@ -19,6 +19,8 @@ from samples import NAMES, make_score, normal
 
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
 LENGTHS = np.array([0, 2, 6])
+PAIRS = pytest.mark.parametrize("name", ["Cosine", "Gaussian", "Laplace", "Additive", "GATv2"])
+"""A score of each pair: the slow tests; derivatives of all scores are in test_jax_table.py."""
 
 
 def arrays(dtype: Any = np.float64) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -63,7 +65,7 @@ def test_traced_lengths_and_offsets(name: str) -> None:
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@PAIRS
 def test_vmap_scan_and_checkpoint(name: str) -> None:
     query, key, value = arrays()
     score = jax_score(name)
@@ -87,7 +89,7 @@ def test_vmap_scan_and_checkpoint(name: str) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@PAIRS
 def test_second_derivatives(name: str) -> None:
     """Of a masked call: reverse over reverse, against differences of the first."""
     query, key, value = arrays()

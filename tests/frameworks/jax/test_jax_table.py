@@ -6,6 +6,7 @@ of it is in docs/parity.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,39 @@ import pytest
 import plain
 from anyscore import Score, attention
 from budget import assert_gradients_within_budget
-from cases import SCORES, case
+from cases import MASKS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms
-from table_rows import check, keep, masks_of
+from table_rows import check, keep
+
+FEW = ("none", "lengths", "boolean_full", "four")
+MASKS_OF = {score: [FEW[n % len(FEW)]] for n, score in enumerate(SCORES)}
+MASKS_OF["scaled_dot"] = [mask for n, mask in enumerate(MASKS) if n % 2 or mask in FEW]
+MASKS_OF["additive_each"] = [mask for n, mask in enumerate(MASKS) if not n % 2 or mask in FEW]
+
+
+@pytest.fixture(autouse=True)
+def _as_users_compile() -> Iterator[None]:
+    """With all optimizations, which conftest.py leaves out elsewhere."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_values(score: str) -> None:
-    few = ["none", "lengths", "boolean_full", "four"]
-    for mask in masks_of(score, "heads") if score in ("scaled_dot", "additive_each") else few:
+    for mask in MASKS_OF[score]:
         row = (score, "heads", mask)
         check(jnp, jnp.asarray, case(*row), row)
 
 
 @pytest.mark.parametrize(
     ("score", "dtype"),
-    [(score, np.float64) for score in SCORES]
-    + [
-        (score, np.float32) for score in ("bilinear", "trilinear", "gaussian_each", "additive_bias")
+    [
+        *((score, np.float64) for score in SCORES),
+        *(
+            pytest.param(score, np.float32, marks=pytest.mark.smoke)
+            for score in ("bilinear", "trilinear", "gaussian_each", "additive_bias")
+        ),
     ],
 )
 def test_gradients(score: str, dtype: Any) -> None:

@@ -83,9 +83,15 @@ def test_drawn(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [(1, 1, 1, 1), (3, 2, 1, 150), (1, 300, 70, 1), (64, 32, 33, 65)], ids=str
+    ("pair", "size"),
+    [
+        ("tanh", (1, 1, 1, 1)),
+        ("product", (3, 2, 1, 150)),
+        ("tanh", (1, 300, 70, 1)),
+        ("product", (64, 32, 33, 65)),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("pair", ["product", "tanh"])
 def test_sizes(pair: str, size: tuple[int, ...]) -> None:
     """(queries, keys, features, values): one of each, whole tiles, several chunks."""
     given = dict(zip(("queries", "keys", "hidden", "width"), size, strict=True))

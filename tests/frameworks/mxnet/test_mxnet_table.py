@@ -12,7 +12,7 @@ import plain
 from anyscore import attention
 from budget import assert_within_budget
 from cases import SCORES, case
-from table_rows import each_row, exact, keep, masks_of
+from table_rows import ROWS, dealt, each_hand, exact, keep
 
 pytestmark = pytest.mark.usefixtures("np_mode")
 
@@ -23,8 +23,6 @@ NOT_OURS = ("no_batch", "no_query", "no_key", "grouped_5d")
 
 def check(row: tuple[str, str, str], dtype: str, impl: str) -> None:
     """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
-    if row[0] == "callable" and row[1] in NOT_OURS:
-        return
     c, mx_array = case(*row), partial(to, dtype=dtype)
     tensors = [mx_array(x) for x in (c.query, c.key, c.value)]
     score = c.score.build(c.parameters, mx_array)
@@ -40,25 +38,24 @@ def check(row: tuple[str, str, str], dtype: str, impl: str) -> None:
     assert_within_budget(numbers(call()), exact(*row).output, same[0], f"output of {row}", dtype)
 
 
-def few(score: str, shape: str) -> list[str]:
-    """All masks of one shape, and some of the others."""
-    chosen = ("none", "four", "lengths_full", "boolean_heads")
-    return [mask for mask in masks_of(score, shape) if shape == "heads" or mask in chosen]
+FEW = ("none", "four", "lengths_full", "boolean_heads")
+"""Of shapes other than `heads`."""
+HANDS = dealt(
+    ["float32 auto", "float32 reference"],
+    [
+        row
+        for row in ROWS
+        if (row[1] == "heads" or row[2] in FEW)
+        and not (row[0] == "callable" and row[1] in NOT_OURS)
+    ],
+)
+HANDS["float64 auto"] = [
+    (x, "heads", y) for x in SCORES for y in ("none", "four", "lengths_floats")
+]
 
 
-@each_row
-def test_values(score: str, shape: str) -> None:
-    for mask in few(score, shape):
-        check((score, shape, mask), "float32", "auto")
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_values_in_float64(score: str) -> None:
-    for mask in ("none", "four", "lengths_floats"):
-        check((score, "heads", mask), "float64", "auto")
-
-
-@each_row
-def test_values_by_definition(score: str, shape: str) -> None:
-    for mask in few(score, shape):
-        check((score, shape, mask), "float32", "reference")
+@each_hand(HANDS)
+def test_values(mode: str, score: str) -> None:
+    for row in HANDS[mode]:
+        if row[0] == score:
+            check(row, *mode.split())

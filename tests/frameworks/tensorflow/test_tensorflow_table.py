@@ -19,10 +19,16 @@ from anyscore.functional import plan
 from budget import assert_gradients_within_budget, assert_within_budget
 from cases import OPTIONS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms
-from table_rows import PER_SHAPE, exact, keep, masks_of
+from table_rows import ROWS, dealt, each_hand, exact, keep
 
 Row = tuple[str, str, str]
-SHAPES_OF = [pair for pair in PER_SHAPE if pair[1] == "heads" or pair[0] == "additive"]
+HANDS = dealt(
+    ["float64 reference", "float32 auto"],
+    [row for row in ROWS if row[1] == "heads" or row[0] == "additive"],
+)
+for _row in [row for row in HANDS["float64 reference"] if row[1] == "broadcast_5d"]:
+    HANDS["float64 reference"].remove(_row)  # TensorFlow's operations do not broadcast six axes
+    HANDS["float32 auto"].append(_row)
 
 
 def build(score: str, parameters: dict[str, Any], to: Any) -> Any:
@@ -61,16 +67,11 @@ def same(row: Row, dtype: str) -> tuple[np.ndarray, ...]:
         return plain.attend(np, to(c.query), to(c.key), to(c.value), built, keep(*row[1:]))
 
 
-@pytest.mark.parametrize(("score", "shape"), SHAPES_OF, ids=["-".join(x) for x in SHAPES_OF])
-@pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
-def test_values(score: str, shape: str, dtype: str, impl: str) -> None:
-    if shape == "broadcast_5d" and impl == "reference" and score == "additive":
-        pytest.skip("TensorFlow's operations do not broadcast six axes in turns; they say so")
-    masks = masks_of(score, shape)
-    if impl == "reference" and shape != "heads":  # the definition's way with masks knows no shapes
-        masks = [mask for mask in masks if mask in ("none", "four", "boolean_full")]
-    for mask in masks:
-        check((score, shape, mask), dtype, impl)
+@each_hand(HANDS)
+def test_values(mode: str, score: str) -> None:
+    for row in HANDS[mode]:
+        if row[0] == score:
+            check(row, *mode.split())
 
 
 @pytest.mark.parametrize("impl", ["reference", "auto"])
@@ -99,13 +100,19 @@ def test_halves(score: str, dtype: str, impl: str) -> None:
 GRADIENT_ROWS = [
     *((score, "heads", "four") for score in SCORES),
     *((score, "heads", "none") for score in ("additive", "cosine", "trilinear", "callable")),
+    *(("gatv2", shape, "lengths_full") for shape in ("no_key", "no_query", "rank_2", "no_batch")),
+]
+SMOKE_ROWS = [
     *((score, "grouped_6_2", "four") for score in ("additive_each", "dot", "trilinear")),
     *((score, "broadcast", "boolean_full") for score in ("additive", "gaussian")),
-    *(("gatv2", shape, "lengths_full") for shape in ("no_key", "no_query", "rank_2", "no_batch")),
 ]
 
 
-@pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
+@pytest.mark.parametrize(
+    "row",
+    [*GRADIENT_ROWS, *(pytest.param(row, marks=pytest.mark.smoke) for row in SMOKE_ROWS)],
+    ids="-".join,
+)
 @pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
 def test_gradients(row: Row, dtype: str, impl: str) -> None:
     """Of output and log-sum-exp at once, with respect to everything."""

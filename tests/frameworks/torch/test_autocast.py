@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from anyscore import Lengths, attention, plan
+from anyscore import Cosine, Gaussian, Lengths, attention, plan
+from anyscore.torch import Attention
 from samples import NAMES, leaves, make_score, normal
 
 SCORES = pytest.mark.parametrize("name", NAMES)
@@ -144,3 +146,35 @@ def test_plan_sees_what_autocast_makes_of_the_call() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert plan(q, k, v).route == "sdpa"
         assert plan(q, k, v, valid_lens=[3, 4]).route == "cpu"
+
+
+def test_a_callable_with_parameters_under_autocast() -> None:
+    class Score(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return self.linear(q) @ k.mT
+
+    layer, x = Attention(Score()), torch.randn(2, 3, 4)
+    expected = layer(x, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x, x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("score", [Gaussian, Cosine])
+def test_autocast_does_not_round_scales(score: Any) -> None:
+    x = torch.randn(2, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        number = attention(x, x, x, score=score(3.0199), return_lse=True).lse
+        tensor = attention(x, x, x, score=score(torch.tensor(3.0199)), return_lse=True).lse
+    torch.testing.assert_close(number, tensor)
+
+
+def test_integers_are_refused_under_autocast_too() -> None:
+    x = torch.ones(2, 3, 4, dtype=torch.int64)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match="query is int64"):
+        attention(x, x, x)

@@ -143,3 +143,10 @@ def test_arrays_of_another_framework(layer: Any) -> None:
         layer(x, y, y)
     with pytest.raises(TypeError, match="queries is a list, expected a tensor of one of"):
         layer([1.0], x, x)
+
+
+def test_a_first_call_that_fails_fixes_no_sizes() -> None:
+    layer = Attention("additive", hidden=8)
+    with pytest.raises(ValueError, match="valid_lens has shape"):
+        layer(torch.randn(2, 3, 4), torch.randn(2, 5, 4), valid_lens=[1, 2, 3])
+    layer(torch.randn(2, 3, 6), torch.randn(2, 5, 4), valid_lens=[1, 2])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -354,3 +356,34 @@ def test_the_slope_at_0_is_that_of_negative_arguments(slope: float) -> None:
         found.append([x.grad for x in inputs])
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y)
+
+
+def test_a_first_call_in_inference_mode_leaves_parameters_that_train() -> None:
+    layer, x = Attention("additive", hidden=8), torch.randn(2, 3, 4)
+    with torch.inference_mode():
+        layer(x, x)
+    layer(x, x).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_two_threads_at_the_first_call() -> None:
+    x = torch.randn(2, 3, 64)
+    for _ in range(20):
+        layer, outputs = Attention("additive", hidden=64), []
+        barrier = threading.Barrier(4)
+
+        def work(layer: Attention = layer, outputs: list[Tensor] = outputs) -> None:
+            barrier.wait()  # noqa: B023
+            outputs.append(layer(x, x))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for y in outputs:  # MKL's product of so few rows depends on the thread, by rounding
+            torch.testing.assert_close(y, layer(x, x))
+
+
+def test_options_may_be_numbers_of_numpy() -> None:
+    Attention("additive", hidden=np.int64(3), dropout=np.float32(0.1))  # type: ignore[arg-type]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from anyscore import Causal, Keys
 from anyscore.torch import masked_softmax
@@ -36,3 +38,16 @@ def test_masked_softmax_in_half_precision_sums_in_float32() -> None:
     weights = masked_softmax(x, torch.tensor([60_000]))
     assert weights[..., :60_000].double().sub(1 / 60_000).abs().max() < 1e-7
     assert (weights[..., 60_000:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (Tensor.long, TypeError, "X is int64"),
+        (lambda x: x[0, 0], ValueError, r"of shape \(4,\)"),
+        (Tensor.numpy, TypeError, "expected a PyTorch tensor"),
+    ],
+)
+def test_mistakes_are_named(change: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        masked_softmax(change(torch.randn(2, 3, 4)))

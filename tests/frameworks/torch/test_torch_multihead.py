@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyscore import Additive, Causal, Dot, Keys, attention
+from anyscore import Additive, Causal, Dot, Gaussian, Keys, attention
 from anyscore.layers import SCORES
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 
@@ -255,3 +255,15 @@ def test_inputs_with_and_without_a_batch() -> None:
     torch.testing.assert_close(layer(x), layer(x[None])[0])
     q, k, v = layer.qkv(x).split([3, 3, 5], dim=-1)
     torch.testing.assert_close(layer(x), attention(q, k, v))
+
+
+def test_heads_take_no_mask_of_three_axes() -> None:
+    x = torch.randn(2, 5, 16)
+    with pytest.raises(ValueError, match=r"pass mask\[:, None\]"):
+        MultiHeadAttention(16, 2)(x, mask=torch.ones(2, 5, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"pass mask\[:, None\]"):
+        MultiHeadAttention(16, 2)(x, mask=Causal() & torch.ones(2, 5, 5, dtype=torch.bool))
+
+
+def test_a_number_for_a_score_that_learns_nothing_makes_no_parameter() -> None:
+    assert MultiHeadAttention(8, 2, score="gaussian", sigma=2.0).attention.score is Gaussian

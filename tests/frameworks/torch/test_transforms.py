@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
-from anyscore import Additive, Causal, Keys, Lengths, attention
+from anyscore import Additive, Causal, Keys, Lengths, attention, plan
 from samples import normal
 from transformed import MASK, MASKS, SCORES, WARNINGS, autograd, loss_of, same, tensors, torch_score
 
@@ -174,3 +174,21 @@ def test_vmap_with_dropout() -> None:
 def test_activation_checkpointing(name: str, mask: str) -> None:
     f, xs = loss_of(name, mask), tensors(2)
     same(autograd(lambda *ys: checkpoint(f, *ys, use_reentrant=False), *xs), autograd(f, *xs))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyTorch's own
+def test_no_shortcut_under_forward_mode_and_transforms(no_core: None) -> None:
+    q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    assert plan(q, k, v).route == "sdpa"
+
+    def f(q: Tensor, impl: str = "auto") -> Tensor:
+        return attention(q, k, v, impl=impl)
+
+    for impl in ("auto", "reference"):
+        out, tangent = torch.func.jvp(lambda q, impl=impl: f(q, impl), (q,), (torch.ones_like(q),))
+        expected = torch.func.jvp(lambda q: f(q, "reference"), (q,), (torch.ones_like(q),))
+        torch.testing.assert_close((out, tangent), expected)
+    twice = torch.func.grad(
+        lambda q: torch.func.grad(lambda q: f(q).square().sum())(q).square().sum()
+    )
+    assert twice(q).isfinite().all()

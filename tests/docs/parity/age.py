@@ -1,0 +1,48 @@
+"""Say how old docs/parity.md is: when it was measured, and how many commits ago.
+
+PYTHONPATH=tests/docs python -m parity.age
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "parity.md"
+MEASURED = "Measured on {}."
+SOURCES = "src/anyscore", "csrc", ":!src/anyscore/lab"
+
+
+def age(text: str, today: date) -> int | None:
+    """Days since the page was measured, as it says itself; None if it does not say."""
+    found = re.search(re.escape(MEASURED).replace(r"\{\}", r"(\d{4}-\d\d-\d\d)"), text)
+    return None if found is None else (today - date.fromisoformat(found[1])).days
+
+
+def git(*arguments: str) -> str:
+    """What git prints; nothing where this is no checkout."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    days = age(PAGE.read_text(encoding="utf-8"), date.today())
+    commit, _, committed = git("log", "-1", "--format=%h %cs", "-G^[|]", "--", str(PAGE)).partition(
+        " "
+    )
+    when = f"{days} days ago" if days is not None else f"before {committed or 'it was committed'}"
+    print(f"docs/parity.md was measured {when}", end="")
+    if commit:
+        since = git("rev-list", "--count", f"{commit}..HEAD", "--", *SOURCES)
+        print(f"; {since} commits changed the library since its tables were committed", end="")
+    print(". `make parity` measures it anew.")
+
+
+if __name__ == "__main__":
+    main()

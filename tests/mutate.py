@@ -1,0 +1,287 @@
+"""Break one line after the other, and see whether the tests notice.
+
+    .venv/bin/python tests/mutate.py --count 50 --seed 1 --jobs 2
+
+Lines are drawn from src/anyscore (without the laboratory) and from csrc. In each one comparison,
+sign, number or word is changed, in a copy of the checkout: the checkout itself is never written to.
+A change in csrc is compiled for plain processors. Ctrl-C ends with the table of what is known.
+
+`--root` names another checkout, whose tests may lie as they did before they had rooms. What
+survives is to be read: a change may make no difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tokenize
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from hashlib import sha256
+from keyword import iskeyword
+from pathlib import Path
+from queue import SimpleQueue
+
+HERE = Path(__file__).parents[1]
+WORDS = {"and": "or", "or": "and", "True": "False", "False": "True", "min": "max", "max": "min",
+         "any": "all", "all": "any", "not": "", "minimum": "maximum", "maximum": "minimum",
+         "&&": "||", "||": "&&", "true": "false", "false": "true"}  # fmt: skip
+SIGNS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
+         "*": "/", "/": "*", "//": "*", "+=": "-=", "-=": "+="}  # fmt: skip
+NUMBER = re.compile(r"\d+")
+CPP = re.compile(
+    r"&&|\|\||(?<= )(?:[<>=!]=|[<>+*/-]|[+-]=)(?= )|\b(?:true|false|min|max)\b|\b\d+\b"
+)
+NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^\s*#(?:\\\n|[^\n])*', re.S | re.M)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """file: relative. start, end: places in its text. new: what stands there instead."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.old!r} → {self.new!r}"
+
+
+def changed(word: str) -> str | None:
+    """What stands for a word, a sign or an integer; None if it stays."""
+    if NUMBER.fullmatch(word):
+        return str(int(word) + 1)
+    return WORDS.get(word, SIGNS.get(word))
+
+
+def in_python(text: str) -> Iterator[tuple[int, int]]:
+    """Where words and signs begin and end that may be changed: no strings, no comments."""
+    offsets = [0, *(m.end() for m in re.finditer("\n", text))]
+    before = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind, word = token.type, token.string
+        after = (before.isidentifier() and not iskeyword(before)) or before[-1:] in ")]0123456789"
+        binary = kind == tokenize.OP and (after or word == "-")
+        if kind in (tokenize.NAME, tokenize.NUMBER) or binary:
+            place = offsets[token.start[0] - 1] + token.start[1]
+            yield place, place + len(word)
+        if kind not in (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT):
+            before = word
+
+
+def in_cpp(text: str) -> Iterator[tuple[int, int]]:
+    code = NOT_CODE.sub(lambda m: re.sub(r"[^\n]", "\0", m[0]), text)
+    for found in CPP.finditer(code):
+        yield found.span()
+
+
+def mutants(root: Path, only: str) -> list[list[Mutant]]:
+    """All mutants of each line that has any."""
+    sources = [*root.glob("csrc/*.h"), *root.glob("csrc/*.cpp"), *root.glob("src/anyscore/**/*.py")]
+    lines: dict[tuple[str, int], list[Mutant]] = {}
+    for path in sorted(sources):
+        file, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+        if file.startswith("src/anyscore/lab/") or not file.startswith(only):
+            continue
+        for start, end in (in_python if path.suffix == ".py" else in_cpp)(text):
+            new, line = changed(text[start:end]), text.count("\n", 0, start) + 1
+            if new is not None:
+                found = Mutant(file, line, start, end, text[start:end], new)
+                lines.setdefault((file, line), []).append(found)
+    return list(lines.values())
+
+
+GENERAL = ("tests/core", "tests/contract", "tests/helpers", "tests/test_*.py", "tests/properties")
+TORCH = ("tests/frameworks/torch",)
+PLACES = (  # the first that the file's name matches: environment, and tests in order
+    (r"csrc/xla", {}, ("tests/frameworks/jax/test_jax_core.py", "tests/frameworks/jax")),
+    (r"csrc/", {}, (*GENERAL, *TORCH)),
+    (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton",)),
+    (r"pallas|xla|jax", {}, ("tests/frameworks/jax",)),
+    (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras",)),
+    (r"tensorflow", {}, ("tests/frameworks/tensorflow",)),
+    (r"mxnet", {}, ("tests/frameworks/mxnet",)),
+    (r"plot", {}, ("tests/package/test_plot.py", "tests/test_plot.py")),
+    (r"torch|autocast|trees", {}, (*TORCH, *GENERAL, "tests/frameworks/torch/exports")),
+    (r"", {}, (*GENERAL, *TORCH)),
+)
+START = """
+import sys
+sys.meta_path[:] = [x for x in sys.meta_path if "ScikitBuild" not in type(x).__name__]
+sys.path.insert(0, {source!r})
+import anyscore
+assert anyscore.__file__.startswith({source!r}), anyscore.__file__
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+class Copy:
+    """A copy of a checkout to break: its sources, its tests, and the core as it was built."""
+
+    def __init__(self, root: Path, folder: Path, python: Path) -> None:
+        self.folder, self.python = folder, python
+        self.unbroken: bytes | None = None
+        ignored = shutil.ignore_patterns(
+            ".git", ".venv", "build", "__pycache__", ".*_cache", "runs"
+        )
+        shutil.copytree(root, folder, ignore=ignored)
+        if not list((folder / "src/anyscore").glob("_core*.so")):
+            code = "import anyscore._core; print(anyscore._core.__file__)"
+            core = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+            shutil.copy(core.stdout.strip(), folder / "src/anyscore")
+
+    def judge(self, mutant: Mutant, seconds: float) -> str:
+        """'caught by …', 'survived', or what else came of it."""
+        if mutant.file.startswith("csrc/") and self.unbroken is None:
+            core = self.compiled()
+            if core is None:
+                raise RuntimeError("the core does not compile as it is")
+            self.unbroken = sha256(core.read_bytes()).digest()
+        path = self.folder / mutant.file
+        text = path.read_text(encoding="utf-8")
+        assert text[mutant.start : mutant.end] == mutant.old
+        new = text[: mutant.start] + mutant.new + text[mutant.end :]
+        path.write_text(new, encoding="utf-8")
+        try:
+            env: dict[str, str] = {}
+            if mutant.file.startswith("csrc/"):
+                core = self.compiled()
+                if core is None:
+                    return "caught by the compiler"
+                if sha256(core.read_bytes()).digest() == self.unbroken:
+                    return "not judged: the core for plain processors is the same"
+                env = {"ANYSCORE_CORE": str(core)}
+            return self.tested(mutant, env, seconds)
+        finally:
+            path.write_text(text, encoding="utf-8")
+
+    def compiled(self) -> Path | None:
+        """The core built for plain processors; None if that fails."""
+        build, folder = self.folder / "build/mutant", self.folder
+        configure = [
+            "cmake",
+            "-S",
+            folder,
+            "-B",
+            build,
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Release",
+        ]
+        configure += [f"-DPython_EXECUTABLE={self.python}", "-DANYSCORE_KNOWS_X86_LEVELS=OFF"]
+        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        for command in (configure, ["cmake", "--build", build]):
+            done = subprocess.run(
+                [str(x) for x in command], env=os.environ | {"PATH": path}, capture_output=True
+            )
+            if done.returncode:
+                if command is configure:
+                    raise RuntimeError(done.stderr.decode())
+                return None
+        return next(build.glob("_core*.so"))
+
+    def tested(self, mutant: Mutant, env: dict[str, str], seconds: float) -> str:
+        more, patterns = next((e, t) for p, e, t in PLACES if re.search(p, mutant.file))
+        paths: dict[str, None] = {}
+        for pattern in patterns:
+            paths |= dict.fromkeys(str(x) for x in sorted(self.folder.glob(pattern)))
+        python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
+        if "ANYSCORE_CORE" in env:
+            options += ["-p", "sanitized"]
+            path += [self.folder / ".ci"]
+        beside = self.python.parents[1]
+        if "TRITON_INTERPRET" in more:
+            options += ["-p", "stand_in"]
+            path += [beside / "triton", self.folder / "tests/frameworks/triton"]
+        if "mxnet" in mutant.file:
+            python = beside / "mxnet/bin/python"
+        env = os.environ | env | more | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        code = START.format(source=str(self.folder / "src"))
+        command = [str(python), "-c", code, *paths, "-x", "-q", *options]
+        try:
+            done = subprocess.run(
+                command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            return f"caught by the clock: {seconds:.0f} s"
+        if done.returncode == 0:
+            return "survived"
+        what = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+        end = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        if done.returncode in (1, 2) or done.returncode < 0:
+            return f"caught by {what[1] if what else end[-1] if end else done.returncode}"
+        return f"not judged: pytest ended with {done.returncode}: {' '.join(end[-2:])}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=HERE, help="the checkout to copy and break")
+    parser.add_argument("--python", type=Path, help="its interpreter; .venv/bin/python of the root")
+    parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="files whose name starts so, such as csrc/")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1800, help="for the tests of one mutant")
+    parser.add_argument("--list", action="store_true", help="say what would be changed, no more")
+    given = parser.parse_args()
+    root, rng = given.root.resolve(), random.Random(given.seed)
+    lines = mutants(root, given.only)
+    drawn = [rng.choice(line) for line in rng.sample(lines, min(given.count, len(lines)))]
+    if given.list:
+        print(*drawn, sep="\n")
+        return
+    python = (given.python or root / ".venv/bin/python").absolute()
+    found: dict[Mutant, str] = {}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for n in range(given.jobs):
+            copies.put(Copy(root, Path(folder) / str(n), python))
+
+        def work(mutant: Mutant) -> None:
+            copy, start = copies.get(), time.monotonic()
+            try:
+                found[mutant] = copy.judge(mutant, given.seconds)
+            finally:
+                copies.put(copy)
+            print(f"{mutant}: {found[mutant]} ({time.monotonic() - start:.0f} s)", flush=True)
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            waiting: set[Future[None]] = {pool.submit(work, mutant) for mutant in drawn}
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+            except KeyboardInterrupt:
+                pool.shutdown(wait=True, cancel_futures=True)
+    table(found)
+
+
+def table(found: dict[Mutant, str]) -> None:
+    """How many were caught, by what kind of file, and what survived."""
+    print()
+    for start in ("src/", "csrc/"):
+        some = [x for mutant, x in found.items() if mutant.file.startswith(start)]
+        caught = sum(x.startswith("caught") for x in some)
+        print(f"{start:6} {caught} of {len(some)} caught")
+    for mutant, what in found.items():
+        if not what.startswith("caught"):
+            print(f"{what}: {mutant}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
