@@ -23,14 +23,4 @@ Block allocate(Size size, Size count) {
     return Block(data);
 }
 
-Arena::Arena(void* block) : block((char*)block) {}
-
-Size Arena::used() const { return count; }
-
-void* Arena::take_bytes(Size bytes) {
-    void* piece = block ? block + count : nullptr;
-    count += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
 }  // namespace anyscore

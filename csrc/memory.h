@@ -21,17 +21,19 @@ struct Block {
 Block allocate(Size size, Size count);
 
 // Hands out pieces of one block of memory, each aligned to a cache line; without a block, it only counts.
+// Always inline: the linker would share a copy of take<float> among the instruction sets.
 class Arena {
 public:
-    explicit Arena(void* block);
-    // Always inline: the linker would share one copy of take<float> among the instruction sets.
-    template <class T> __attribute__((always_inline)) T* take(Size count) { return (T*)take_bytes(count * Size(sizeof(T))); }
-    Size used() const;
+    __attribute__((always_inline)) explicit Arena(void* block) : block((char*)block) {}
+    template <class T> __attribute__((always_inline)) T* take(Size count) {
+        T* piece = block ? (T*)(block + used) : nullptr;
+        used += (count * Size(sizeof(T)) + 63) / 64 * 64;
+        return piece;
+    }
+    Size used = 0;
 
 private:
-    void* take_bytes(Size bytes);
     char* block;
-    Size count = 0;
 };
 
 // `count` tasks of one class, each with the memory that it takes from its arena: one for each thread,
@@ -52,7 +54,7 @@ private:
         Arena arena(nullptr);
         arena.take<Task>(1);
         Task task(arena, call);
-        return (arena.used() + 64 + 4095) / 4096 * 4096;
+        return (arena.used + 64 + 4095) / 4096 * 4096;
     }
     Size size;
     Block block;

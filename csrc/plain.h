@@ -68,15 +68,14 @@ public:
     const T* decode_keys(const T* rows, int, T*) const { return rows; }
 
     void decode_scores(int rows, const T* keys, Size stride, int count, T* s) const {
+        constexpr int KEYS = L < 4 ? L : 4;
         for (int i = 0; i < rows; i++)
             for (int j0 = 0; j0 < count; j0 += L) {
-                Vector<T> sums[L];
-                for (int j = 0; j < L; j++) {
-                    sums[j] = Vector<T>{};
-                    if (j0 + j >= count) continue;
-                    const T *x = a + i * padded, *y = keys + (j0 + j) * stride;
-                    sums[j] = padded > PIECE * L ? by_halves(x, y, 0, padded) : decode_sum(x, y, 0, padded);
-                }
+                Vector<T> sums[L] = {};
+                const T* x = a + i * padded;
+                int n = left_of(count, j0, L), j = 0;
+                for (; j + KEYS <= n; j += KEYS) by_halves<KEYS>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
+                for (; j < n; j++) by_halves<1>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
                 transpose<T>(sums);
                 store(s + i * TILE + j0, sum<L>(sums));
             }
@@ -103,20 +102,36 @@ public:
     }
 
 private:
-    // Σ of the terms of the features [from, to), in each lane.
-    Vector<T> by_halves(const T* a, const T* b, Size from, Size to) const {
-        if (to - from <= PIECE * L) return decode_sum(a, b, from, to);
-        Size middle = from + round_up((to - from) / 2, L);
-        return by_halves(a, b, from, middle) + by_halves(a, b, middle, to);
+    // Σ of the terms of a query with each of KEYS keys, of the features [from, to), in each lane. Several keys
+    // at a time, as a sum waits for its last addition.
+    template <int KEYS>
+    ANYSCORE_INLINE void by_halves(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
+        if (to - from > PIECE * L)
+            split<KEYS>(a, keys, stride, from, to, sums);
+        else
+            decode_sums<KEYS>(a, keys, stride, from, to, sums);
     }
 
-    ANYSCORE_INLINE Vector<T> decode_sum(const T* a, const T* b, Size from, Size to) const {
-        Vector<T> sum{};
+    template <int KEYS>
+    __attribute__((noinline)) void split(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
+        Size middle = from + round_up((to - from) / 2, L);
+        Vector<T> right[KEYS];
+        by_halves<KEYS>(a, keys, stride, from, middle, sums);
+        by_halves<KEYS>(a, keys, stride, middle, to, right);
+        for (int j = 0; j < KEYS; j++) sums[j] += right[j];
+    }
+
+    template <int KEYS>
+    ANYSCORE_INLINE void decode_sums(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
+        Vector<T> sum[KEYS] = {};
         for (Size d = from; d < to; d += L) {
-            Vector<T> x = load(a + d), y = load(b + d);
-            sum += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+            Vector<T> x = load(a + d);
+            for (int j = 0; j < KEYS; j++) {
+                Vector<T> y = load(keys + j * stride + d);
+                sum[j] += IS_PRODUCT ? x * y : load(weight + d) * Pair::value(x, y);
+            }
         }
-        return sum;
+        for (int j = 0; j < KEYS; j++) sums[j] = sum[j];
     }
 
     template <int COUNT> void score_rows(int rows, const T* panels, Size stride, T* s) const {
