@@ -10,7 +10,7 @@ from test_browser import DESKTOP, PHONE, complaints, find_browser, width
 
 from anyscore.lab.train.answering import Answer
 from anyscore.lab.translate.pictures import write_html
-from anyscore.lab.translate.telling import Told
+from anyscore.lab.translate.translations import Told
 
 
 def told(source: str, output: str) -> Told:

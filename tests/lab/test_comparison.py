@@ -17,8 +17,7 @@ from made_trials import made
 
 from anyscore.lab import comparison as store
 from anyscore.lab.comparison import Comparison, check
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.trials import Outcome, Trial
 
 SHARED = {"task": {"name": "made", "checksum": "ab12"}, "settings": {"epochs": 3}}

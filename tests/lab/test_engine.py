@@ -15,7 +15,7 @@ from made_trials import Trainer
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Trial
 
 TRIALS = [Trial(score, seed) for seed in range(2) for score in ("worse", "even", "better")]

@@ -23,8 +23,8 @@ from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.train.models import MODELS
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
-from anyscore.lab.translate.looks import heatmap
-from anyscore.lab.translate.telling import notes_for, tell
+from anyscore.lab.translate.heatmap import heatmap
+from anyscore.lab.translate.translations import notes_for, tell
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Trial
 

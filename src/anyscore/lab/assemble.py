@@ -8,9 +8,9 @@ from typing import Any
 from anyscore.lab.comparison import FORMAT, Comparison, Finished, finite
 from anyscore.lab.trials import Trial
 from anyscore.lab.tuning import found as found_numbers
-from anyscore.lab.verdict.code import code
-from anyscore.lab.verdict.doubts import doubts, overfitting
+from anyscore.lab.verdict.convergence import doubts, overfitting
 from anyscore.lab.verdict.judge import Measure, choose, judge
+from anyscore.lab.verdict.text import example_code
 
 COMPARISON_FILE = "comparison.json"
 
@@ -73,7 +73,7 @@ def assemble(
             "searches": found_numbers(comparison.folder),
             "examples": _examples(rounds, order),
             "verdict": verdict,
-            "code": code(verdict["recommendation"]["score"]),
+            "code": example_code(verdict["recommendation"]["score"]),
         }
     )
     return record

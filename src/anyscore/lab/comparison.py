@@ -28,8 +28,8 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from anyscore import __version__
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, why, write_whole
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
 FORMAT = 2

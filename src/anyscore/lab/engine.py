@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from anyscore.lab.comparison import Comparison
-from anyscore.lab.errors import TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure, TrialFailure
 from anyscore.lab.trials import Train, Trial
 
 _SIGNALS = {

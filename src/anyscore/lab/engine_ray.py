@@ -17,9 +17,8 @@ from typing import Any
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, attempt, deferred, ended
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.extras import check_installed
-from anyscore.lab.files import RunFailure
 from anyscore.lab.trials import Train, Trial
 
 _RETRIES = 3  # of a trial whose machine was lost or whose process died

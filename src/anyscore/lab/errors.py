@@ -13,3 +13,10 @@ class InputError(Exception):
 
 class TrialFailure(Exception):
     """A trial cannot go on; the text says why in one line. Others do."""
+
+
+class RunFailure(Exception):
+    """Something outside the user's input went wrong; the text is the one line they are shown.
+
+    The command line exits with status 1.
+    """

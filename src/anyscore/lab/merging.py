@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.comparison import Comparison, Finished
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, why, write_whole
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.session import read_about, rebuild, write_about
 from anyscore.lab.trials import Trial
 

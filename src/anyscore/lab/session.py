@@ -17,9 +17,9 @@ from anyscore.lab.comparison import Comparison, Finished, finite
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
 from anyscore.lab.report.page import write_report
 from anyscore.lab.rounds import Plan, play
+from anyscore.lab.run_folder import write_whole
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.layers import SCORES

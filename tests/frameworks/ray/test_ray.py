@@ -18,7 +18,7 @@ from anyscore.lab import compare
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import run_here
 from anyscore.lab.engine_ray import Cluster, run_ray
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Outcome, Report, Trial
 
 QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}

@@ -186,12 +186,12 @@ def compare(
     from anyscore.lab.built_in import compare_pairs, train_along
     from anyscore.lab.data.summary import summary_lines
     from anyscore.lab.data.task import load_task
-    from anyscore.lab.display import TerminalWatcher, show_outcome
     from anyscore.lab.engine_ray import Cluster
+    from anyscore.lab.info import find_device
     from anyscore.lab.logs import with_log
     from anyscore.lab.rounds import Plan
     from anyscore.lab.session import Watcher
-    from anyscore.lab.train.devices import find_device
+    from anyscore.lab.terminal import TerminalWatcher, show_outcome
     from anyscore.lab.train.settings import Settings, default_epochs
     from anyscore.lab.train.together import joined
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 import typer
 from rich.console import Console
 
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure
-from anyscore.lab.wording import visible
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.phrases import visible
 
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
 _ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x",

@@ -26,7 +26,7 @@ def info(
 ) -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     from anyscore.lab.info import core, devices, frameworks
-    from anyscore.lab.places import plans
+    from anyscore.lab.plans import plans
 
     known = frameworks()
     asked = [x.package for x in known if x.version and x.package != "keras"]

@@ -62,7 +62,7 @@ def prove(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from anyscore.lab.cli.machines import cores
     from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
-    from anyscore.lab.prove.display import TerminalProofs, show
+    from anyscore.lab.prove.terminal import TerminalProofs, show
 
     console = Console()
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)

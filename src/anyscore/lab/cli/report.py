@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.wording import counted, visible
+from anyscore.lab.phrases import counted, visible
 
 JSON_HELP = "Print the comparison as JSON, and nothing else."
 QUIET_HELP = "Print the verdict alone, without progress."
@@ -40,9 +40,9 @@ def report(
         raise InputError("--out: expected several folders to be put together, got one")
     if len(runs) > 1 and out is None:
         raise InputError("expected --out with several folders, a new one for all of them together")
-    from anyscore.lab.display import show_outcome
     from anyscore.lab.merging import merge
     from anyscore.lab.session import rebuild
+    from anyscore.lab.terminal import show_outcome
 
     console = Console()
     if out is None:

@@ -14,7 +14,7 @@ import typer
 
 from anyscore.lab.cli.complaints import close_stdout, remark
 from anyscore.lab.errors import InputError
-from anyscore.lab.wording import visible
+from anyscore.lab.phrases import visible
 
 _MOST_BEAMS = 256
 _OF_FILES = (".txt", ".tsv", ".csv", ".jsonl", ".gz")
@@ -86,8 +86,8 @@ def translate(
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from anyscore.lab.train.checkpoint import load_run
         from anyscore.lab.train.stepwise import Stepwise
-        from anyscore.lab.translate.looks import heatmap
-        from anyscore.lab.translate.telling import notes_for, tell
+        from anyscore.lab.translate.heatmap import heatmap
+        from anyscore.lab.translate.translations import notes_for, tell
 
         model = load_run(place)
         units = model.source_tokeniser.unit, model.target_tokeniser.unit

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from anyscore.lab.files import RunFailure, why
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.run_folder import why
 
 _CACHE = 2**15  # KiB of a database in memory
 _LOOK = 10**6  # of the database's own steps between two looks for Ctrl-C

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import RunFailure, write_whole
-from anyscore.lab.prove.words import (
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.prove.text import (
     SIGNS,
     bound,
     interval,
@@ -19,6 +19,7 @@ from anyscore.lab.prove.words import (
     rows,
     summary,
 )
+from anyscore.lab.run_folder import write_whole
 
 
 def write_page(record: Mapping[str, Any], out: Path, path: Path) -> None:

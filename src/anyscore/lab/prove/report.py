@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import write_whole
-from anyscore.lab.prove import words
+from anyscore.lab.prove import text
 from anyscore.lab.report.axis import Axis, linear
 from anyscore.lab.report.rendering import templates
+from anyscore.lab.run_folder import write_whole
 
 
 def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
@@ -27,7 +27,7 @@ def render(record: Mapping[str, Any], out: Path) -> str:
     environment, own = templates()
     return environment.get_template("proofs.html.j2").render(
         record=record,
-        words=words,
+        words=text,
         axes={result["name"]: _axes(result) for result in record["proofs"]},
         pictures={
             result["name"]: _inside(out / result["picture"]["file"])

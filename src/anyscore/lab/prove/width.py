@@ -12,7 +12,7 @@ import torch
 from anyscore import Score, factors
 from anyscore.factors import Factors
 from anyscore.lab.data.encoding import Encoded, Item, encode
-from anyscore.lab.prove import phrases
+from anyscore.lab.prove import pinyin
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.train.answering import Answer, answers
 from anyscore.lab.train.models import drawn
@@ -88,7 +88,7 @@ class WidthTrain:
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
         torch.set_num_threads(1)
-        data = encode(phrases.task(self.characters, self.tested))
+        data = encode(pinyin.task(self.characters, self.tested))
         settings = Settings(
             epochs=self.epochs, batch_size=self.batch, hidden=self.hidden, learning_rate=self.rate
         )

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import RunFailure, write_whole
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.report import pictures, scores
 from anyscore.lab.report.axis import numbers
 from anyscore.lab.report.forest import WORDS
 from anyscore.lab.report.rates import learning_rate, searched
+from anyscore.lab.run_folder import write_whole
 
 Cell = str | int | float | None
 Table = tuple[list[str], list[list[Cell]]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from anyscore.lab.phrases import counted
 from anyscore.lab.report.axis import Axis, linear, numbers
-from anyscore.lab.wording import counted
 
 WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"}
 

@@ -15,14 +15,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from anyscore import __version__
-from anyscore.lab.files import write_whole
+from anyscore.lab.phrases import counted, visible
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
 from anyscore.lab.report.axis import linear, minus, numbers
 from anyscore.lab.report.curves import figures
 from anyscore.lab.report.forest import WORDS, forest
 from anyscore.lab.report.rendering import templates
-from anyscore.lab.wording import counted, visible
+from anyscore.lab.run_folder import write_whole
 
 
 def write_report(comparison: dict[str, Any], path: Path) -> None:

@@ -6,10 +6,10 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from anyscore.lab.phrases import visible
 from anyscore.lab.report.axis import losses, numbers
 from anyscore.lab.report.forest import WORDS, Row, forest
 from anyscore.lab.report.scores import lines
-from anyscore.lab.wording import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

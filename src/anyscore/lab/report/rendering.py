@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from anyscore.lab.wording import visible
+from anyscore.lab.phrases import visible
 
 
 def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:

@@ -15,7 +15,7 @@ from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
+from anyscore.lab.run_folder import write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings

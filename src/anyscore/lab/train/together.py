@@ -19,8 +19,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure, TrialFailure
 from anyscore.lab.train.batches import Batch, Pairs
 from anyscore.lab.train.model import Model
 from anyscore.lab.trials import Outcome, Report, Train, Trial

@@ -16,8 +16,8 @@ from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.batches import Batch, Pairs, in_order, shuffled
+from anyscore.lab.train.metrics import exact_match
 from anyscore.lab.train.model import Model
-from anyscore.lab.train.quality import exact_match
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.trials import Report

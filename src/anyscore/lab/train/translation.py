@@ -16,11 +16,10 @@ from anyscore.lab.errors import TrialFailure
 from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import save_run
-from anyscore.lab.train.cost import peak_memory
-from anyscore.lab.train.measure import parameters
+from anyscore.lab.train.cost import parameters, peak_memory
+from anyscore.lab.train.metrics import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import build_model, check_fits
-from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.train.training import (

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
 from anyscore.lab.report.alignments import label
 from anyscore.lab.report.page import write_page
-from anyscore.lab.translate.telling import Told
+from anyscore.lab.run_folder import write_whole
+from anyscore.lab.translate.translations import Told
 
 MOST = 100
 """Sources on a page."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from anyscore.lab.assemble import COMPARISON_FILE
 from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import listed
 from anyscore.lab.trials import Trial
-from anyscore.lab.wording import listed
 
 
 def find_trial(folder: Path, score: str | None = None, seed: int | None = None) -> Path:

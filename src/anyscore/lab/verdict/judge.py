@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anyscore.lab.comparison import Finished
-from anyscore.lab.train.quality import SCORE_OF_SUMS
-from anyscore.lab.verdict import words
+from anyscore.lab.train.metrics import SCORE_OF_SUMS
+from anyscore.lab.verdict import text
 from anyscore.lab.verdict.statistics import (
     Spread,
     holm,
@@ -123,7 +123,7 @@ def judge(
         "differences": differences,
         "warnings": list(warnings),
     }
-    return verdict | words.said(verdict, costs or {}, sizes or {})
+    return verdict | text.said(verdict, costs or {}, sizes or {})
 
 
 def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int, Values]]:
@@ -188,4 +188,4 @@ def _difference(
             found["more_seeds"] = None if needed is None else max(1, needed - spread.seeds)
             if needed is None:
                 found["more_items"] = items_needed(spread, strict, matters)
-    return found | {"sentence": words.difference(found, measure.title, level)}
+    return found | {"sentence": text.difference(found, measure.title, level)}

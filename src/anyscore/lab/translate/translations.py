@@ -9,12 +9,11 @@ from typing import Any
 
 from anyscore.lab.data.encoding import Item
 from anyscore.lab.data.tokens import EOS, SPECIALS, normalise
-from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure, TrialFailure
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.answering import Answer, answers
 from anyscore.lab.train.checkpoint import Run
 from anyscore.lab.train.training import reported_failures
-from anyscore.lab.wording import counted
 
 _TOGETHER = 256  # sources
 _MOST = 10_000  # tokens of a source

@@ -10,14 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from anyscore.lab.errors import InputError
-
-
-class RunFailure(Exception):
-    """Something outside the user's input went wrong; the text is the one line they are shown.
-
-    The command line exits with status 1.
-    """
+from anyscore.lab.errors import InputError, RunFailure
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyscore.lab.wording import counted, listed
+from anyscore.lab.phrases import counted, listed
+from anyscore.layers import SCORES, has_hidden
 
 _MANY = 4  # differences told one by one
 _ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
@@ -193,3 +194,20 @@ def _cheapest(
         first = min(names, key=lambda name: (sizes[name], order.index(name)))
         return first, f"has the fewest parameters of its own ({sizes[first]:,})"
     return names[0], "has the highest mean"
+
+
+def example_code(score: str | None) -> str | None:
+    """A layer of PyTorch with that score, and a call; None if it is none of ours."""
+    if score not in SCORES:
+        return None
+    hidden = ", hidden=128" if has_hidden(SCORES[score]) else ""
+    return f"""\
+import torch
+from anyscore.torch import Attention
+
+attention = Attention("{score}"{hidden}, d_q=128, d_k=128)
+
+query, key, value = torch.randn(4, 10, 128), torch.randn(4, 50, 128), torch.randn(4, 50, 128)
+lengths = torch.tensor([50, 20, 7, 50])  # keys that each query may attend to
+output = attention(query, key, value, valid_lens=lengths)  # (4, 10, 128)
+"""

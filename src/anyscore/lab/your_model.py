@@ -16,12 +16,12 @@ from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.extras import check_engine
 from anyscore.lab.logs import with_log
+from anyscore.lab.phrases import counted
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
 from anyscore.lab.session import compare as carry_out
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
-from anyscore.lab.wording import counted
 
 _RESULT = "result"
 _LONGEST = 200

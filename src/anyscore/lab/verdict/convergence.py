@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from anyscore.lab.comparison import Finished
-from anyscore.lab.wording import listed
+from anyscore.lab.phrases import listed
 
 _LITTLE = 0.05
 _FALLING = 0.02

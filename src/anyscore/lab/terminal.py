@@ -20,10 +20,10 @@ from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
+from anyscore.lab.phrases import counted, visible
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
-from anyscore.lab.wording import counted, visible
 
 _WIDE = 60  # columns from which the bar has room for the time gone by
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from anyscore.lab.phrases import visible
 from anyscore.lab.report.alignments import Label, heaviest, label
-from anyscore.lab.translate.telling import Told
-from anyscore.lab.wording import visible
+from anyscore.lab.translate.translations import Told
 
 _SHADES = ((70, "██"), (40, "▓▓"), (20, "▒▒"), (5, "░░"), (0, "  "))
 """From so many percent on."""

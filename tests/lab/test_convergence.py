@@ -11,7 +11,7 @@ from made_trials import finished
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.trials import Trial
-from anyscore.lab.verdict.doubts import doubts, overfitting
+from anyscore.lab.verdict.convergence import doubts, overfitting
 
 ENOUGH = [1.0, 0.5, 0.3, 0.25, 0.25]
 

@@ -1,6 +1,6 @@
 """How each score would be computed, for the arrays of one framework.
 
-`python -m anyscore.lab.places jax` prints it: frameworks are asked in processes of their own, side
+`python -m anyscore.lab.plans jax` prints it: frameworks are asked in processes of their own, side
 by side, since they do not all go together, and one that is broken must not hide the others.
 """
 
@@ -28,7 +28,7 @@ def plans(frameworks: list[str]) -> dict[str, dict[str, Plan] | str]:
     A framework that cannot be asked has the last line of what it said instead.
     """
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "anyscore.lab.places"]
+    command = [sys.executable, "-m", "anyscore.lab.plans"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     asked = {x: subprocess.Popen([*command, x], env=quiet, **pipes) for x in frameworks}
     found: dict[str, dict[str, Plan] | str] = {}

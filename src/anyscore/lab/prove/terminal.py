@@ -12,12 +12,12 @@ from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
+from anyscore.lab.phrases import counted, visible
 from anyscore.lab.prove.carry_out import ProofWatcher
 from anyscore.lab.prove.proof import Part, Proof
-from anyscore.lab.prove.words import SIGNS, bound, interval, number, summary
+from anyscore.lab.prove.text import SIGNS, bound, interval, number, summary
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
-from anyscore.lab.wording import counted, visible
 
 _STYLES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 
