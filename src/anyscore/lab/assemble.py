@@ -7,7 +7,7 @@ from typing import Any
 
 from anyscore.lab.comparison import FORMAT, Comparison, Finished, finite
 from anyscore.lab.trials import Trial
-from anyscore.lab.tuning import found as found_numbers
+from anyscore.lab.tuning import search_results
 from anyscore.lab.verdict.convergence import doubts, overfitting
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.lab.verdict.text import example_code
@@ -70,7 +70,7 @@ def assemble(
                 for trial, reason in failed.items()
                 if reason is not None
             ],
-            "searches": found_numbers(comparison.folder),
+            "searches": search_results(comparison.folder),
             "examples": _examples(rounds, order),
             "verdict": verdict,
             "code": example_code(verdict["recommendation"]["score"]),

@@ -80,6 +80,13 @@ def find_device(name: str) -> str:
     return name
 
 
+def room_for_trials(device: str) -> int:
+    """Return how many trials a device has room for side by side: a core each, or one on a GPU."""
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def core() -> str:
     """The instruction set that the C++ core uses here, or why there is no core and what to do."""
     return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"

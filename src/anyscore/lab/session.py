@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,43 @@ class Watcher:
         """Ctrl-C was seen; what is finished is being written."""
 
 
-Carry = Callable[[Train, Path, Sequence[Trial]], Iterator[Event]]
-"""Carries trials out: what trains, the folder of their comparison, the trials."""
+@dataclass(frozen=True)
+class Execution:
+    """Where trials run: in this process, in processes of this machine, or on a Ray cluster.
+
+    Attributes:
+        jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.
+        here: run trials in this process, one after the other.
+        preload: a module that the processes need, to be imported once.
+        cluster: run trials on this cluster.
+    """
+
+    jobs: int = 1
+    here: bool = False
+    preload: str = ""
+    cluster: Cluster | None = None
+
+    def run(
+        self,
+        train: Train,
+        folder: Path,
+        trials: Sequence[Trial],
+        on_progress: Callable[[Event], None],
+    ) -> Iterator[Event]:
+        """Run trials into the folder of their comparison; yield the events.
+
+        Args:
+            on_progress: takes progress at once where trials run in this process.
+        """
+        if self.here:
+            return run_here(trials, train, folder, on_progress)
+        if self.cluster is not None:
+            return run_ray(trials, train, folder, self.jobs or None, self.cluster)
+        return run_processes(trials, train, folder, self.jobs, self.preload)
+
+
+Runner = Callable[[Train, Path, Sequence[Trial]], Iterator[Event]]
+"""Runs trials with a training function into the folder of their comparison."""
 
 
 def compare(
@@ -64,31 +99,25 @@ def compare(
     *,
     shared: Mapping[str, Any],
     measures: Sequence[Measure],
-    jobs: int = 1,
+    execution: Execution,
     watcher: Watcher | None = None,
     about: Callable[[], Mapping[str, Any]] = dict,
-    preload: str = "",
-    here: bool = False,
-    cluster: Cluster | None = None,
-    prepare: Callable[[Carry], Train] | None = None,
+    prepare: Callable[[Runner], Train] | None = None,
 ) -> dict[str, Any]:
-    """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
+    """Run the trials of a plan that `folder` lacks; judge all of them; write a report.
 
-    Trials that fail are told of, and the others go on. The first Ctrl-C ends those at work; what
-    is finished is judged all the same.
+    A trial that fails is reported, and the others go on. The first Ctrl-C ends the trials at work;
+    those that had finished are judged all the same.
 
     Args:
         folder: a new or empty one, or that of a comparison with the same `shared`.
         shared: plain data that all trials share: "task", "settings".
         measures: what to judge by; see `assemble`.
-        jobs: trials side by side.
-        watcher: is told how it goes.
-        about: gives what else the report should know, when the folder is new.
-        preload: a module that trials need, to be imported once.
-        here: run trials in this process, one after the other.
-        cluster: run trials there, at most `jobs` side by side if that is not 0.
-        prepare: does what comes before trials, once the folder is held, with what carries trials
-            out; gives the function that trains, in place of `train`.
+        execution: where trials run, and how many side by side.
+        watcher: is told how the comparison goes.
+        about: returns what else the report should know; called when the folder is new.
+        prepare: does what comes before trials, once the folder is held, with a runner of trials;
+            returns the function that trains, in place of `train`.
 
     Returns:
         What `comparison.json` holds.
@@ -101,24 +130,19 @@ def compare(
     comparison = Comparison(folder)
     interrupted, level = False, 0.95
 
-    def carry(train: Train, place: Path, trials: Sequence[Trial]) -> Iterator[Event]:
-        if here:
-            return run_here(trials, train, place, watcher.event)
-        if cluster is not None:
-            return run_ray(trials, train, place, jobs or None, cluster)
-        return run_processes(trials, train, place, jobs, preload)
-
+    run = partial(execution.run, on_progress=watcher.event)
+    cluster = execution.cluster
     # One connection for all rounds.
     with comparison.opened(shared), cluster.connected() if cluster else nullcontext():
         known: Mapping[str, Any] = {}
         try:
-            train = train if prepare is None else prepare(carry)
+            train = train if prepare is None else prepare(run)
             known = _about(comparison, plan, measures, about)
             watcher.begins(comparison, plan, known)
             level = play(
                 comparison,
                 plan,
-                partial(carry, train, folder),
+                partial(run, train, folder),
                 on_event=watcher.event,
                 judge=partial(_judged, measures=measures),
                 on_verdict=watcher.verdict,

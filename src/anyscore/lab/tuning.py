@@ -29,7 +29,7 @@ def tune(
     shared: Mapping[str, Any],
     on_event: Callable[[Event], None],
 ) -> None:
-    """Carry out the searches that are missing; `found` gives what they chose.
+    """Carry out the searches that are missing; `search_results` reads what they chose.
 
     Args:
         folder: of the comparison.
@@ -44,7 +44,7 @@ def tune(
         carry_out(searches, [Trial(score, SEED) for score in scores], run, on_event)
 
 
-def found(folder: Path) -> dict[str, dict[str, Any]]:
+def search_results(folder: Path) -> dict[str, dict[str, Any]]:
     """What the finished searches of a comparison gave, by score: "chosen" and "tried".
 
     Raises:

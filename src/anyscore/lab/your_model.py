@@ -18,7 +18,7 @@ from anyscore.lab.extras import check_engine
 from anyscore.lab.logs import with_log
 from anyscore.lab.phrases import counted
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Watcher
+from anyscore.lab.session import Execution, Watcher
 from anyscore.lab.session import compare as carry_out
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
@@ -163,10 +163,8 @@ def compare(
         Path(out),
         shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
         measures=[Measure(measure or _RESULT, title, scale, span=span)],
-        jobs=jobs or 0,
+        execution=Execution(jobs or 0, here=cluster is None and not side_by_side, cluster=cluster),
         watcher=watcher,
-        here=cluster is None and not side_by_side,
-        cluster=cluster,
     )
     _tell_of_failures(record, Path(out))
     return record

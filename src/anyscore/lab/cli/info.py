@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anyscore import __version__
+from anyscore.lab.cli.output import print_json
 from anyscore.layers import SCORES
 
 
@@ -46,7 +46,7 @@ def info(
                 for place, found in computed.items()
             },
         }
-        print(json.dumps(record, ensure_ascii=False, indent=1))
+        print_json(record)
         return
     console = Console()
     console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)

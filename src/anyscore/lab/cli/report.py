@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from anyscore.lab.cli.options import JSON_HELP, QUIET_HELP
+from anyscore.lab.cli.output import print_json
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import counted, visible
-
-JSON_HELP = "Print the comparison as JSON, and nothing else."
-QUIET_HELP = "Print the verdict alone, without progress."
 
 
 def report(
@@ -57,7 +55,7 @@ def report(
 
         write_exports(record, export)
     if as_json:
-        print(json.dumps(record, ensure_ascii=False, indent=1))
+        print_json(record)
     else:
         show_outcome(console, record, folder, quiet=quiet)
         if export is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from anyscore.lab.cli.complaints import close_stdout, remark
+from anyscore.lab.cli.output import close_stdout, print_json, remark
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import visible
 
@@ -108,7 +107,7 @@ def translate(
         shown = []
         for told in tell(model, sources, notes, beam=beam, return_weights=attention or drawn):
             if as_json:
-                print(json.dumps(told.record(weights=attention), ensure_ascii=False))
+                print_json(told.record(weights=attention), indent=None)
             else:
                 print(visible(told.text))
                 for line in heatmap(told, units, _width()) if attention else ():

@@ -25,7 +25,7 @@ from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.report import write_report
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import write_whole
-from anyscore.lab.session import Watcher, compare
+from anyscore.lab.session import Execution, Watcher, compare
 from anyscore.lab.trials import Outcome, Report, Train, Trial
 from anyscore.lab.verdict.judge import judge
 
@@ -96,11 +96,9 @@ def carry_out(
                     "settings": {"proof": proof.name, **part.settings},
                 },
                 measures=part.measures,
-                jobs=jobs,
+                execution=Execution(jobs, here, f"anyscore.lab.prove.{proof.name}"),
                 watcher=watcher.begins(proof, part),
                 about=lambda: {"command": command, "machine": describe_machine("cpu")},
-                preload=f"anyscore.lab.prove.{proof.name}",
-                here=here,
             )
             interrupted = interrupted or told["interrupted"]
             if interrupted:

@@ -1,18 +1,22 @@
-"""Everything that goes wrong as one line on stderr and an exit status; no traceback."""
+"""The output of commands: JSON, remarks, and errors as one line on stderr with an exit status."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import typer
 from rich.console import Console
 
+from anyscore.lab.data.opening import readable_name
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.phrases import visible
 
@@ -75,6 +79,16 @@ def close_stdout() -> None:
     """So that Python does not complain again of what it could not write."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def print_json(record: Any, *, indent: int | None = 1) -> None:
+    """Print plain data as JSON on standard output."""
+    print(json.dumps(record, ensure_ascii=False, indent=indent))
+
+
+def typed_command() -> str:
+    """Return the command line as a user can type it again."""
+    return readable_name(shlex.join(["anyscore", *sys.argv[1:]]))
 
 
 def complain(text: str) -> None:
