@@ -47,7 +47,7 @@ def test_processes_give_what_this_one_gives(
     for trial in TRIALS:
         mine = [x for x in events if x.trial == trial]
         assert [x.kind for x in mine] == ["began", *["progress"] * 3, "finished"]
-        assert mine[1].told == {"step": 1, "steps": 3}
+        assert mine[1].details == {"step": 1, "steps": 3}
 
 
 FAULTS = {

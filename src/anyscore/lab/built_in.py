@@ -157,6 +157,7 @@ def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:
+    """Return what all trials of a comparison share: facts of the task, and the settings."""
     return {
         "task": {
             "name": task.name,
@@ -180,26 +181,29 @@ _as_text = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).enc
 
 
 def _fingerprint(x: Any) -> str:
+    """Return eight hexadecimal digits of the SHA-256 of plain data."""
     return hashlib.sha256(_as_text(x).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def _fingerprint_of_all(records: Iterable[object]) -> str:
-    """`_fingerprint` of the list of their attributes, some at a time: they may be on disk."""
-    found, between = hashlib.sha256(b"["), ""
+    """Return `_fingerprint` of the list of the records' attributes, a batch in memory at a time."""
+    digest, separator = hashlib.sha256(b"["), ""
     records = iter(records)
-    while some := [vars(record) for record in islice(records, 1000)]:
-        found.update(f"{between}{_as_text(some)[1:-1]}".encode("utf-8", "surrogatepass"))
-        between = ", "
-    found.update(b"]")
-    return found.hexdigest()[:8]
+    while batch := [vars(record) for record in islice(records, 1000)]:
+        digest.update(f"{separator}{_as_text(batch)[1:-1]}".encode("utf-8", "surrogatepass"))
+        separator = ", "
+    digest.update(b"]")
+    return digest.hexdigest()[:8]
 
 
 def _costs(
     data: Encoded, settings: Settings, plan: Plan, chosen: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of a training step by score: median, and where it lies with 95 %.
+    """Measure a training step of each score, in milliseconds: median and its 95 % interval.
 
-    Nothing where the models of all scores do not fit into memory together.
+    Returns:
+        By score, "median", "low" and "high"; nothing where the models of all scores do not fit into
+        memory together.
     """
     try:
         with reported_failures():
@@ -215,9 +219,9 @@ def _costs(
     return {score: _median(taken) for score, taken in times.items()}
 
 
-def _median(taken: list[float]) -> dict[str, float]:
-    """The median and its 95 % interval, between two of the times in order (a sign test's)."""
-    times = np.sort(taken)
-    rank = int(stats.binom.ppf(0.025, len(times), 0.5))
-    low, high = times[max(rank - 1, 0)], times[min(len(times) - rank, len(times) - 1)]
-    return {"median": float(np.median(times)), "low": float(low), "high": float(high)}
+def _median(milliseconds: list[float]) -> dict[str, float]:
+    """Return the median and its 95 % interval between two of the times in order (a sign test's)."""
+    ordered = np.sort(milliseconds)
+    rank = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
+    return {"median": float(np.median(ordered)), "low": float(low), "high": float(high)}

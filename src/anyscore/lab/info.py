@@ -1,4 +1,4 @@
-"""What this machine is and what can run on it."""
+"""This machine: its processor, devices, frameworks, and how many trials it has room for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FRAMEWORKS = {
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that arrays may come from. version: None where it is not installed."""
+    """A framework that arrays may come from. version: None if it is not installed."""
 
     name: str
     package: str
@@ -36,7 +36,7 @@ class Framework:
 
 
 def frameworks() -> list[Framework]:
-    """Every framework anyscore computes with, installed or not. Imports none of them."""
+    """List every framework that anyscore computes with, installed or not; import none of them."""
     return [
         Framework(name, package, _version(package, distributions))
         for name, (package, *distributions) in _FRAMEWORKS.items()
@@ -44,20 +44,20 @@ def frameworks() -> list[Framework]:
 
 
 def devices() -> list[tuple[str, str]]:
-    """The devices PyTorch can train on here: name and description."""
-    found = [("cpu", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads")]
+    """List the devices that PyTorch can train on here: name and description."""
+    names = [("cpu", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads")]
     for number in range(torch.cuda.device_count()):
-        found.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
+        names.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
     if torch.backends.mps.is_available():
-        found.append(("mps", "Apple GPU"))
-    return found
+        names.append(("mps", "Apple GPU"))
+    return names
 
 
 def find_device(name: str) -> str:
-    """The device that `name` ("auto", "cpu", "cuda", "cuda:1", "mps") stands for on this machine.
+    """Return the device that `name` ("auto", "cpu", "cuda", "cuda:1", "mps") stands for here.
 
     Raises:
-        InputError: when there is no such device, or PyTorch cannot use it here.
+        InputError: there is no such device, or PyTorch cannot use it here.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,12 +88,12 @@ def room_for_trials(device: str) -> int:
 
 
 def core() -> str:
-    """The instruction set that the C++ core uses here, or why there is no core and what to do."""
+    """Return the instruction set of the C++ core here, or why there is no core and what to do."""
     return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"
 
 
 def describe_machine(device: str) -> dict[str, Any]:
-    """The machine of a run, for `metrics.json`."""
+    """Describe the machine of a run, for its record."""
     kind = torch.device(device)
     name = torch.cuda.get_device_name(kind) if kind.type == "cuda" else processor()
     return {
@@ -106,7 +106,7 @@ def describe_machine(device: str) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -117,6 +117,7 @@ def processor() -> str:
 
 
 def _version(package: str, distributions: list[str]) -> str | None:
+    """Return the version of a package by the distributions it comes in; None if not installed."""
     if importlib.util.find_spec(package) is None:
         return None
     for distribution in distributions:

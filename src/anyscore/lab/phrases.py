@@ -1,4 +1,4 @@
-"""Numbers and names in words."""
+"""Counts and lists in English, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from collections.abc import Sequence
 
 
 def listed(names: Sequence[str]) -> str:
-    """As in "a, b and c"."""
+    """Join names as in "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def visible(text: str) -> str:
-    """The text without what would steer a terminal; line ends stay."""
+    """Replace control characters, which could steer a terminal; line ends stay."""
     return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
 
 
 def counted(number: int, noun: str) -> str:
-    """As in "1 thread" and "1,000 items"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """Return a number and its noun: "1 thread", "1,000 items", "2 searches", "3 queries".
+
+    Args:
+        noun: in the singular.
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a regular English noun."""
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"

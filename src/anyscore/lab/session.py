@@ -1,4 +1,4 @@
-"""The main job: trials of every score with every seed, what came of them, a report."""
+"""The main job: trials of every score with every seed, their verdict, a report."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _ABOUT_FILE = "about.json"
 
 
 class Watcher:
-    """Is told how a comparison goes; this one does nothing with it."""
+    """Callbacks for the progress of a comparison; the default does nothing."""
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Trials begin, or go on."""
+        """Take note that trials begin, or go on."""
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
-        """Before trials, so many trainings of each of these scores are to choose its numbers."""
+        """Take note that searches begin, of so many trainings for each score."""
 
     def searched(self, event: Event) -> None:
-        """Something became of a search."""
+        """Take an event of a search."""
 
     def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
-        """The searches have ended, with these numbers for each score."""
+        """Take the numbers that the searches chose, by score."""
 
     def event(self, event: Event) -> None:
-        """Something became of a trial."""
+        """Take an event of a trial."""
 
     def verdict(self, verdict: dict[str, Any]) -> None:
-        """A round has ended, in a comparison with a limit of time."""
+        """Take the verdict after a round of a comparison with a limit of time."""
 
     def interrupted(self) -> None:
-        """Ctrl-C was seen; what is finished is being written."""
+        """Take note of Ctrl-C; what is finished is being written."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def compare(
     those that had finished are judged all the same.
 
     Args:
+        train: (trial, report) → outcome.
+        plan: scores, seeds and other trials.
         folder: a new or empty one, or that of a comparison with the same `shared`.
         shared: plain data that all trials share: "task", "settings".
         measures: what to judge by; see `assemble`.
@@ -120,7 +122,7 @@ def compare(
             returns the function that trains, in place of `train`.
 
     Returns:
-        What `comparison.json` holds.
+        The content of `comparison.json`.
 
     Raises:
         InputError: the folder holds something else, or is in use.
@@ -150,17 +152,29 @@ def compare(
         except KeyboardInterrupt:
             interrupted = True
             watcher.interrupted()
-        asked = plan.trials
+        planned = plan.trials
         if plan.minutes is not None:  # rounds that time did not suffice for are not missing
-            asked = [trial for trial in asked if comparison.has(trial) or comparison.failure(trial)]
-        return write(comparison, known, measures, asked=asked, level=level, interrupted=interrupted)
+            planned = [
+                trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
+            ]
+        return write(
+            comparison, known, measures, planned=planned, level=level, interrupted=interrupted
+        )
 
 
 def write(
-    comparison: Comparison, about: Mapping[str, Any], measures: Sequence[Measure], **how: Any
+    comparison: Comparison,
+    about: Mapping[str, Any],
+    measures: Sequence[Measure],
+    *,
+    planned: Sequence[Trial] = (),
+    level: float = 0.95,
+    interrupted: bool = False,
 ) -> dict[str, Any]:
-    """`assemble`, written into the folder as `comparison.json` and as a report."""
-    record = assemble(comparison, about, measures, **how)
+    """Assemble the record of a comparison (see `assemble`); write it and its report."""
+    record = assemble(
+        comparison, about, measures, planned=planned, level=level, interrupted=interrupted
+    )
     text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
     write_whole(comparison.folder / COMPARISON_FILE, text.encode("utf-8", "replace"))
     write_report(record, comparison.folder / REPORT_FILE)
@@ -168,7 +182,7 @@ def write(
 
 
 def rebuild(folder: Path) -> dict[str, Any]:
-    """The record and report of a folder anew, from its trials.
+    """Make the record and the report of a folder anew, from its trials.
 
     Raises:
         InputError: it is not the folder of a comparison, or something in it is damaged.
@@ -177,14 +191,15 @@ def rebuild(folder: Path) -> dict[str, Any]:
     with comparison.opened(comparison.shared()):
         about = read_about(comparison)
         try:
-            measures = [Measure(**x) for x in about["measures"]]
+            measures = [Measure(**fields) for fields in about["measures"]]
         except (KeyError, TypeError):
             raise InputError(f"{folder / _ABOUT_FILE}: damaged; give the command again") from None
         return write(comparison, about, measures)
 
 
 def _judged(trials: list[Finished], level: float, measures: Sequence[Measure]) -> dict[str, Any]:
-    rounds = [x for x in trials if x.trial.learning_rate is None]
+    """Judge the trials of the rounds; leave out those at other learning rates."""
+    rounds = [finished for finished in trials if finished.trial.learning_rate is None]
     return judge(rounds, choose(measures, rounds) if rounds else measures[0], level=level)
 
 
@@ -194,7 +209,7 @@ def _about(
     measures: Sequence[Measure],
     more: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What was known when the folder was new, and the formulas of scores that are new in it."""
+    """Return what was known when the folder was new, with the formulas of new scores."""
     if (comparison.folder / _ABOUT_FILE).is_file():
         known = read_about(comparison)
     else:
@@ -208,22 +223,22 @@ def _about(
 
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
-    """Keep what the report should know beside the trials."""
+    """Write what the report should know beside the trials."""
     text = json.dumps(finite(dict(about)), ensure_ascii=False, indent=1)
     write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
 
 
 def read_about(comparison: Comparison) -> dict[str, Any]:
-    """Read what `write_about` kept.
+    """Read what `write_about` wrote.
 
     Raises:
-        InputError: it is not there, or damaged.
+        InputError: the file is missing or damaged.
     """
     path = comparison.folder / _ABOUT_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        record = None
+    if not isinstance(record, dict):
         raise InputError(f"{path}: missing or damaged; remove it and give the command again")
-    return found
+    return record

@@ -33,11 +33,14 @@ def tune(
 
     Args:
         folder: of the comparison.
-        run: carries searches out, as `engine.run_processes` does.
-        shared: what tells these searches from others.
+        scores: names of the scores.
+        run: runs searches, as `engine.run_processes` does.
+        shared: plain data that tells these searches from others.
+        on_event: takes the events of the searches.
 
     Raises:
-        InputError, RunFailure: as `Comparison.opened`.
+        InputError: the folder holds other searches.
+        RunFailure: the folder cannot be written to.
     """
     searches = Comparison(folder / TUNING)
     with searches.opened(shared):
@@ -45,18 +48,21 @@ def tune(
 
 
 def search_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the finished searches of a comparison gave, by score: "chosen" and "tried".
+    """Read the results of the finished searches of a comparison.
+
+    Returns:
+        By score, "chosen" and "tried"; see `train.search.Search`.
 
     Raises:
-        InputError: one is damaged.
+        InputError: a search is damaged.
     """
-    given = {}
-    for one in Comparison(folder / TUNING).finished():
+    results = {}
+    for search in Comparison(folder / TUNING).finished():
         try:
-            given[one.trial.score] = {name: one.facts[name] for name in ("chosen", "tried")}
+            results[search.trial.score] = {name: search.facts[name] for name in ("chosen", "tried")}
         except KeyError:
             raise InputError(
-                f"{folder / TUNING / 'trials' / one.trial.name}: damaged; remove it, and the "
+                f"{folder / TUNING / 'trials' / search.trial.name}: damaged; remove it, and the "
                 "search is made again"
             ) from None
-    return given
+    return results

@@ -74,7 +74,7 @@ class _PartWatcher(Watcher):
 
     def event(self, event: Event) -> None:
         if event.kind == "failed":
-            self.proofs.line(f"{event.trial.name} FAILED: {event.told['failure']}", "bold red")
+            self.proofs.line(f"{event.trial.name} FAILED: {event.details['failure']}", "bold red")
         if event.kind in ("finished", "failed"):
             self.proofs.progress.advance(self.proofs.bar)
 

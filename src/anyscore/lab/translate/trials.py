@@ -53,7 +53,7 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
         raise InputError(f"--seed: {folder} has trials of {score} with {has}, none with {seed}")
     if seed is None:
         seed = _best_seed(comparison, score, seeds[score])
-    place = comparison.place(Trial(score, seed))
+    place = comparison.folder_of(Trial(score, seed))
     if not (place / "model.json").is_file():
         raise _no_model(place)
     return place
