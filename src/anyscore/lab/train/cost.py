@@ -33,11 +33,14 @@ _FEWEST = 3
 def step_times(
     models: dict[str, Model], data: Encoded, settings: Settings
 ) -> dict[str, list[float]]:
-    """Milliseconds of training steps (forward, backward, update) of each model, round by round.
+    """Measure training steps (forward, backward, update) of each model, round by round.
 
     The models take turns, each on the same batch, so what else the machine is doing slows them
-    alike and a later one has no cooler or busier processor. The batches are the first of the
-    first epoch. Trains the models a little: they are of no use afterwards.
+    alike and a later one has no cooler or busier processor. The batches are the first of the first
+    epoch. The models are trained a little: they are of no use afterwards.
+
+    Returns:
+        Milliseconds of each step, by the model's name.
     """
     device = torch.device(settings.device)
     with own_randomness(0, device):
@@ -63,7 +66,7 @@ def step_times(
 
 
 def peak_memory(model: Model, data: Encoded, settings: Settings) -> float | None:
-    """The most that forward and backward hold at once, in MiB; see `peak_memory_mib`.
+    """Measure the most that forward and backward hold at once, in MiB; see `peak_memory_mib`.
 
     Measured on the batch of an epoch with the most query-key pairs, without the optimiser. The
     epoch is the same for all trials.
@@ -89,7 +92,7 @@ def peak_memory(model: Model, data: Encoded, settings: Settings) -> float | None
 
 
 def now(device: torch.device) -> float:
-    """Seconds on a steady clock, once the device has done all it was given."""
+    """Return the seconds of a steady clock, once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -98,12 +101,12 @@ def now(device: torch.device) -> float:
 
 
 def peak_memory_mib(step: Callable[[], object], device: torch.device) -> float | None:
-    """The most that `step` holds at once, beyond what was held before it, in MiB.
+    """Measure the most that `step` holds at once, beyond what was held before, in MiB.
 
     On a GPU this is what PyTorch's allocator says. On the CPU the growth of the process would be
-    mostly chance (pages once had are reused), so the tensors themselves are counted: what every
-    operation makes, for as long as it lives; buffers that a single operation uses inside are not
-    seen. None for other devices.
+    mostly chance (pages once had are reused), so the tensors themselves are counted: every
+    operation's results, for as long as they live; buffers inside a single operation are not seen.
+    Returns None for other devices.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -122,7 +125,7 @@ def peak_memory_mib(step: Callable[[], object], device: torch.device) -> float |
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers a module learns."""
+    """Return how many numbers a module learns."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -136,13 +139,13 @@ class _LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)}
+        inputs = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if _is_tensor(leaf):
                 storage = leaf.untyped_storage()
                 key = storage._cdata
-                if key not in given and key not in self._known:
+                if key not in inputs and key not in self._known:
                     self._known.add(key)
                     self.bytes += storage.nbytes()
                     weakref.finalize(storage, self._gone, key, storage.nbytes())

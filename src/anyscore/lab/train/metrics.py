@@ -1,4 +1,4 @@
-"""How good outputs are: right or wrong item by item, chrF and BLEU by sums over the items."""
+"""Quality of outputs: right or wrong item by item, chrF and BLEU by sums over the items."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sums = npt.NDArray[np.float64]
 def matches(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> list[float]:
-    """1 for each output that is, token for token, one of its right answers, 0 for the others."""
+    """Return 1.0 for each output that is, token for token, one of its right answers; else 0.0."""
     return [
         float(any(list(output) == list(answer) for answer in accepted))
         for output, accepted in zip(outputs, answers, strict=True)
@@ -26,19 +26,25 @@ def matches(
 def exact_match(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """The fraction of outputs that are, token for token, one of their right answers."""
-    found = matches(outputs, answers)
-    return sum(found) / len(found)
+    """Return the fraction of outputs that are, token for token, one of their right answers."""
+    right = matches(outputs, answers)
+    return sum(right) / len(right)
 
 
 def statistics(
     outputs: Sequence[str], references: Sequence[Sequence[str]], *, characters: bool
 ) -> dict[str, list[list[int]]]:
-    """What chrF and BLEU count in each output against all its references, a row per output.
+    """Count in each output what chrF and BLEU need, against all its references.
 
-    chrF: (output, reference, both) of each order from 1 to 6. BLEU: the lengths of output and
-    reference, the n-grams in both, those of the output, of each order from 1 to 4; of characters
-    where these are the tokens, since one word has no n-grams of words.
+    Args:
+        outputs, references: texts.
+        characters: BLEU counts n-grams of characters, where these are the tokens: one word has no
+            n-grams of words.
+
+    Returns:
+        A row per output. "chrf": (output, reference, both) of each order from 1 to 6. "bleu":
+        lengths of output and reference, the n-grams in both, those of the output, of each order
+        from 1 to 4.
     """
     most = max(len(accepted) for accepted in references)
     # sacrebleu wants one list per reference number; None stands for "this one has fewer".
@@ -54,32 +60,35 @@ def statistics(
 
 
 def chrf_of(sums: Sums) -> Sums:
-    """Sums of chrF's rows (..., 18) → chrF in [0, 100], F₂ of the mean precision and recall.
+    """Compute chrF in [0, 100] of sums of its rows (..., 18): F₂ of mean precision and recall.
 
     Popović, "chrF: character n-gram F-score for automatic MT evaluation", 2015.
     """
-    said, wanted, both = np.moveaxis(np.reshape(sums, (*sums.shape[:-1], -1, 3)), -1, 0)
-    counted = (said > 0) & (wanted > 0)
+    in_output, in_reference, both = np.moveaxis(np.reshape(sums, (*sums.shape[:-1], -1, 3)), -1, 0)
+    counted = (in_output > 0) & (in_reference > 0)
     orders = np.maximum(counted.sum(-1), 1)
-    precision = np.where(counted, both / np.maximum(said, 1), 0).sum(-1) / orders
-    recall = np.where(counted, both / np.maximum(wanted, 1), 0).sum(-1) / orders
-    below = 4 * precision + recall
-    score: Sums = 100 * 5 * precision * recall / np.where(below > 0, below, 1)
+    precision = np.where(counted, both / np.maximum(in_output, 1), 0).sum(-1) / orders
+    recall = np.where(counted, both / np.maximum(in_reference, 1), 0).sum(-1) / orders
+    denominator = 4 * precision + recall
+    score: Sums = 100 * 5 * precision * recall / np.where(denominator > 0, denominator, 1)
     return score
 
 
 def bleu_of(sums: Sums) -> Sums:
-    """Sums of BLEU's rows (..., 10) → BLEU in [0, 100]; the k-th order without a match counts 2⁻ᵏ.
+    """Compute BLEU in [0, 100] of sums of its rows (..., 10).
+
+    The k-th order without a match counts 2⁻ᵏ.
 
     Papineni et al., "BLEU: a method for automatic evaluation of machine translation", 2002.
     """
-    said, wanted, both, all_ = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
-    missed = (both == 0) & (all_ > 0)
-    found = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), both)
-    logs = np.log(np.where(all_ > 0, found / np.maximum(all_, 1), 1)).mean(-1)
-    short = np.minimum(1 - wanted / np.maximum(said, 1), 0)
-    worth = both.any(-1) & (all_ > 0).all(-1)
-    score: Sums = np.where(worth, 100 * np.exp(logs + short), 0)
+    output_length, reference_length = sums[..., 0], sums[..., 1]
+    both, in_output = sums[..., 2:6], sums[..., 6:10]
+    missed = (both == 0) & (in_output > 0)
+    matched = np.where(missed, 0.5 ** np.cumsum(missed, axis=-1), both)
+    logs = np.log(np.where(in_output > 0, matched / np.maximum(in_output, 1), 1)).mean(-1)
+    short = np.minimum(1 - reference_length / np.maximum(output_length, 1), 0)
+    positive = both.any(-1) & (in_output > 0).all(-1)
+    score: Sums = np.where(positive, 100 * np.exp(logs + short), 0)
     return score
 
 

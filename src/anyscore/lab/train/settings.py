@@ -1,4 +1,4 @@
-"""How every trial of a comparison is trained."""
+"""Settings that all trials of a comparison are trained with."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from anyscore.lab.options import MODELS, TrainingOptions
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials have in common; score and seed are the trial's.
+    """Settings that all trials share; score and seed are the trial's.
 
     Attributes:
         model: a name in `MODELS`.
-        learning_rate: of Adam, where a trial has none of its own; it falls to 0 in a straight line
-            over all steps.
+        epochs: passes over the training pairs.
+        batch_size: pairs in a training step.
         hidden: width of embeddings, states, queries and keys.
-        dropout: of embeddings and of what the last layer is given, in training only.
-        layers, heads: of a Transformer, in encoder and decoder each; kv_heads: heads of keys and
-            values, fewer where they divide the others (as many if left out).
+        learning_rate: of Adam, if a trial has none of its own; it falls to 0 in a straight line
+            over all steps.
+        dropout: rate, of embeddings and of the last layer's input, in training only.
+        layers, heads: of a Transformer, in encoder and decoder each.
+        kv_heads: heads of keys and values, a divisor of `heads`; None is as many.
         device: as PyTorch names it.
     """
 
@@ -37,7 +39,7 @@ class Settings:
     device: str = "cpu"
 
     def check(self) -> None:
-        """Raises InputError, in one line, where a setting cannot be or does not fit another."""
+        """Raise InputError, in one line, if a setting is out of range or does not fit another."""
         if self.model not in MODELS:
             raise InputError(f"--model: expected {', '.join(MODELS)}, got {self.model!r}")
         for name in ("epochs", "batch_size", "hidden", "layers", "heads", "kv_heads"):
