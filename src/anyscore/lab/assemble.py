@@ -8,7 +8,7 @@ from typing import Any
 from anyscore.lab.comparison import FORMAT, Comparison, Finished, finite
 from anyscore.lab.trials import Trial
 from anyscore.lab.tuning import search_results
-from anyscore.lab.verdict.convergence import doubts, overfitting
+from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.lab.verdict.text import example_code
 
@@ -62,7 +62,7 @@ def assemble(
         level=level,
         costs=steps,
         sizes=sizes,
-        warnings=doubts(rounds),
+        warnings=convergence_warnings(rounds),
     )
     remark = overfitting(rounds)
     if remark:

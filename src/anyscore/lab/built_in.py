@@ -41,7 +41,7 @@ MEASURES = (
 )
 _PRELOAD = "anyscore.lab.train.translation"
 RATES = (0.5, 2.0)
-"""Times the learning rate: each score is trained with these as well, with the first seed."""
+"""Factors of the learning rate: with the first seed each score is trained at these rates too."""
 
 
 def compare_pairs(

@@ -8,7 +8,7 @@ from anyscore.lab.errors import InputError
 
 ENGINES = ("processes", "ray")
 LOGS = {"tensorboard": "tensorboardX", "trackio": "trackio"}
-"""What can be logged for, and the package that writes it."""
+"""Tools that curves can be logged for, and the packages that write the logs."""
 
 
 def check_log(name: str | None) -> None:

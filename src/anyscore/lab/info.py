@@ -14,6 +14,7 @@ import torch
 
 from anyscore.kernels import cpu
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 # What a user calls each framework, the package to import, and the distributions it comes in.
 _FRAMEWORKS = {
@@ -45,7 +46,10 @@ def frameworks() -> list[Framework]:
 
 def devices() -> list[tuple[str, str]]:
     """List the devices that PyTorch can train on here: name and description."""
-    names = [("cpu", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads")]
+    parallel = (
+        f"{counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
+    )
+    names = [("cpu", f"{processor()}, {parallel}")]
     for number in range(torch.cuda.device_count()):
         names.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
     if torch.backends.mps.is_available():

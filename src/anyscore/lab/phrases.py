@@ -32,3 +32,8 @@ def plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}s"
+
+
+def present(finished: int, trials: int) -> str:
+    """Say how many trials are there: "1 of 10 trials is there", "2 of 10 trials are there"."""
+    return f"{finished:,} of {counted(trials, 'trial')} {'is' if finished == 1 else 'are'} there"

@@ -1,4 +1,4 @@
-"""How each score would be computed, for the arrays of one framework.
+"""Plans of each score for the arrays of one framework: how it would be computed.
 
 `python -m anyscore.lab.plans jax` prints it. Frameworks are asked in processes of their own, side
 by side: they do not all go together, and one that is broken must not hide the others.

@@ -13,7 +13,7 @@ from anyscore.lab.engine import Event
 from anyscore.lab.trials import Trial
 
 FEWEST_SEEDS = 3
-"""Before as many, a comparison with a limit of time is not looked at: nothing could be settled."""
+"""A comparison with a limit of time is first judged after so many: fewer settle nothing."""
 
 Run = Callable[[Sequence[Trial]], Iterator[Event]]
 

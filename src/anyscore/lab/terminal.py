@@ -20,7 +20,7 @@ from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
-from anyscore.lab.phrases import counted, visible
+from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
@@ -93,9 +93,9 @@ class TerminalWatcher(Watcher):
         trials_text = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
         if plan.extra:
             trials_text += f", and {counted(len(plan.extra), 'trial')} at other learning rates"
-        self._line(f"{', '.join(plan.scores)}: {trials_text}, {self.steps:,} steps each")
+        self._line(f"{', '.join(plan.scores)}: {trials_text}, {counted(self.steps, 'step')} each")
         if finished:
-            self._line(f"{finished} of {len(trials)} trials are there already, in {self.folder}")
+            self._line(f"{present(finished, len(trials))} already, in {self.folder}")
         else:
             self._line(f"Into {self.folder}; the same command again goes on where it stopped")
         self._line("Ctrl-C stops early and reports what is finished.\n")

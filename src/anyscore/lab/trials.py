@@ -61,7 +61,7 @@ class Outcome:
 
 
 Report = Callable[[dict[str, Any]], None]
-"""Is told of progress: {"step": 10, "steps": 1900}, or a record of an epoch."""
+"""Takes progress: {"step": 10, "steps": 1900}, or the record of an epoch."""
 
 Train = Callable[[Trial, Report], Outcome]
-"""What trains. Raises whatever it likes: the trial fails, the others go on."""
+"""Trains a trial. If it raises an exception the trial fails, and the others go on."""

@@ -18,7 +18,7 @@ from anyscore.lab.trials import Trial
 
 TUNING = "tuning"
 SEED = 1_000_003
-"""Of the searches' trainings: a seed that no trial is judged by."""
+"""The seed of the searches' trainings, by which no trial is judged."""
 
 
 def tune(

@@ -25,10 +25,10 @@ from anyscore.lab.verdict.judge import Measure
 
 _RESULT = "result"
 _LONGEST = 200
-"""Bytes of a name as it stands in that of a folder, where file systems allow 255."""
+"""Most bytes of a score's name in the name of a folder, of which file systems allow 255."""
 
 Results = Outcome | float | Sequence[float] | Mapping[str, Sequence[float]]
-"""What a function that trains may return: results of each test item, by measure or of one; or a
+"""The results that a training function may return: of each test item, by measure or of one; or one
 number for all."""
 
 

@@ -26,8 +26,9 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(given: bool) -> None:
+    """Print the version and exit, if the option was given."""
+    if given:
         print(f"anyscore {__version__}")
         raise typer.Exit
 

@@ -15,11 +15,15 @@ _OTHER_NAMES = {
     "bahdanau": "additive", "mlp": "additive", "luong": "bilinear", "general": "bilinear",
     "multiplicative": "bilinear", "vaswani": "scaled_dot", "rbf": "gaussian", "gat": "gatv2",
 }  # fmt: skip
-"""Names that papers give to a score, and ours."""
+"""Names of scores in papers, and our names."""
 
 
 def score_names(text: str) -> tuple[str, ...]:
-    """The names in `--scores`, in the order given."""
+    """Return the names in `--scores`, in the order given.
+
+    Raises:
+        InputError: a name is not known or given twice, or there is none.
+    """
     if text.strip().lower() == "all":
         return tuple(SCORES)
     names = [name for name in (part.strip() for part in text.split(",")) if name]

@@ -26,7 +26,7 @@ _ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "..
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
-    """Other characters for those that a terminal does not have."""
+    """Replace characters that a terminal does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
@@ -37,7 +37,7 @@ codecs.register_error(_PLAINER, _plainer)
 
 
 def use_plain_characters() -> None:
-    """A terminal without "→" is no reason to fail."""
+    """Let streams replace characters that they cannot show: a terminal without "→" is no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_PLAINER)
@@ -76,7 +76,7 @@ def _as_ctrl_c(number: int, frame: object) -> None:
 
 
 def close_stdout() -> None:
-    """So that Python does not complain again of what it could not write."""
+    """Close standard output, so that Python does not complain again of what it could not write."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -92,12 +92,12 @@ def typed_command() -> str:
 
 
 def complain(text: str) -> None:
-    """Say in one line what is wrong."""
+    """Print in one line what is wrong, on standard error."""
     _say(text, "bold red")
 
 
 def remark(text: str) -> None:
-    """Say in one line, beside the output, what is worth knowing."""
+    """Print in one line what is worth knowing, on standard error."""
     _say(text, "dim")
 
 

@@ -46,10 +46,10 @@ def report(
     if out is None:
         record, folder = rebuild(runs[0]), runs[0]
     else:
-        (record, doubles), folder = merge(runs, out), out
-        if doubles and not quiet and not as_json:
-            told = f"{counted(doubles, 'trial')} of several runs: the first run's stand"
-            console.print(told, highlight=False)
+        (record, duplicates), folder = merge(runs, out), out
+        if duplicates and not quiet and not as_json:
+            remark_text = f"{counted(duplicates, 'trial')} of several runs: the first run's stand"
+            console.print(remark_text, highlight=False)
     if export is not None:
         from anyscore.lab.report.exports import export as write_exports
 
@@ -59,5 +59,5 @@ def report(
     else:
         show_outcome(console, record, folder, quiet=quiet)
         if export is not None:
-            told = f"Tables and pictures: {visible(str(export))}"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            remark_text = f"Tables and pictures: {visible(str(export))}"
+            console.print(remark_text, markup=False, highlight=False, soft_wrap=True)

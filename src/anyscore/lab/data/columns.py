@@ -13,6 +13,7 @@ from anyscore.lab.data.opening import Input
 from anyscore.lab.data.options import Column, Format, column_number
 from anyscore.lab.data.table import Number, Record, Rows, shorten
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 SIDES = ("source", "target")
 
@@ -89,7 +90,7 @@ class Columns:
             elif by_name and number > len(names):
                 raise self.error(
                     line,
-                    f"expected at least {number} columns, found {len(names)}: "
+                    f"expected at least {counted(number, 'column')}, found {len(names)}: "
                     f"{shorten(', '.join(names))}; choose other columns",
                 )
             else:
@@ -188,8 +189,8 @@ class Columns:
                 advice = f", or save the file with {divider} if semicolons divide them"
         return self.error(
             line,
-            f"expected at least {needed} columns{divided}, found {len(record)}: {found}; mend the "
-            f"line, choose other columns{advice}",
+            f"expected at least {counted(needed, 'column')}{divided}, found {len(record)}: "
+            f"{found}; mend the line, choose other columns{advice}",
         )
 
     def error(self, line: int, text: str) -> InputError:

@@ -1,4 +1,4 @@
-"""How often each of many texts comes: counted in memory, and on disk where memory is too small."""
+"""Counts of texts: in memory, and on disk where memory is too small."""
 
 from __future__ import annotations
 

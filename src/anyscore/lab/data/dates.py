@@ -34,6 +34,7 @@ from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.task import Split, held_out_size
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 LANGUAGES = 60
 PAIRS = 12000
@@ -144,8 +145,8 @@ def _write(
     while len(examples) < size:
         if tries == 20 * size:
             raise InputError(
-                f"{len(days)} days in {len(forms)} languages give fewer than {size} different "
-                "texts; ask for fewer pairs, or for more years or languages"
+                f"{counted(len(days), 'day')} in {counted(len(forms), 'language')} cannot give "
+                f"{size:,} different texts; ask for fewer pairs, or for more years or languages"
             )
         day = days[tries % len(days)]
         tries += 1

@@ -12,8 +12,9 @@ from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
 from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
-from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
+from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary, token_noun
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import plural
 
 _MOST_KINDS = 10_000  # of tokens in a vocabulary: the softmax over more would be most of the cost
 
@@ -76,7 +77,7 @@ class Encoded:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the training pairs lie in temporary files of this machine."""
+        """The training pairs lie in temporary files of this machine."""
         return self.train.on_disk
 
 
@@ -141,7 +142,8 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
     )
     too_long = {name: part.left_out for name, part in fitting.items()}
     if any(too_long[name] == len(part) for name, part in parts.items()):
-        units = " or ".join(dict.fromkeys(f"{unit}s" for unit in task.units))
+        nouns = dict.fromkeys(map(token_noun, task.units))
+        units = " or ".join(noun if task.max_tokens == 1 else plural(noun) for noun in nouns)
         way_out = ", or --unit word" if "character" in task.units else ""
         raise InputError(
             f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "

@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether more was kept than the budget allows."""
+        """More was kept than the budget allows."""
         return self._left < 0
 
 

@@ -21,7 +21,7 @@ from anyscore.lab.data.options import STDIN
 from anyscore.lab.errors import InputError
 
 LONGEST_LINE = 2**24
-"""Bytes in a line, and characters in a cell. A file without line ends must not fill the memory."""
+"""Most bytes of a line and characters of a cell: a file without line ends must not fill memory."""
 
 _HEAD = 2**16  # bytes looked at before reading
 _WAIT = 10.0  # seconds until somebody writes into a named pipe

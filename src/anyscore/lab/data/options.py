@@ -1,4 +1,4 @@
-"""What a user says about their data, in one record."""
+"""Options of a user's data, in one record."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Column = str | int
 """A column by its number from 1, in digits or not, or by its name."""
 
 Unit = Literal["character", "word", "token", "bpe", "label"]
-"""What a token is; "token" is what spaces divide, "label" the whole text."""
+"""The kind of a token; "token" is divided by spaces, "label" is the whole text."""
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 
 FEWEST_SOURCES = 10
-"""Distinct sources that are split: of fewer, a tenth is not one example."""
+"""The fewest distinct sources that can be split: a tenth of fewer is not one example."""
 
 MAX_TOKENS = 100
-"""Attention costs the product of the two lengths."""
+"""The default bound of a side: attention costs the product of the two lengths."""
 
 STDIN = "-"
 """The path that stands for standard input."""

@@ -13,11 +13,11 @@ from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
+from anyscore.lab.data.tokens import token_noun
 from anyscore.lab.phrases import counted
 
 _MEASURED = 10_000  # examples whose lengths are taken
 _PARTS = {"valid": "validation", "test": "test"}
-_NOUNS = {"bpe": "piece"}  # of units whose tokens are called otherwise
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
@@ -155,8 +155,8 @@ def summary_lines(
     if too_long and any(too_long.values()):
         test = f", {too_long['test']:,} of them to test on" if too_long["test"] else ""
         left_out.append(
-            f"{sum(too_long.values()):,} with a side of more than {summary['max_tokens']:,} "
-            f"tokens{test}"
+            f"{sum(too_long.values()):,} with a side of more than "
+            f"{counted(summary['max_tokens'], 'token')}{test}"
         )
     texts = [counted(summary[key], key[:-1]) for key in ("numbers", "lists") if summary[key]]
     notes = [f"left out: {', '.join(left_out)}"] if left_out else []
@@ -181,7 +181,7 @@ def summary_lines(
         first = summary["files"][0]
         more = len(summary["files"]) - 1
         lines.append(
-            f"{first['file']}: {first['bytes']:,} bytes, SHA-256 {first['sha256'][:12]}…"
+            f"{first['file']}: {counted(first['bytes'], 'byte')}, SHA-256 {first['sha256'][:12]}…"
             + (f", and {counted(more, 'more file')}" if more else "")
         )
     return lines
@@ -193,7 +193,7 @@ def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
     if unit == "label":
         return f"{side}s are one label each"
     return (
-        f"{side}s {counted(lengths['median'], _NOUNS.get(unit, unit))} in the median, "
+        f"{side}s {counted(lengths['median'], token_noun(unit))} in the median, "
         f"{lengths['p99']:,} or fewer for 99 %, at most {lengths['longest']:,}"
     )
 

@@ -14,7 +14,7 @@ Record = list[Any] | dict[str, Any]
 """The cells of a row, by number or by name."""
 
 Rows = Iterator[tuple[int, Record]]
-"""Records that are not blank, each with the number of its first line (or of its row)."""
+"""Non-blank records, each with the number of its first line, or of its row."""
 
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv",

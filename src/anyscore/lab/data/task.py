@@ -22,6 +22,7 @@ from anyscore.lab.data.tokens import normalise
 from anyscore.lab.data.units import choose_unit as choose_unit
 from anyscore.lab.data.units import find_units
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 MOST_HELD_OUT = 1000  # in validation and test each: more only makes a comparison slower
 
@@ -164,7 +165,7 @@ def _cut(examples: Sequence[Example], published: Mapping[str, list[Example]], se
     """Split examples into the three parts; parts in `published` stay as they are."""
     missing = 2 - len(published)
     if missing and len(examples) < FEWEST_SOURCES:
-        count = "1 distinct source" if len(examples) == 1 else f"{len(examples)} distinct sources"
+        count = counted(len(examples), "distinct source")
         raise InputError(
             f"too few pairs to split into training, validation and test: found {count}, "
             f"at least {FEWEST_SOURCES} are needed"

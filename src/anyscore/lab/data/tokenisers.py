@@ -13,7 +13,7 @@ from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
 
 LEARNT_FROM = 10**7
-"""Characters of a side's texts that subwords are made of."""
+"""Subwords are made of so many first characters of a side's texts."""
 
 _UNKNOWN = "\0"  # what no text holds
 

@@ -24,6 +24,11 @@ _MARKS = re.compile(f"[{SPACE}{_ESCAPE}]")  # get `_ESCAPE` before them where th
 _MARKED = re.compile(f"{_ESCAPE}(.)|{SPACE}", re.DOTALL)
 
 
+def token_noun(unit: str) -> str:
+    """Return what a token of a unit is called."""
+    return "piece" if unit == "bpe" else unit
+
+
 def normalise(text: str) -> str:
     """Return `text` in Unicode NFC, each run of whitespace one space, none at the ends."""
     return " ".join(unicodedata.normalize("NFC", text).split())

@@ -1,15 +1,17 @@
-"""What is said of a proof, in the report, on the generated page and on the terminal."""
+"""The results of proofs in words, for the report, the generated page and the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from anyscore.lab.phrases import counted
+
 SIGNS = {"holds": "✓", "fails": "✗", "open": "?"}
 
 
 def bound(check: Mapping[str, Any]) -> str:
-    """As in "at least 99" or "from −1 to 1"."""
+    """Say a bound, as in "at least 99" or "from −1 to 1"."""
     least, most = check["at_least"], check["at_most"]
     if least is not None and most is not None:
         return _minus(f"from {least:g} to {most:g}")
@@ -17,49 +19,51 @@ def bound(check: Mapping[str, Any]) -> str:
 
 
 def number(x: float | None) -> str:
-    """With one decimal; a dash for what is none."""
+    """Return a number with one decimal; a dash for None."""
     return "—" if x is None else _minus(f"{round(x, 1) + 0.0:.1f}")
 
 
-def interval(found: Mapping[str, Any]) -> str:
-    """As in "0.9 to 2.6"; a dash where there is none."""
-    if found["low"] is None:
+def interval(record: Mapping[str, Any]) -> str:
+    """Say an interval, as in "0.9 to 2.6"; a dash where there is none."""
+    if record["low"] is None:
         return "—"
-    return f"{number(found['low'])} to {number(found['high'])}"
+    return f"{number(record['low'])} to {number(record['high'])}"
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """As in "as published: 6 of 6 checks hold"; what fails or is open is counted."""
+    """Say a result, as in "as published: 6 of 6 checks hold"; count failed and open checks."""
     states = [check["state"] for check in result["checks"]]
-    told = f"{result['verdict']}: {states.count('holds')} of {len(states)} checks hold"
+    sentence = f"{result['verdict']}: {states.count('holds')} of {len(states)} checks hold"
     if "fails" in states:
-        told += f", {states.count('fails')} fail{'s' if states.count('fails') == 1 else ''}"
+        sentence += f", {states.count('fails')} fail{'s' if states.count('fails') == 1 else ''}"
     if "open" in states:
-        told += f", {states.count('open')} open"
-    return told
+        sentence += f", {states.count('open')} open"
+    return sentence
 
 
 def machine(record: Mapping[str, Any]) -> str:
-    """The machine, in a line."""
-    known = record["machine"]
-    jobs = known["jobs"]
+    """Describe the machine in a line."""
+    facts = record["machine"]
     return (
-        f"{known['processor']}, PyTorch {known['torch']}, Python {known['python']}, "
-        f"{jobs} trial{'' if jobs == 1 else 's'} side by side on one thread each"
+        f"{facts['processor']}, PyTorch {facts['torch']}, Python {facts['python']}, "
+        f"{counted(facts['jobs'], 'trial')} side by side on one thread each"
     )
 
 
 def minutes(result: Mapping[str, Any]) -> str:
-    """Time of a processor, in minutes."""
+    """Return the processor time of a result, in minutes."""
     return f"{result['processor_seconds'] / 60:.1f}"
 
 
 def rows(part: Mapping[str, Any]) -> list[tuple[str, str | None, list[dict[str, Any] | None]]]:
-    """A line for each score: its name, what was published, its standing by each measure."""
-    by_measure = [{s["score"]: s for s in m["standings"]} for m in part["measures"]]
+    """Return a row for each score: its name, the published number, its standing by each measure."""
+    by_measure = [
+        {standing["score"]: standing for standing in measure["standings"]}
+        for measure in part["measures"]
+    ]
     return [
-        (score, said, [standings.get(score) for standings in by_measure])
-        for score, said in zip(part["scores"], part["published"], strict=True)
+        (score, published, [standings.get(score) for standings in by_measure])
+        for score, published in zip(part["scores"], part["published"], strict=True)
     ]
 
 

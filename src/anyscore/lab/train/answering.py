@@ -19,7 +19,7 @@ _TOGETHER = 256  # outputs that grow side by side
 
 
 class Known(Protocol):
-    """What is needed to read a model's answers: of the data, or of a run that was kept."""
+    """The facts that reading a model's answers takes: of the data, or of a run that was kept."""
 
     @property
     def limit(self) -> int:

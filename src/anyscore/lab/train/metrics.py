@@ -93,4 +93,4 @@ def bleu_of(sums: Sums) -> Sums:
 
 
 SCORE_OF_SUMS: dict[str, Callable[[Sums], Sums]] = {"chrf": chrf_of, "bleu": bleu_of}
-"""By the name of statistics, what makes the measure of their sums over the items."""
+"""By the name of statistics, the function from their sums over the items to the measure."""

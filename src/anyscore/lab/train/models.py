@@ -11,6 +11,7 @@ import torch
 from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.data.tokens import UNK
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.bahdanau import Bahdanau
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.pointer import Pointer
@@ -88,14 +89,16 @@ def check_fits(model: str, data: Encoded) -> None:
             count = len(data.train) + len(data.valid_pairs)
             raise InputError(
                 "--model pointer: expected targets made of tokens of their sources, got others in "
-                f"{unknown:,} of {count:,} pairs; give a --unit by which they are, or another model"
+                f"{unknown:,} of {counted(count, 'pair')}; give a --unit by which they are, or "
+                "another model"
             )
     for item in chain(data.train, data.valid_pairs) if model in ("tagger", "classifier") else ():
         source, labels = len(item.source), len(item.target) - 1
         if model == "tagger" and labels != source:
             raise InputError(
-                f"--model tagger: expected a label for every token, got {labels} for {source} "
-                "tokens; give units by which they are as many, or another model"
+                f"--model tagger: expected a label for every token, got {labels} for "
+                f"{counted(source, 'token')}; give units by which they are as many, or another "
+                "model"
             )
         if model == "classifier" and labels != 1:
             raise InputError(

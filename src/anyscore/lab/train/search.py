@@ -24,7 +24,7 @@ from anyscore.lab.trials import Outcome, Report, Trial
 _RANGE = 8.0
 """Learning rates from an eighth of the settings' to eight times as much."""
 _DRAWN = 4
-"""Trainings at random, and none ended early, before proposals go by what is known."""
+"""So many first trainings are drawn at random, and not ended early."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Search:
     threads: int | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Carry out the trainings that the journal lacks; return what they chose."""
         with cpu_threads(self.threads):
             for number in range(len(self._tried(trial.score)), self.trainings):
                 self._train(trial, number, report)
@@ -164,5 +165,6 @@ class Progress:
     trainings: int
 
     def __call__(self, details: dict[str, Any]) -> None:
+        """Report a step of this training as a step of all."""
         done = self.number * details["steps"] + details["step"]
         self.report({"step": done, "steps": self.trainings * details["steps"]})

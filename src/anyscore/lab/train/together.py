@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.lab.errors import InputError, RunFailure, TrialFailure
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.batches import Batch, Pairs
 from anyscore.lab.train.model import Model
 from anyscore.lab.trials import Outcome, Report, Train, Trial
@@ -107,7 +108,7 @@ def joined(device: str) -> Iterator[Group]:
         if device != "cuda" or local >= torch.cuda.device_count():
             raise InputError(
                 "--device: under torchrun expected cuda, and a GPU for each process, got "
-                f"{device!r}, {torch.cuda.device_count()} GPU for process {local + 1}"
+                f"{device!r}, {counted(torch.cuda.device_count(), 'GPU')} for process {local + 1}"
             )
         torch.cuda.set_device(local)
     torch.distributed.init_process_group(

@@ -46,6 +46,7 @@ class TranslationTrain:
     chosen: Mapping[str, Mapping[str, Any]] | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         settings = self.settings
         if self.chosen is not None:
             if trial.score not in self.chosen:
