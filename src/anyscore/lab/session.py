@@ -157,24 +157,14 @@ def compare(
             planned = [
                 trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
             ]
-        return write(
+        record = assemble(
             comparison, known, measures, planned=planned, level=level, interrupted=interrupted
         )
+        return write(comparison, record)
 
 
-def write(
-    comparison: Comparison,
-    about: Mapping[str, Any],
-    measures: Sequence[Measure],
-    *,
-    planned: Sequence[Trial] = (),
-    level: float = 0.95,
-    interrupted: bool = False,
-) -> dict[str, Any]:
-    """Assemble the record of a comparison (see `assemble`); write it and its report."""
-    record = assemble(
-        comparison, about, measures, planned=planned, level=level, interrupted=interrupted
-    )
+def write(comparison: Comparison, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the record of a comparison and its report into the folder; return the record."""
     text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
     write_whole(comparison.folder / COMPARISON_FILE, text.encode("utf-8", "replace"))
     write_report(record, comparison.folder / REPORT_FILE)
@@ -194,7 +184,7 @@ def rebuild(folder: Path) -> dict[str, Any]:
             measures = [Measure(**fields) for fields in about["measures"]]
         except (KeyError, TypeError):
             raise InputError(f"{folder / _ABOUT_FILE}: damaged; give the command again") from None
-        return write(comparison, about, measures)
+        return write(comparison, assemble(comparison, about, measures))
 
 
 def _judged(trials: list[Finished], level: float, measures: Sequence[Measure]) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def render(record: Mapping[str, Any], stem: str = "proof") -> str:
         "",
         "A generated page: `anyscore prove --page docs/proof.md`. Each claim is tried with a task "
         f"that is generated or comes in a package, with {counted(record['seeds'], 'seed')}; a "
-        "check holds or fails by an interval over seeds and test items ([how](verdict.md)), so made "
-        "that all intervals of a proof hold together with 95 %. What does not come out as published is "
-        "shown as such.",
+        "check holds or fails by an interval over seeds and test items ([how](verdict.md)), so "
+        "made that all intervals of a proof hold together with 95 %. What does not come out as "
+        "published is shown as such.",
         "",
         f"Machine: {machine(record)}.",
         "",
