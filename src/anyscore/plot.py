@@ -33,7 +33,7 @@ def show_heatmaps(
     xticklabels: Sequence[str] | None = None,
     yticklabels: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw a grid of heatmaps with one colour scale and return the figure.
+    """Draw a grid of heatmaps with one colour scale.
 
     A notebook shows the figure it is given back; a script calls ``figure.savefig(path)``. The
     figure is not pyplot's, so nothing has to be closed.
@@ -50,6 +50,9 @@ def show_heatmaps(
         cmap: name of a matplotlib colour map.
         xticklabels: one for each key, tokens of any script; a space is shown as ␣.
         yticklabels: one for each query.
+
+    Returns:
+        The figure, of matplotlib.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -106,7 +109,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _grid(matrices: Any) -> NDArray[np.float64]:
-    """The matrices as float64, ``(rows, columns, queries, keys)``."""
+    """Return the matrices as float64, ``(rows, columns, queries, keys)``."""
     try:
         values = _array(matrices)
     except (TypeError, ValueError) as error:
@@ -149,7 +152,7 @@ def _check_count(name: str, labels: Sequence[str] | None, expected: int, of: str
 def _label_ticks(
     panels: Iterable[Axes], direction: str, tokens: Sequence[str] | None, inches: float
 ) -> None:
-    """Put ``tokens``, or whole numbers, on an axis, in fonts that have them and that fit."""
+    """Label the ticks of an axis by ``tokens``, or whole numbers, in fonts that fit."""
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
     from matplotlib.ticker import MaxNLocator
@@ -178,7 +181,7 @@ def _label_ticks(
 
 
 def _writable(text: str, argument: str) -> dict[str, Any]:
-    """``text`` as an argument of that name, and the fonts to write it with."""
+    """Return ``text`` as an argument of that name, and the fonts to write it with."""
     families, missing = _fonts(text)
     return {argument: _boxed(text, missing), "fontfamily": families}
 
@@ -188,7 +191,7 @@ def _boxed(text: str, missing: frozenset[str]) -> str:
 
 
 def _fonts(text: str) -> tuple[list[str], frozenset[str]]:
-    """Families to draw ``text`` with, the user's own first, and what none of them can draw."""
+    """Return families to draw ``text`` with, the user's first, and what none of them draws."""
     import matplotlib as mpl
 
     usual = tuple(mpl.rcParams["font.family"])
@@ -201,7 +204,7 @@ def _fonts(text: str) -> tuple[list[str], frozenset[str]]:
 def _cover(
     characters: frozenset[str], usual: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Installed families that draw what the ``usual`` ones lack, and what none of them can."""
+    """Return families that draw what the ``usual`` ones lack, and what none of them draws."""
     from matplotlib import font_manager
 
     missing = characters - {"\n"}
@@ -217,16 +220,16 @@ def _cover(
                 best = regular.setdefault(entry.name, entry)
                 if abs(_weight(entry) - 400) < abs(_weight(best) - 400):
                     regular[entry.name] = entry
-    found = {name: _drawable(entry.fname, missing) for name, entry in regular.items()}
+    drawable = {name: _drawable(entry.fname, missing) for name, entry in regular.items()}
     chosen = []
-    while missing and found:
+    while missing and drawable:
         # Most characters first; among equals a plain "Sans", then the shorter name.
-        counts = {name: len(found[name] & missing) for name in found}
-        name = max(found, key=lambda n: (counts[n], "Sans" in n, -len(n), n))
+        counts = {name: len(drawable[name] & missing) for name in drawable}
+        name = max(drawable, key=lambda n: (counts[n], "Sans" in n, -len(n), n))
         if not counts[name]:
             break
         chosen.append(name)
-        missing -= found[name]
+        missing -= drawable[name]
     return tuple(chosen), missing
 
 
@@ -237,7 +240,7 @@ def _weight(entry: FontEntry) -> int:
 
 
 def _drawable(path: str, characters: frozenset[str]) -> frozenset[str]:
-    """Those of ``characters`` that the font file has a glyph for."""
+    """Return those of ``characters`` that the font file has a glyph for."""
     from matplotlib.ft2font import FT2Font
 
     try:

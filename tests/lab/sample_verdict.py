@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import mean, stdev
 from typing import Any
 
-from anyscore.lab.wording import counted
+from anyscore.lab.phrases import counted
 
 
 def sample_verdict(comparison: dict[str, Any]) -> dict[str, Any]:

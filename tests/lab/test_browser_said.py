@@ -10,12 +10,12 @@ from test_browser import DESKTOP, PHONE, complaints, find_browser, width
 
 from anyscore.lab.train.answering import Answer
 from anyscore.lab.translate.pictures import write_html
-from anyscore.lab.translate.telling import Told
+from anyscore.lab.translate.translations import Translation
 
 
-def told(source: str, output: str) -> Told:
+def told(source: str, output: str) -> Translation:
     weights = torch.rand(len(output) + 1, len(source)).softmax(-1)
-    return Told(source, tuple(source), Answer(tuple(output), True, -1.0, weights), output)
+    return Translation(source, tuple(source), Answer(tuple(output), True, -1.0, weights), output)
 
 
 def test_the_page_is_sound(tmp_path: Path) -> None:

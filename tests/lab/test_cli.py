@@ -13,7 +13,7 @@ import pytest
 from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, check_refused, plain
 
 import anyscore
-from anyscore.lab.places import plans
+from anyscore.lab.plans import plans
 from anyscore.layers import SCORES
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_is_one_clear_line(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("anyscore.lab.files.os.fsync", full)
+    monkeypatch.setattr("anyscore.lab.run_folder.os.fsync", full)
     result = call("compare", pairs, "--scores", "dot", "--out", tmp_path / "run", *SMALL)
     assert result.exit_code == 1
     assert "the disk is full; free some space" in plain(result.stderr)

@@ -17,8 +17,7 @@ from made_trials import made
 
 from anyscore.lab import comparison as store
 from anyscore.lab.comparison import Comparison, check
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.trials import Outcome, Trial
 
 SHARED = {"task": {"name": "made", "checksum": "ab12"}, "settings": {"epochs": 3}}
@@ -177,7 +176,7 @@ def test_failures_are_kept_until_the_trial_succeeds(kept: Comparison) -> None:
 )
 @pytest.mark.parametrize("file", ["trial.json", "items.json", "settings.json"])
 def test_damage_is_one_line(kept: Comparison, content: str, file: str) -> None:
-    place = kept.folder if file == "settings.json" else kept.place(TRIAL)
+    place = kept.folder if file == "settings.json" else kept.folder_of(TRIAL)
     (place / file).write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError) as damage:
         kept.shared() if file == "settings.json" else kept.finished()

@@ -219,7 +219,7 @@ def test_default_task() -> None:
         ({"years": (1, 2000)}, "expected years first to last between 1000 and 9999"),
         (
             {"languages": 1, "pairs": 2000, "years": (2000, 2000)},
-            "292 days in 1 languages give fewer than 1600 different texts; ask for fewer pairs",
+            "292 days in 1 language cannot give 1,600 different texts; ask for fewer pairs",
         ),
     ],
 )

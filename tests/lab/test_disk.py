@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from anyscore.lab.data import counts, disk, numbers
 from anyscore.lab.data.counts import Counts
 from anyscore.lab.data.numbers import NumberedPairs, Pair
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 
 
 def test_what_is_on_disk_goes_to_no_other_machine() -> None:

@@ -15,7 +15,7 @@ from made_trials import Trainer
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Trial
 
 TRIALS = [Trial(score, seed) for seed in range(2) for score in ("worse", "even", "better")]
@@ -47,7 +47,7 @@ def test_processes_give_what_this_one_gives(
     for trial in TRIALS:
         mine = [x for x in events if x.trial == trial]
         assert [x.kind for x in mine] == ["began", *["progress"] * 3, "finished"]
-        assert mine[1].told == {"step": 1, "steps": 3}
+        assert mine[1].details == {"step": 1, "steps": 3}
 
 
 FAULTS = {

@@ -13,7 +13,7 @@ from hostile_comparison import HOSTILE, hostile_comparison
 from sample_comparison import sample_comparison
 from sample_verdict import sample_verdict
 
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.report import exports
 from anyscore.lab.report.exports import escape_latex, export
 

@@ -210,7 +210,8 @@ def test_the_packages_are_asked_for_by_their_names() -> None:
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     """By the help, and by a comparison that needs none of it."""
     program = (
-        "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules; import anyscore.lab.own;"
+        "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules;"
+        "import anyscore.lab.your_model;"
         "print(sorted({'ray', 'tensorboardX', 'trackio', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

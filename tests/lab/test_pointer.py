@@ -18,8 +18,8 @@ from anyscore.lab.data.tokens import BOS, EOS, UNK
 from anyscore.lab.errors import InputError
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.batches import Pair, Pairs, Sequences
+from anyscore.lab.train.metrics import exact_match
 from anyscore.lab.train.models import build_model, check_fits, new_model
-from anyscore.lab.train.quality import exact_match
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import train
 from anyscore.layers import SCORES

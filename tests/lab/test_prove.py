@@ -16,7 +16,7 @@ from command_line import call, check_help_does_not_wait_for_pytorch, plain
 from anyscore.lab.comparison import Finished
 from anyscore.lab.errors import InputError
 from anyscore.lab.prove import carry_out as carrying
-from anyscore.lab.prove import names, words
+from anyscore.lab.prove import names
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.page import render, write_page
 from anyscore.lab.prove.proof import Check, Part, Proof
@@ -115,7 +115,7 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
     assert "|on bad|at least 50|" in text
     assert "✗ fails" in text
     assert "|good|99|" in text
-    assert words.number(-0.04) == "0.0"
+    assert text.number(-0.04) == "0.0"
     assert "![a picture](proof_lookup.png)" in text
     assert (tmp_path / "proof_lookup.png").read_bytes().startswith(b"\x89PNG")
 

@@ -8,7 +8,7 @@ from command_line import call, plain
 
 from anyscore.lab import extras
 from anyscore.lab.data.encoding import Item, encode
-from anyscore.lab.prove import phrases, width
+from anyscore.lab.prove import pinyin, width
 from anyscore.lab.prove.names import NAMES, PACKAGES, find
 from anyscore.lab.train.answering import Answer
 from anyscore.lab.train.settings import Settings
@@ -16,30 +16,30 @@ from anyscore.lab.trials import Trial
 
 
 def test_the_phrases_are_those_that_the_page_says() -> None:
-    made = phrases.phrases(500)
+    made = pinyin.phrases(500)
     assert f"{len(made):,} phrases" in width.PROOF.task
     assert len(set("".join(x.source for x in made))) == 500
     assert all(2 <= len(x.source) <= 8 for x in made)
-    task = phrases.task(500, 2000)
+    task = pinyin.task(500, 2000)
     assert f"{len(task.train):,} to train on, {len(task.test):,} to test" in width.PROOF.task
     parts = [{x.source for x in part} for part in (task.train, task.valid, task.test)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(made)
 
 
 def test_each_character_has_one_syllable_whose_place_is_its_own() -> None:
-    made = phrases.phrases(500)
+    made = pinyin.phrases(500)
     assert all(len(x.references) == 1 for x in made)
     assert all(len(x.source) == len(x.references[0].split()) for x in made)
     readings = {x.source: x.references[0] for x in made}
     assert readings["音乐"] == "yīn yuè"
     assert readings["乐意"] == "lè yì"
-    data = encode(phrases.task(120, 200))
+    data = encode(pinyin.task(120, 200))
     assert all(len(x.source) + 1 == len(x.target) for x in data.train)
 
 
 def test_reading_each_character_as_it_is_mostly_read() -> None:
     """Context tells little more than a character's commonest reading, as the page says."""
-    task = phrases.task(500, 2000)
+    task = pinyin.task(500, 2000)
     met: dict[str, list[str]] = {}
     for x in task.train:
         for character, syllable in zip(x.source, x.references[0].split(), strict=True):
@@ -83,7 +83,7 @@ def test_without_attention_all_is_looked_at_alike() -> None:
 
 
 def test_models_differ_in_the_score_alone() -> None:
-    data = encode(phrases.task(120, 200))
+    data = encode(pinyin.task(120, 200))
     first, *others = (width.build(name, data, Settings(hidden=16), 3) for name in width._SCORES)
     for other in others:
         assert first.shared_parameters().keys() == other.shared_parameters().keys()

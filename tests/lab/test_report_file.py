@@ -18,7 +18,7 @@ from parsed_report import parsed, words
 from sample_comparison import sample_comparison
 from sample_verdict import sample_verdict
 
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.report.page import write_report
 
 

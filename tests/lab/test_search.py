@@ -14,14 +14,14 @@ from anyscore.lab.built_in import compare_pairs
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.options import TrialOptions
 from anyscore.lab.report.exports import search_table
 from anyscore.lab.report.rates import learning_rate, search_figure
-from anyscore.lab.rounds import Plan
 from anyscore.lab.train import search
 from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.trials import Trial
-from anyscore.lab.tuning import SEED, found
+from anyscore.lab.tuning import SEED, search_results
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 SETTINGS = Settings(epochs=3, batch_size=8, hidden=8)
@@ -127,12 +127,12 @@ def test_a_damaged_journal_is_told_in_a_line(data: Encoded, tmp_path: Path) -> N
 def test_trials_are_trained_with_what_the_searches_chose(tmp_path: Path) -> None:
     def tuned(scores: tuple[str, ...], trainings: int = 3) -> dict[str, Any]:
         record, _ = compare_pairs(
-            task(), SETTINGS, Plan(scores, seeds=2), out=tmp_path, tune=trainings
+            task(), SETTINGS, TrialOptions(scores, 2, jobs=1, tune=trainings), out=tmp_path
         )
         return record
 
     first = tuned(("additive",))
-    rate = found(tmp_path)["additive"]["chosen"]["learning_rate"]
+    rate = search_results(tmp_path)["additive"]["chosen"]["learning_rate"]
     for seed in range(2):
         model = tmp_path / "trials" / f"additive-seed{seed}" / "model.json"
         assert json.loads(model.read_text())["settings"]["learning_rate"] == rate
@@ -156,7 +156,8 @@ def test_trials_are_trained_with_what_the_searches_chose(tmp_path: Path) -> None
 
 def test_a_score_whose_search_failed_is_left_out_and_named(tmp_path: Path) -> None:
     settings = Settings(epochs=1, batch_size=8, hidden=8, learning_rate=1e30)
-    record, _ = compare_pairs(task(), settings, Plan(("additive",), seeds=1), out=tmp_path, tune=2)
+    trials = TrialOptions(("additive",), seeds=1, jobs=1, tune=2)
+    record, _ = compare_pairs(task(), settings, trials, out=tmp_path)
     (failed,) = record["trials"]
     assert failed["failure"].startswith("the search for its learning rate failed")
     assert "none of 2 trainings" in (

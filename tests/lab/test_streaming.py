@@ -131,9 +131,9 @@ def test_pairs_are_grouped_alike(
     with pytest.MonkeyPatch.context() as patch:
         for free in (2**40, memory):
             patch.setattr("anyscore.lab.data.pairs.Budget", lambda free=free: Budget(free))
-            met: Counter[str] = Counter()
-            examples = group(pairs, limit=limit, seed=seed, met=met)
-            found.append((list(examples), met["repeated"]))
+            counts: Counter[str] = Counter()
+            examples = group(pairs, limit=limit, seed=seed, counts=counts)
+            found.append((list(examples), counts["repeated"]))
     assert found[0] == found[1]
 
 

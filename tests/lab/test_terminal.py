@@ -17,7 +17,7 @@ from command_line import SMALL, call, plain, start
 from rich.console import Console
 from sample_comparison import sample_comparison
 
-from anyscore.lab.display import TerminalWatcher, show_outcome
+from anyscore.lab.terminal import TerminalWatcher, show_outcome
 from anyscore.layers import SCORES
 
 

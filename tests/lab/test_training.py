@@ -17,7 +17,7 @@ from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train import cost, training
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.batches import Pair, Pairs, Sequences, in_order, shuffled
-from anyscore.lab.train.measure import peak_memory_mib
+from anyscore.lab.train.cost import peak_memory_mib
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings, default_epochs
 from anyscore.lab.train.training import best_epoch, mean_loss, reported_failures, train

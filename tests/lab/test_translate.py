@@ -23,8 +23,8 @@ from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.train.models import MODELS
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
-from anyscore.lab.translate.looks import heatmap
-from anyscore.lab.translate.telling import notes_for, tell
+from anyscore.lab.translate.heatmap import heatmap
+from anyscore.lab.translate.translations import notes_for, translate
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Trial
 
@@ -169,7 +169,7 @@ def test_where_it_looked_fits_the_terminal(run: Path) -> None:
     assert re.search(r"[░▒▓█]", said)
     model = load_run(run / "trials" / "dot-seed0")
     for source, width in [("ab" * 3, 40), ("a" * 60, 80), ("ab" * 60, 30), ("ж☃\x1bб", 20)]:
-        (one,) = tell(model, [source], notes_for(model), return_weights=True)
+        (one,) = translate(model, [source], notes_for(model), return_weights=True)
         lines = heatmap(one, ("character", "character"), width)
         assert lines
         assert max(map(len, lines)) <= width

@@ -18,8 +18,8 @@ from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.train import settings, training, translation
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import load_run
+from anyscore.lab.train.metrics import SCORE_OF_SUMS
 from anyscore.lab.train.models import MODELS
-from anyscore.lab.train.quality import SCORE_OF_SUMS
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Outcome, Trial

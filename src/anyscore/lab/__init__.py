@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyscore.lab.own import compare as compare
     from anyscore.lab.trials import Outcome as Outcome
+    from anyscore.lab.your_model import compare as compare
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when a caller asks for it: SciPy takes its time."""
     if name == "compare":
-        from anyscore.lab.own import compare
+        from anyscore.lab.your_model import compare
 
         return compare
     if name == "Outcome":

@@ -1,4 +1,4 @@
-"""A comparison as one record of plain data: what its report is made of, and `comparison.json`."""
+"""A comparison as one record of plain data, the content of `comparison.json` and of its report."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from anyscore.lab.comparison import FORMAT, Comparison, Finished, finite
 from anyscore.lab.trials import Trial
-from anyscore.lab.tuning import found as found_numbers
-from anyscore.lab.verdict.code import code
-from anyscore.lab.verdict.doubts import doubts, overfitting
+from anyscore.lab.tuning import search_results
+from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
 from anyscore.lab.verdict.judge import Measure, choose, judge
+from anyscore.lab.verdict.text import example_code
 
 COMPARISON_FILE = "comparison.json"
 
@@ -20,29 +20,41 @@ def assemble(
     about: Mapping[str, Any],
     measures: Sequence[Measure],
     *,
-    asked: Sequence[Trial] = (),
+    planned: Sequence[Trial] = (),
     level: float = 0.95,
     interrupted: bool = False,
 ) -> dict[str, Any]:
-    """Everything known of the trials in a folder, and the verdict on them.
+    """Collect what is known of the trials in a folder, and the verdict on them.
 
     Args:
+        comparison: the folder.
         about: what is known beside the trials: "anyscore", "created", "command", "machine",
             "formulas", "step_ms".
         measures: what to judge by: the first, or where `judge.choose` says so the second; all of
             them are in the record.
-        asked: trials that should be there; those that failed are named with their reason.
+        planned: trials that should be in the folder; those that failed are named with their reason.
         level: of the verdict.
+        interrupted: whether the comparison was stopped early.
+
+    Returns:
+        The record: plain data without NaN and infinities.
+
+    Raises:
+        InputError: a trial or a search in the folder is damaged.
     """
-    found = comparison.finished()
+    finished = comparison.finished()
     shared = comparison.shared()
-    rounds = [x for x in found if x.trial.learning_rate is None]
-    order = list(dict.fromkeys(x.score for x in [*asked, *(y.trial for y in rounds)]))
-    failed = {x: comparison.failure(x) for x in asked if not comparison.has(x)}
+    rounds = [trial for trial in finished if trial.trial.learning_rate is None]
+    order = list(
+        dict.fromkeys(trial.score for trial in [*planned, *(other.trial for other in rounds)])
+    )
+    failed = {trial: comparison.failure(trial) for trial in planned if not comparison.has(trial)}
     by_name = {measure.name: measure for measure in measures}
     steps = about.get("step_ms", {})
     sizes = {
-        x.trial.score: x.facts["score_parameters"] for x in rounds if "score_parameters" in x.facts
+        trial.trial.score: trial.facts["score_parameters"]
+        for trial in rounds
+        if "score_parameters" in trial.facts
     }
     verdict = judge(
         rounds,
@@ -50,7 +62,7 @@ def assemble(
         level=level,
         costs=steps,
         sizes=sizes,
-        warnings=doubts(rounds),
+        warnings=convergence_warnings(rounds),
     )
     remark = overfitting(rounds)
     if remark:
@@ -63,17 +75,17 @@ def assemble(
             "task": shared.get("task", {}),
             "settings": shared.get("settings", {}),
             "scores": order,
-            "seeds": sorted({x.trial.seed for x in rounds}),
-            "trials": [_trial(x, by_name) for x in found]
+            "seeds": sorted({trial.trial.seed for trial in rounds}),
+            "trials": [_trial(trial, by_name) for trial in finished]
             + [
                 {**_named(trial), "failure": reason}
                 for trial, reason in failed.items()
                 if reason is not None
             ],
-            "searches": found_numbers(comparison.folder),
+            "searches": search_results(comparison.folder),
             "examples": _examples(rounds, order),
             "verdict": verdict,
-            "code": code(verdict["recommendation"]["score"]),
+            "code": example_code(verdict["recommendation"]["score"]),
         }
     )
     return record
@@ -83,25 +95,25 @@ def _named(trial: Trial) -> dict[str, Any]:
     return {"score": trial.score, "seed": trial.seed, "learning_rate": trial.learning_rate}
 
 
-def _trial(found: Finished, measures: Mapping[str, Measure]) -> dict[str, Any]:
-    have = {*found.measures, *found.statistics}
-    facts = {name: x for name, x in found.facts.items() if name != "examples"}
+def _trial(trial: Finished, measures: Mapping[str, Measure]) -> dict[str, Any]:
+    known = {*trial.measures, *trial.statistics}
+    facts = {name: value for name, value in trial.facts.items() if name != "examples"}
     return {
-        **_named(found.trial),
-        "test": {name: m.of(found) for name, m in measures.items() if name in have},
-        "epochs": found.epochs,
+        **_named(trial.trial),
+        "test": {name: measure.of(trial) for name, measure in measures.items() if name in known},
+        "epochs": trial.epochs,
         **facts,
     }
 
 
-def _examples(found: Sequence[Finished], order: Sequence[str]) -> list[dict[str, Any]]:
-    """Collect what each score's first seed said to the items that the report shows."""
-    first: dict[str, Finished] = {}
-    for one in sorted(found, key=lambda x: x.trial.seed):
-        first.setdefault(one.trial.score, one)
+def _examples(trials: Sequence[Finished], order: Sequence[str]) -> list[dict[str, Any]]:
+    """Collect the answers of each score's first seed to the items that the report shows."""
+    by_score: dict[str, Finished] = {}
+    for trial in sorted(trials, key=lambda x: x.trial.seed):
+        by_score.setdefault(trial.trial.score, trial)
     shown: list[dict[str, Any]] = []
-    for score in (name for name in order if name in first):
-        for number, example in enumerate(first[score].facts.get("examples", [])):
+    for score in (name for name in order if name in by_score):
+        for number, example in enumerate(by_score[score].facts.get("examples", [])):
             if number == len(shown):
                 item = {name: example[name] for name in ("source", "references")}
                 shown.append({**item, "answers": {}})

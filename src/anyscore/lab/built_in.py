@@ -18,9 +18,10 @@ from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
 from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.info import describe_machine
+from anyscore.lab.info import describe_machine, room_for_trials
+from anyscore.lab.options import TrialOptions
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Carry, Watcher, compare
+from anyscore.lab.session import Execution, Runner, Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.search import Search
@@ -29,7 +30,7 @@ from anyscore.lab.train.together import ALONE, Group, follow, leading
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Train, Trial
-from anyscore.lab.tuning import TUNING, found
+from anyscore.lab.tuning import TUNING, search_results
 from anyscore.lab.tuning import tune as run_searches
 from anyscore.lab.verdict.judge import Measure
 
@@ -40,43 +41,45 @@ MEASURES = (
 )
 _PRELOAD = "anyscore.lab.train.translation"
 RATES = (0.5, 2.0)
-"""Times the learning rate: each score is trained with these as well, with the first seed."""
+"""Factors of the learning rate: with the first seed each score is trained at these rates too."""
 
 
 def compare_pairs(
     task: Task,
     settings: Settings,
-    plan: Plan,
+    trials: TrialOptions,
     *,
     out: Path | None = None,
     split_seed: int = 0,
-    jobs: int = 1,
     threads: int = 1,
-    rates: bool = True,
-    tune: int = 0,
-    tune_hidden: bool = False,
     command: str | None = None,
     watcher: Callable[[Path, Encoded, int], Watcher] | None = None,
-    cluster: Cluster | None = None,
     group: Group = ALONE,
 ) -> tuple[dict[str, Any], Path]:
     """Train the settings' model on a task with every score and seed; see `session.compare`.
 
     Args:
-        out: folder of the comparison; runs/NAME-… if not given, the same for the same settings.
-        jobs, threads: trials side by side, and threads of each.
-        rates: whether each score is tried at other learning rates too; not where they are tuned.
-        tune: trainings in which each score's learning rate is searched on the validation set,
-            before the trials; 0 for none.
-        tune_hidden: whether its width is searched as well.
-        command: what was typed, for the report.
-        watcher: makes what is told how it goes, of the folder, the data and the steps of a trial.
-        cluster: where trials run, if not on this machine; a GPU for each, if the settings say so.
+        trials: scores, seeds, searches, and where the trials run; with Ray, each trial has a GPU
+            to itself if the settings' device is a GPU.
+        out: folder of the comparison; None takes runs/NAME-…, the same for the same settings.
+        split_seed: the seed that split the task, for the record.
+        threads: of PyTorch, for each trial.
+        command: the command line as it was typed, for the report.
+        watcher: (folder, data, steps of a trial) → the watcher that is told how it goes.
         group: the processes that train together, of which this one is the first.
 
     Returns:
-        What `comparison.json` holds, and the folder.
+        The content of `comparison.json`, and the folder.
+
+    Raises:
+        InputError: the folder holds something else, the settings do not fit the data, or the data
+            lie on the disk of this machine and the trials run on a cluster.
+        RunFailure: the disk is full or a file cannot be written.
     """
+    cluster = None
+    if trials.engine == "ray":
+        gpus = int(settings.device.startswith("cuda"))
+        cluster = Cluster(trials.address, cpus=threads, gpus=gpus)
     data = encode(task, places=settings.model == "pointer")
     if cluster is not None and data.on_disk:
         raise InputError(
@@ -84,33 +87,30 @@ def compare_pairs(
             "machine; give --limit to train on a part of them, or leave --engine out"
         )
     shared = _shared(task, data, settings, split_seed)
-    if tune:
-        shared["settings"] |= {"tune": tune, "tune_hidden": tune_hidden}
+    if trials.tune:
+        shared["settings"] |= {"tune": trials.tune, "tune_hidden": trials.tune_hidden}
     folder = out or Path("runs") / f"{task.name}-{_fingerprint(shared)}"
-    if rates and not tune:
-        others = [settings.learning_rate * x for x in RATES]
-        extra = tuple(Trial(s, plan.first_seed, rate) for rate in others for s in plan.scores)
-        plan = replace(plan, extra=extra)
+    plan = _plan(trials, settings.learning_rate)
     watching = Watcher()
     if watcher is not None:
         watching = watcher(folder, data, settings.epochs * steps_per_epoch(data, settings))
-    if cluster is not None and settings.device.startswith("cuda"):
-        cluster = replace(cluster, gpus=1)
     alone = translation_train(data, settings, threads=threads, group=group)
     chosen: dict[str, Any] = {}
 
-    def search(carry: Carry) -> Train:
-        watching.searches(plan.scores, tune)
-        place = folder / TUNING
-        one = Search(data, settings, tune, tune_hidden, place.absolute(), threads)
+    def search(run: Runner) -> Train:
+        watching.searches(plan.scores, trials.tune)
+        journals = folder / TUNING
+        train = Search(
+            data, settings, trials.tune, trials.tune_hidden, journals.absolute(), threads
+        )
         run_searches(
             folder,
             plan.scores,
-            partial(carry, one, place),
+            partial(run, train, journals),
             shared=shared,
             on_event=watching.searched,
         )
-        chosen.update({score: x["chosen"] for score, x in found(folder).items()})
+        chosen.update({score: x["chosen"] for score, x in search_results(folder).items()})
         watching.chosen(chosen)
         return replace(alone, chosen=chosen)
 
@@ -121,28 +121,43 @@ def compare_pairs(
             folder,
             shared=shared,
             measures=MEASURES,
-            jobs=jobs,
+            execution=Execution(
+                jobs=trials.jobs or (0 if cluster else room_for_trials(settings.device)),
+                here=group.size > 1,
+                preload=_PRELOAD,
+                cluster=cluster,
+            ),
             watcher=watching,
             about=lambda: {
                 "command": command,
                 "machine": describe_machine(settings.device),
                 "step_ms": _costs(data, settings, plan, chosen),
             },
-            preload=_PRELOAD,
-            here=group.size > 1,
-            cluster=cluster,
-            prepare=search if tune else None,
+            prepare=search if trials.tune else None,
         )
     return record, folder
 
 
+def _plan(trials: TrialOptions, learning_rate: float) -> Plan:
+    """Plan the trials: rounds of all scores, and other learning rates with the first seed."""
+    seeds = trials.seeds or (3 if trials.minutes is None else 20)
+    extra: tuple[Trial, ...] = ()
+    if trials.rates and trials.minutes is None and not trials.tune:
+        others = [learning_rate * factor for factor in RATES]
+        extra = tuple(
+            Trial(score, trials.first_seed, rate) for rate in others for score in trials.scores
+        )
+    return Plan(trials.scores, seeds, trials.first_seed, trials.minutes, extra)
+
+
 def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
-    """In the other processes of a group, what `compare_pairs` is in the first."""
+    """Train along, in the other processes of a group, while the first runs `compare_pairs`."""
     data = encode(task, places=settings.model == "pointer")
     follow(translation_train(data, settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:
+    """Return what all trials of a comparison share: facts of the task, and the settings."""
     return {
         "task": {
             "name": task.name,
@@ -166,26 +181,29 @@ _as_text = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).enc
 
 
 def _fingerprint(x: Any) -> str:
+    """Return eight hexadecimal digits of the SHA-256 of plain data."""
     return hashlib.sha256(_as_text(x).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def _fingerprint_of_all(records: Iterable[object]) -> str:
-    """`_fingerprint` of the list of their attributes, some at a time: they may be on disk."""
-    found, between = hashlib.sha256(b"["), ""
+    """Return `_fingerprint` of the list of the records' attributes, a batch in memory at a time."""
+    digest, separator = hashlib.sha256(b"["), ""
     records = iter(records)
-    while some := [vars(record) for record in islice(records, 1000)]:
-        found.update(f"{between}{_as_text(some)[1:-1]}".encode("utf-8", "surrogatepass"))
-        between = ", "
-    found.update(b"]")
-    return found.hexdigest()[:8]
+    while batch := [vars(record) for record in islice(records, 1000)]:
+        digest.update(f"{separator}{_as_text(batch)[1:-1]}".encode("utf-8", "surrogatepass"))
+        separator = ", "
+    digest.update(b"]")
+    return digest.hexdigest()[:8]
 
 
 def _costs(
     data: Encoded, settings: Settings, plan: Plan, chosen: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of a training step by score: median, and where it lies with 95 %.
+    """Measure a training step of each score, in milliseconds: median and its 95 % interval.
 
-    Nothing where the models of all scores do not fit into memory together.
+    Returns:
+        By score, "median", "low" and "high"; nothing where the models of all scores do not fit into
+        memory together.
     """
     try:
         with reported_failures():
@@ -201,9 +219,9 @@ def _costs(
     return {score: _median(taken) for score, taken in times.items()}
 
 
-def _median(taken: list[float]) -> dict[str, float]:
-    """The median and its 95 % interval, between two of the times in order (a sign test's)."""
-    times = np.sort(taken)
-    rank = int(stats.binom.ppf(0.025, len(times), 0.5))
-    low, high = times[max(rank - 1, 0)], times[min(len(times) - rank, len(times) - 1)]
-    return {"median": float(np.median(times)), "low": float(low), "high": float(high)}
+def _median(milliseconds: list[float]) -> dict[str, float]:
+    """Return the median and its 95 % interval between two of the times in order (a sign test's)."""
+    ordered = np.sort(milliseconds)
+    rank = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
+    return {"median": float(np.median(ordered)), "low": float(low), "high": float(high)}

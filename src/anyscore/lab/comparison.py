@@ -28,8 +28,8 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from anyscore import __version__
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, why, write_whole
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
 FORMAT = 2
@@ -38,7 +38,14 @@ _SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial that is on disk. measures: (items,) by name; statistics: (items, k) by name."""
+    """A trial that is on disk.
+
+    Attributes:
+        measures: results of the test items (items,) by name.
+        statistics: rows of numbers (items, k) by name.
+        outputs: what the model said to each item; None if that was not kept.
+        epochs, facts: see `Outcome`.
+    """
 
     trial: Trial
     measures: dict[str, npt.NDArray[np.float64]]
@@ -49,7 +56,7 @@ class Finished:
 
     @property
     def items(self) -> int:
-        """How many test items there were."""
+        """The number of test items."""
         return len(next(iter(self.measures.values())))
 
 
@@ -61,11 +68,14 @@ class Comparison:
 
     @contextmanager
     def opened(self, shared: Mapping[str, Any]) -> Iterator[None]:
-        """Hold the folder, for new trials of what is `shared`: begun or continued.
+        """Hold the folder for new trials: begin a comparison, or continue one.
+
+        Args:
+            shared: plain data that all trials share.
 
         Raises:
-            InputError: it holds something else, other settings, or another process has it.
-            RunFailure: it cannot be written to.
+            InputError: the folder holds something else or other settings, or is in use.
+            RunFailure: the folder cannot be written to.
         """
         path = self.folder / _SETTINGS
         try:
@@ -95,10 +105,10 @@ class Comparison:
             lock.release()
 
     def _check_new(self) -> None:
-        """Raises InputError if the folder holds something, and no comparison."""
+        """Raise InputError if the folder holds something, but no comparison."""
         if (self.folder / _SETTINGS).exists():
             return
-        names = {x.name for x in self.folder.iterdir()} - {"lock", _SETTINGS}
+        names = {path.name for path in self.folder.iterdir()} - {"lock", _SETTINGS}
         # A process that was killed may have left the settings half-written.
         if any(not name.startswith(f".{_SETTINGS}") for name in names):
             raise InputError(
@@ -107,68 +117,85 @@ class Comparison:
             )
 
     def _tidy(self) -> None:
-        """Remove what a killed process left half-written."""
-        for rest in self.folder.glob("trials/.*"):
-            shutil.rmtree(rest, ignore_errors=True)
+        """Remove folders of trials that a killed process left half-written."""
+        for folder in self.folder.glob("trials/.*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def names(self) -> set[str]:
-        """Give the names of the finished trials."""
-        return {x.name for x in self.folder.glob("trials/*") if not x.name.startswith(".")}
+        """Return the names of the finished trials."""
+        return {
+            folder.name
+            for folder in self.folder.glob("trials/*")
+            if not folder.name.startswith(".")
+        }
 
     def has(self, trial: Trial) -> bool:
+        """Tell whether a trial has finished."""
         return (self.folder / "trials" / trial.name).is_dir()
 
-    def place(self, trial: Trial) -> Path:
+    def folder_of(self, trial: Trial) -> Path:
+        """Return the folder of a trial."""
         return self.folder / "trials" / trial.name
 
     def keep(self, trial: Trial, outcome: Outcome) -> None:
-        """Write what came of a trial.
+        """Write the outcome of a trial.
 
         Raises:
-            ValueError: the outcome is not what it should be; see `check`.
-            RunFailure: it cannot be written.
+            ValueError: the outcome is not as `check` wants it.
+            RunFailure: the outcome cannot be written.
         """
         check(outcome)
         self._check_items(len(next(iter(outcome.measures.values()))))
         record = {"format": FORMAT, "anyscore": __version__, **asdict(trial)}
         record |= finite({"epochs": outcome.epochs, "facts": outcome.facts})
         items: dict[str, Any] = {
-            "measures": {n: np.asarray(x, float).tolist() for n, x in outcome.measures.items()},
-            "statistics": {n: np.asarray(x, float).tolist() for n, x in outcome.statistics.items()},
+            "measures": {
+                name: np.asarray(values, float).tolist()
+                for name, values in outcome.measures.items()
+            },
+            "statistics": {
+                name: np.asarray(values, float).tolist()
+                for name, values in outcome.statistics.items()
+            },
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
         # No process's number: another machine may have the same.
-        beside = self.folder / "trials" / f".{trial.name}.{uuid4().hex}"
+        temporary = self.folder / "trials" / f".{trial.name}.{uuid4().hex}"
         try:
-            beside.mkdir(parents=True)
+            temporary.mkdir(parents=True)
             if outcome.save is not None:
-                outcome.save(beside)
+                outcome.save(temporary)
             for name, content in (("items", items), ("trial", record)):
                 text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-                write_whole(beside / f"{name}.json", text.encode("utf-8", "surrogatepass"))
-            os.rename(beside, self.place(trial))
+                write_whole(temporary / f"{name}.json", text.encode("utf-8", "surrogatepass"))
+            os.rename(temporary, self.folder_of(trial))
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 return  # another process was first, with the same numbers
-            raise RunFailure(f"{self.place(trial)}: {why(error)}") from None
+            raise RunFailure(f"{self.folder_of(trial)}: {why(error)}") from None
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         self._failure(trial).unlink(missing_ok=True)
 
-    def _check_items(self, items: int) -> None:
-        """Raises ValueError if other trials have another number of test items."""
+    def _check_items(self, count: int) -> None:
+        """Raise ValueError if other trials have another number of test items than `count`."""
         for name in sorted(self.names())[:1]:
-            others = self.load(name).items
-            if others != items:
-                raise ValueError(f"{items} test items, the other trials {others}")
+            expected = self.load(name).items
+            if expected != count:
+                raise ValueError(f"{count} test items, the other trials {expected}")
 
     def fail(self, trial: Trial, reason: str, details: str = "") -> None:
-        """Write why a trial has failed: a line, and a traceback."""
+        """Write why a trial has failed.
+
+        Args:
+            reason: one line.
+            details: a traceback.
+        """
         self._failure(trial).parent.mkdir(exist_ok=True)
         write_whole(self._failure(trial), f"{reason}\n\n{details}".encode("utf-8", "replace"))
 
     def failure(self, trial: Trial) -> str | None:
-        """The line that `fail` was given."""
+        """Return the line that `fail` wrote for a trial; None if there is none."""
         try:
             return self._failure(trial).read_text(encoding="utf-8").splitlines()[0]
         except (OSError, IndexError):
@@ -178,7 +205,7 @@ class Comparison:
         return self.folder / "failures" / f"{trial.name}.txt"
 
     def shared(self) -> dict[str, Any]:
-        """Read what every trial shares.
+        """Read the data that all trials share.
 
         Raises:
             InputError: the folder is not one of a comparison.
@@ -187,39 +214,48 @@ class Comparison:
             raise InputError(
                 f"{self.folder}: expected the folder of a comparison, found no {_SETTINGS} in it"
             )
-        found = _read(self.folder / _SETTINGS)
-        if not isinstance(found.get("shared"), dict):
+        record = _read(self.folder / _SETTINGS)
+        if not isinstance(record.get("shared"), dict):
             raise InputError(f"{self.folder / _SETTINGS}: damaged; remove the folder")
-        return dict(found["shared"])
+        return dict(record["shared"])
 
     def finished(self) -> list[Finished]:
-        """All trials that are on disk, by name.
+        """Read all finished trials, in the order of their names.
 
         Raises:
-            InputError: one is damaged, or of a newer version.
+            InputError: a trial is damaged, or written by a newer version.
         """
         return [self.load(name) for name in sorted(self.names())]
 
     def load(self, name: str) -> Finished:
-        place = self.folder / "trials" / name
-        record, items = _read(place / "trial.json"), _read(place / "items.json")
+        """Read the finished trial of this name.
+
+        Raises:
+            InputError: the trial is damaged, or written by a newer version.
+        """
+        folder = self.folder / "trials" / name
+        record, items = _read(folder / "trial.json"), _read(folder / "items.json")
         try:
             rate = record["learning_rate"]
             trial = Trial(str(record["score"]), int(record["seed"]), rate and float(rate))
-            measures = {n: np.array(x, np.float64) for n, x in items["measures"].items()}
-            rows = {n: np.array(x, np.float64) for n, x in items["statistics"].items()}
+            measures = {
+                name: np.array(values, np.float64) for name, values in items["measures"].items()
+            }
+            rows = {
+                name: np.array(values, np.float64) for name, values in items["statistics"].items()
+            }
             return Finished(
                 trial, measures, rows, items["outputs"], list(record["epochs"]),
                 dict(record["facts"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
-                f"{place}: damaged ({type(error).__name__}); remove it, and it is trained again"
+                f"{folder}: damaged ({type(error).__name__}); remove it, and it is trained again"
             ) from None
 
 
 def check(outcome: object) -> None:
-    """Raises ValueError, in one line, if `outcome` is not what a trial should give."""
+    """Raise ValueError, in one line, if `outcome` is not what a trial should return."""
     if not isinstance(outcome, Outcome):
         raise ValueError(f"expected an Outcome, got {type(outcome).__name__}")
     if not outcome.measures:
@@ -247,22 +283,25 @@ def _record(shared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raises InputError that names what differs."""
+    """Raise InputError that names the settings in which two records differ."""
     before, now = _flat(old.get("shared")), _flat(new["shared"])
     names = [n for n in dict.fromkeys([*before, *now]) if before.get(n) != now.get(n)]
     if names:
-        told = "; ".join(f"{n} was {_short(before.get(n))}, is {_short(now.get(n))}" for n in names)
+        changes = "; ".join(
+            f"{n} was {_short(before.get(n))}, is {_short(now.get(n))}" for n in names
+        )
         raise InputError(
-            f"{folder}: this comparison was begun with other settings ({told}); give the same, or "
-            "another folder with --out"
+            f"{folder}: this comparison was begun with other settings ({changes}); give the same, "
+            "or another folder with --out"
         )
 
 
-def _flat(x: Any, name: str = "") -> dict[str, Any]:
-    if not isinstance(x, dict):
-        return {name: x}
-    parts = [_flat(y, f"{name}.{key}" if name else str(key)) for key, y in x.items()]
-    return {key: y for part in parts for key, y in part.items()}
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Flatten nested dicts to one: {"a": {"b": 1}} → {"a.b": 1}."""
+    if not isinstance(value, dict):
+        return {name: value}
+    parts = [_flat(part, f"{name}.{key}" if name else str(key)) for key, part in value.items()]
+    return {key: part for part in parts for key, part in part.items()}
 
 
 def _short(x: Any) -> str:
@@ -271,25 +310,30 @@ def _short(x: Any) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Read a file of JSON that this package wrote.
+
+    Raises:
+        InputError: the file is missing or damaged, or written by a newer version.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
         raise InputError(f"{path}: cannot be read ({reason}); remove its folder") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise InputError(f"{path}: damaged; remove its folder, and it is made again")
-    version = found.get("format", FORMAT)
+    version = record.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
         raise InputError(
             f"{path}: of format {version!r}; this anyscore reads up to {FORMAT}: update"
         )
-    return found
+    return record
 
 
-def finite(x: Any) -> Any:
-    """Plain data with None where a number is not finite."""
-    if isinstance(x, dict):
-        return {key: finite(y) for key, y in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [finite(y) for y in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+def finite(value: Any) -> Any:
+    """Return plain data with None in place of NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,6 @@
 """Trials in processes of this machine, several side by side, each with a thread of its own.
 
-A trial's process writes its folder; whatever happens to one leaves the others alone.
+The process of a trial writes the trial's folder. A trial that fails leaves the others alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from anyscore.lab.comparison import Comparison
-from anyscore.lab.errors import TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure, TrialFailure
 from anyscore.lab.trials import Train, Trial
 
 _SIGNALS = {
@@ -32,12 +31,12 @@ class Event:
     """Something that happened to a trial.
 
     Attributes:
-        told: progress, an epoch's record, or {"failure": a line}.
+        details: progress, the record of an epoch, or {"failure": a line}.
     """
 
     kind: Literal["began", "progress", "finished", "failed"]
     trial: Trial
-    told: dict[str, Any]
+    details: dict[str, Any]
 
 
 def run_here(
@@ -46,48 +45,57 @@ def run_here(
     folder: Path,
     on_progress: Callable[[Event], None] | None = None,
 ) -> Iterator[Event]:
-    """One after the other, in this process: for functions that no other process can be given.
+    """Run trials one after the other in this process; yield their events.
 
-    on_progress: is given events of progress as they come; without it, they follow when a trial
-        has ended, since nothing can be yielded while it trains.
+    This is for functions that cannot be sent to another process.
+
+    Args:
+        on_progress: takes events of progress at once; without it they follow when the trial has
+            ended, since nothing can be yielded while it trains.
+
+    Raises:
+        RunFailure: nothing can be written.
     """
     comparison = Comparison(folder)
     for trial in trials:
         yield Event("began", trial, {})
-        late: list[Event] = []
+        postponed: list[Event] = []
         failure = attempt(
-            trial, train, comparison, partial(_tell, on_progress or late.append, trial)
+            trial, train, comparison, partial(_tell, on_progress or postponed.append, trial)
         )
-        yield from late
+        yield from postponed
         yield ended(trial, failure)
 
 
 def run_processes(
     trials: Sequence[Trial], train: Train, folder: Path, jobs: int, preload: str = ""
 ) -> Iterator[Event]:
-    """At most `jobs` side by side, in that order. Closing the iterator ends those at work.
+    """Run trials in processes, at most `jobs` side by side and in order; yield their events.
 
-    preload: a module that all of them need, to be imported once.
+    Closing the iterator ends the trials at work.
+
+    Args:
+        preload: a module that all trials need, to be imported once.
 
     Raises:
-        RunFailure: nothing more can be written; those at work are ended.
+        RunFailure: nothing more can be written; the trials at work are ended.
     """
-    with deferred() as asked:
-        yield from _run_processes(trials, train, folder, jobs, preload, asked)
+    with deferred() as stop:
+        yield from _run_processes(trials, train, folder, jobs, preload, stop)
 
 
 def _run_processes(
-    trials: Sequence[Trial], train: Train, folder: Path, jobs: int, preload: str, asked: Connection
+    trials: Sequence[Trial], train: Train, folder: Path, jobs: int, preload: str, stop: Connection
 ) -> Iterator[Event]:
     # Not fork: frameworks that have computed have threads, which a fork would leave behind.
     methods = mp.get_all_start_methods()
     context = cast(Any, mp.get_context("forkserver" if "forkserver" in methods else "spawn"))
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload([preload] if preload else [])
-    waiting, at_work = list(trials), dict[Any, tuple[Trial, Connection, Any]]()
+    waiting, running = list(trials), dict[Any, tuple[Trial, Connection, Any]]()
     try:
-        while waiting or at_work:
-            while waiting and len(at_work) < jobs:
+        while waiting or running:
+            while waiting and len(running) < jobs:
                 trial = waiting.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(
@@ -95,33 +103,33 @@ def _run_processes(
                 )
                 process.start()
                 theirs.close()
-                at_work[ours] = trial, ours, process
+                running[ours] = trial, ours, process
                 yield Event("began", trial, {})
-            some = wait([asked, *at_work])
-            if asked in some:
+            ready = wait([stop, *running])
+            if stop in ready:
                 raise KeyboardInterrupt
-            for ready in some:
-                trial, pipe, process = at_work[ready]
+            for pipe in ready:
+                trial, connection, process = running[pipe]
                 try:
-                    told = pipe.recv()
+                    details = connection.recv()
                 except (EOFError, OSError):  # it ended without a word
                     process.join()
-                    told = {"failure": _death(process.exitcode)}
-                    Comparison(folder).fail(trial, told["failure"])
-                if "ended" not in told and "failure" not in told:
-                    yield Event("progress", trial, told)
+                    details = {"failure": _death(process.exitcode)}
+                    Comparison(folder).fail(trial, details["failure"])
+                if "ended" not in details and "failure" not in details:
+                    yield Event("progress", trial, details)
                     continue
-                del at_work[ready]
-                pipe.close()
+                del running[pipe]
+                connection.close()
                 process.join()
-                if told.get("stop"):
-                    raise RunFailure(told["failure"])
-                yield ended(trial, told.get("failure"))
+                if details.get("stop"):
+                    raise RunFailure(details["failure"])
+                yield ended(trial, details.get("failure"))
     finally:
-        for _, pipe, process in at_work.values():
+        for _, connection, process in running.values():
             process.terminate()
-            pipe.close()
-        for _, _, process in at_work.values():
+            connection.close()
+        for _, _, process in running.values():
             process.join(5)
             if process.is_alive():
                 process.kill()
@@ -129,53 +137,56 @@ def _run_processes(
 
 @contextmanager
 def deferred() -> Iterator[Connection]:
-    """Inside, what can be read from once a signal has come that ends a comparison.
+    """Catch the signals that end a comparison; give a connection that has something to read then.
 
-    An exception raised wherever the signal met this process might be forgotten: finalisers do.
+    An exception raised wherever the signal met this process might be forgotten: finalisers do that.
     """
-    asked, asks = mp.Pipe(duplex=False)
+    received, sent = mp.Pipe(duplex=False)
 
-    def ask(number: int, frame: object) -> None:
-        asks.send(number)
+    def send(number: int, frame: object) -> None:
+        sent.send(number)
 
-    before = {}
+    handlers = {}
     try:
         for number in _SIGNALS:
             with suppress(ValueError):  # not in the main thread
-                before[number] = signal.signal(number, ask)
-        yield asked
+                handlers[number] = signal.signal(number, send)
+        yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        asked.close()
-        asks.close()
+        received.close()
+        sent.close()
 
 
 def _work(trial: Trial, train: Train, folder: Path, pipe: Connection) -> None:
-    """In a process of its own."""
+    """Train one trial, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits for this one
 
-    def tell(told: dict[str, Any]) -> None:
+    def report(details: dict[str, Any]) -> None:
         try:
-            pipe.send(told)
+            pipe.send(details)
         except OSError:  # nobody waits any more
             os._exit(1)
 
     try:
-        failure = attempt(trial, train, Comparison(folder), tell)
-        tell({"ended": True} if failure is None else {"failure": failure})
+        failure = attempt(trial, train, Comparison(folder), report)
+        report({"ended": True} if failure is None else {"failure": failure})
     except RunFailure as problem:
-        tell({"failure": str(problem), "stop": True})
+        report({"failure": str(problem), "stop": True})
 
 
-def attempt(trial: Trial, train: Train, comparison: Comparison, tell: Any) -> str | None:
-    """Train and keep what came of it; or keep, and give, the reason why not.
+def attempt(trial: Trial, train: Train, comparison: Comparison, report: Any) -> str | None:
+    """Train a trial and keep its outcome; or keep, and return, the reason why it failed.
+
+    Args:
+        report: takes progress, as `Train` reports it.
 
     Raises:
         RunFailure: nothing can be written.
     """
     try:
-        comparison.keep(trial, train(trial, tell))
+        comparison.keep(trial, train(trial, report))
     except TrialFailure as failure:
         reason, details = str(failure), ""
     except RunFailure:
@@ -183,25 +194,27 @@ def attempt(trial: Trial, train: Train, comparison: Comparison, tell: Any) -> st
     except MemoryError:
         reason, details = "there is not enough memory", traceback.format_exc()
     except Exception as error:
-        said = " ".join(str(error).split()) or "no message"
-        reason, details = f"{type(error).__name__}: {said[:300]}", traceback.format_exc()
+        message = " ".join(str(error).split()) or "no message"
+        reason, details = f"{type(error).__name__}: {message[:300]}", traceback.format_exc()
     else:
         return None
     comparison.fail(trial, reason, details)
     return reason
 
 
-def _tell(on_progress: Callable[[Event], None], trial: Trial, told: dict[str, Any]) -> None:
-    on_progress(Event("progress", trial, told))
+def _tell(on_progress: Callable[[Event], None], trial: Trial, details: dict[str, Any]) -> None:
+    on_progress(Event("progress", trial, details))
 
 
 def ended(trial: Trial, failure: str | None) -> Event:
+    """Return the event of a trial that has finished, or failed for a reason."""
     if failure is None:
         return Event("finished", trial, {})
     return Event("failed", trial, {"failure": failure})
 
 
 def _death(code: int | None) -> str:
+    """Say how a process ended that did not report an outcome."""
     if code == -signal.SIGKILL:
         return "its process was killed, as systems do that run out of memory; try fewer --jobs"
     if code is not None and code < 0:

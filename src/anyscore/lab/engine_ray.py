@@ -1,6 +1,6 @@
-"""Trials on the machines of a Ray cluster: Ray schedules them, and begins those of a lost one anew.
+"""Trials on the machines of a Ray cluster, which begins the trials of a lost machine anew.
 
-A trial writes its folder itself, where all machines find it; whoever is first keeps it.
+A trial writes its folder itself, on a path that all machines share; the first one written stays.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, attempt, deferred, ended
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.extras import check_installed
-from anyscore.lab.files import RunFailure
 from anyscore.lab.trials import Train, Trial
 
 _RETRIES = 3  # of a trial whose machine was lost or whose process died
@@ -30,13 +29,13 @@ _PATIENCE = 30.0  # seconds until what another machine wrote must be seen here
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where trials run, and what Ray keeps free for each.
+    """A Ray cluster, and what Ray reserves for each trial.
 
     Attributes:
-        address: of a Ray cluster; "auto" is the one that this machine belongs to. If left out,
-            that of the environment variable RAY_ADDRESS, or else a Ray of this machine alone,
-            which ends with the comparison.
-        cpus, gpus: of each trial.
+        address: of the cluster; "auto" is the one that this machine belongs to. None takes the
+            environment variable RAY_ADDRESS, or else a Ray of this machine alone, which ends with
+            the comparison.
+        cpus, gpus: reserved for each trial.
     """
 
     address: str | None = None
@@ -45,7 +44,7 @@ class Cluster:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Inside, the module `ray`, connected. A connection that is there already is used.
+        """Give the module `ray`, connected inside. An existing connection is used as it is.
 
         Raises:
             InputError: Ray is not installed, or nobody answers at the address.
@@ -73,10 +72,10 @@ class Cluster:
         if address == "local":
             cores = max(os.cpu_count() or 1, self.cpus)
             ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
-            has = ray.cluster_resources().get("GPU", 0)
-            if has < self.gpus:
+            gpus = ray.cluster_resources().get("GPU", 0)
+            if gpus < self.gpus:
                 raise InputError(
-                    f"--engine ray: expected {self.gpus:g} GPU for a trial, Ray finds {has:g} "
+                    f"--engine ray: expected {self.gpus:g} GPU for a trial, Ray finds {gpus:g} "
                     "here; use --device cpu, or give the --address of a cluster"
                 )
             return
@@ -91,24 +90,28 @@ class Cluster:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if nobody answers at HOST:PORT: Ray asks for four minutes."""
+    """Connect to HOST:PORT once. Ray itself would try for four minutes.
+
+    Raises:
+        OSError, ValueError: nobody answers, or the address is none.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=_KNOCK).close()
 
 
 class _Board:
-    """An actor beside the one who waits, where trials write how they are doing."""
+    """An actor on the waiting machine, to which trials send their progress."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[int, dict[str, Any]]] = []
+        self._messages: list[tuple[int, dict[str, Any]]] = []
 
-    def tell(self, number: int, told: dict[str, Any]) -> None:
-        self._told.append((number, told))
+    def tell(self, number: int, details: dict[str, Any]) -> None:
+        self._messages.append((number, details))
 
     def read(self) -> list[tuple[int, dict[str, Any]]]:
-        told, self._told = self._told, []
-        return told
+        messages, self._messages = self._messages, []
+        return messages
 
 
 def run_ray(
@@ -118,23 +121,25 @@ def run_ray(
     jobs: int | None = None,
     cluster: Cluster | None = None,
 ) -> Iterator[Event]:
-    """As many side by side as the cluster has room for. Closing the iterator ends those at work.
+    """Run as many trials side by side as the cluster has room for; yield their events.
 
-    Gives the events of `engine.run_processes`. A trial whose machine was lost begins again on
-    another one, and "began" is told again; after three times it has failed.
+    The events are those of `engine.run_processes`. A trial whose machine was lost begins again on
+    another one, with another event "began"; after three times it has failed. Closing the iterator
+    ends the trials at work.
 
     Args:
         folder: on a path that is the same on all machines.
         jobs: the most trials side by side; None for no limit but the cluster's.
+        cluster: where to run; None is `Cluster()`.
 
     Raises:
         InputError: there is no Ray, no cluster, or `train` cannot be sent to it.
-        RunFailure: nothing more can be written, or the cluster is gone; those at work are ended.
+        RunFailure: nothing more can be written, or the cluster is gone; trials at work are ended.
     """
     cluster = cluster or Cluster()
-    with cluster.connected() as ray, deferred() as asked:
+    with cluster.connected() as ray, deferred() as stop:
         try:
-            yield from _run(ray, trials, train, folder, jobs, cluster, asked)
+            yield from _run(ray, trials, train, folder, jobs, cluster, stop)
         except ray.exceptions.RayError as error:
             raise RunFailure(
                 f"Ray cannot go on ({_short(error)}); what is finished is kept, and the same "
@@ -149,7 +154,7 @@ def _run(
     folder: Path,
     jobs: int | None,
     cluster: Cluster,
-    asked: Any,
+    stop: Any,
 ) -> Iterator[Event]:
     folder = folder.resolve()  # on other machines one starts elsewhere
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,35 +164,35 @@ def _run(
         num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=_RETRIES, retry_exceptions=False
     )
     try:
-        sent = ray.put(train)  # once, however many trials
+        stored = ray.put(train)  # once, however many trials
     except (TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"train: no other process can be given it ({_short(error)}); define it in a module"
         ) from None
-    waiting, at_work = list(enumerate(trials)), dict[Any, Trial]()
+    waiting, running = list(enumerate(trials)), dict[Any, Trial]()
     try:
-        while waiting or at_work:
-            while waiting and (jobs is None or len(at_work) < jobs):
+        while waiting or running:
+            while waiting and (jobs is None or len(running) < jobs):
                 number, trial = waiting.pop(0)
-                at_work[work.remote(trial, sent, folder, board, number)] = trial
-            done, _ = ray.wait(list(at_work), num_returns=1, timeout=_SECONDS)
-            if asked.poll():
+                running[work.remote(trial, stored, folder, board, number)] = trial
+            done, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS)
+            if stop.poll():
                 raise KeyboardInterrupt
-            for number, told in ray.get(board.read.remote()):
-                yield Event("began" if "node" in told else "progress", trials[number], told)
+            for number, details in ray.get(board.read.remote()):
+                yield Event("began" if "node" in details else "progress", trials[number], details)
             for reference in done:
-                trial = at_work.pop(reference)
+                trial = running.pop(reference)
                 yield ended(trial, _failure(ray, reference, trial, comparison))
     finally:
-        for reference in at_work:
+        for reference in running:
             ray.cancel(reference, force=True)
-        if at_work:
-            ray.wait(list(at_work), num_returns=len(at_work), timeout=5)
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=5)
         ray.kill(board)
 
 
 def _new_board(ray: Any) -> Any:
-    """Here, so that it is lost with nobody but the one who reads it."""
+    """Start the board on this machine, so that no other machine's loss takes it away."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -195,14 +200,14 @@ def _new_board(ray: Any) -> Any:
 
 
 def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> dict[str, Any]:
-    """On a machine of the cluster: what came of the trial, as `Event.told` has it."""
+    """Train one trial on a machine of the cluster; return its end as `Event.details` has it."""
     import ray
 
     last = board.tell.remote(number, {"node": ray.get_runtime_context().get_node_id()})
 
-    def tell(told: dict[str, Any]) -> None:
+    def report(details: dict[str, Any]) -> None:
         nonlocal last
-        last = board.tell.remote(number, told)
+        last = board.tell.remote(number, details)
 
     comparison = Comparison(folder)
     try:
@@ -210,7 +215,7 @@ def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> 
             raise RunFailure(_unshared(folder, "is not there"))
         if comparison.has(trial):  # kept before its machine was lost
             return {}
-        failure = attempt(trial, train, comparison, tell)
+        failure = attempt(trial, train, comparison, report)
         return {} if failure is None else {"failure": failure}
     except RunFailure as problem:
         return {"failure": str(problem), "stop": True}
@@ -220,26 +225,26 @@ def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> 
 
 
 def _failure(ray: Any, reference: Any, trial: Trial, comparison: Comparison) -> str | None:
-    """Why a trial failed whose task has ended.
+    """Return why the trial of an ended task failed; None if it finished.
 
     Raises:
-        RunFailure: nothing can be written, or what was written is not here.
+        RunFailure: nothing can be written, or what was written is not visible here.
     """
     try:
-        told = ray.get(reference)
+        details = ray.get(reference)
     except ray.exceptions.RayError as error:
         reason = f"Ray gave up on it: {_short(error)}"
         comparison.fail(trial, reason, str(error))
         return reason
-    if told.get("stop"):
-        raise RunFailure(told["failure"])
-    if "failure" not in told:
-        late = time.monotonic() + _PATIENCE
+    if details.get("stop"):
+        raise RunFailure(details["failure"])
+    if "failure" not in details:
+        deadline = time.monotonic() + _PATIENCE
         while not comparison.has(trial):  # network file systems take their time
-            if time.monotonic() > late:
+            if time.monotonic() > deadline:
                 raise RunFailure(_unshared(comparison.folder, f"lacks {trial.name} here"))
             time.sleep(0.1)
-    failure: str | None = told.get("failure")
+    failure: str | None = details.get("failure")
     return failure
 
 
@@ -248,7 +253,7 @@ def _unshared(folder: Path, what: str) -> str:
 
 
 def _short(error: BaseException) -> str:
-    """The one line of Ray's many that says it: the last one of a traceback, else the first."""
+    """Return the line of Ray's many that matters: the last one of a traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     traceback = any("Traceback" in line or line.startswith("File ") for line in lines)
     return lines[-1 if traceback else 0][:300] if lines else type(error).__name__

@@ -1,15 +1,22 @@
-"""Errors that are told in one line: what a user can mend, and what a trial can fail of."""
+"""Errors that are shown in one line: mistakes of a user, failures of a run, failures of a trial."""
 
 from __future__ import annotations
 
 
 class InputError(Exception):
-    """Something given by the user cannot be used; the text is the one line they are shown.
+    """Something that the user gave cannot be used; the text is the one line they are shown.
 
-    It says what was expected, what came and what to do. The command line prints it and exits
-    with status 2; it never becomes a traceback.
+    The text says what was expected, what came and what to do. The command line prints the text and
+    exits with status 2, without a traceback.
     """
 
 
 class TrialFailure(Exception):
-    """A trial cannot go on; the text says why in one line. Others do."""
+    """A trial cannot go on; the text says why in one line. Other trials go on."""
+
+
+class RunFailure(Exception):
+    """Something outside the user's input went wrong; the text is the one line they are shown.
+
+    The command line exits with status 1.
+    """

@@ -1,4 +1,4 @@
-"""Options that need packages of their own: which there are, and what to install."""
+"""Options that need packages of their own: their names, and what to install."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from anyscore.lab.errors import InputError
 
 ENGINES = ("processes", "ray")
 LOGS = {"tensorboard": "tensorboardX", "trackio": "trackio"}
-"""What can be logged for, and the package that writes it."""
+"""Tools that curves can be logged for, and the packages that write the logs."""
 
 
 def check_log(name: str | None) -> None:
-    """Raise InputError, in one line, where there is no such log or its package is missing."""
+    """Check that a log is known and its package installed; None is for no log.
+
+    Raises:
+        InputError: there is no such log, or its package is missing.
+    """
     if name is None:
         return
     if name not in LOGS:
@@ -21,7 +25,11 @@ def check_log(name: str | None) -> None:
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Raise InputError, in one line, where there is no such engine, or not with an address."""
+    """Check that an engine is known and its package installed, and that the address is for it.
+
+    Raises:
+        InputError: there is no such engine, its package is missing, or it takes no address.
+    """
     if name not in ENGINES:
         raise InputError(f"--engine: expected {' or '.join(ENGINES)}, got {name!r}")
     if name == "ray":
@@ -31,7 +39,15 @@ def check_engine(name: str, address: str | None) -> None:
 
 
 def check_installed(package: str, option: str, *, extra: str) -> None:
-    """Raise InputError, in one line, if `package` is missing, which comes with `extra`."""
+    """Check that a package is installed.
+
+    Args:
+        option: what needs the package, for the message.
+        extra: the extra of anyscore that installs it.
+
+    Raises:
+        InputError: the package is missing.
+    """
     if find_spec(package) is None:
         raise InputError(
             f"{option}: needs the package {package!r}, which is not installed; "

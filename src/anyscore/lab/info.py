@@ -1,4 +1,4 @@
-"""What this machine is and what can run on it."""
+"""This machine: its processor, devices, frameworks, and how many trials it has room for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from anyscore.kernels import cpu
+from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 # What a user calls each framework, the package to import, and the distributions it comes in.
 _FRAMEWORKS = {
@@ -27,7 +29,7 @@ _FRAMEWORKS = {
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework that arrays may come from. version: None where it is not installed."""
+    """A framework that arrays may come from. version: None if it is not installed."""
 
     name: str
     package: str
@@ -35,7 +37,7 @@ class Framework:
 
 
 def frameworks() -> list[Framework]:
-    """Every framework anyscore computes with, installed or not. Imports none of them."""
+    """List every framework that anyscore computes with, installed or not; import none of them."""
     return [
         Framework(name, package, _version(package, distributions))
         for name, (package, *distributions) in _FRAMEWORKS.items()
@@ -43,22 +45,59 @@ def frameworks() -> list[Framework]:
 
 
 def devices() -> list[tuple[str, str]]:
-    """The devices PyTorch can train on here: name and description."""
-    found = [("cpu", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads")]
+    """List the devices that PyTorch can train on here: name and description."""
+    parallel = (
+        f"{counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
+    )
+    names = [("cpu", f"{processor()}, {parallel}")]
     for number in range(torch.cuda.device_count()):
-        found.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
+        names.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
     if torch.backends.mps.is_available():
-        found.append(("mps", "Apple GPU"))
-    return found
+        names.append(("mps", "Apple GPU"))
+    return names
+
+
+def find_device(name: str) -> str:
+    """Return the device that `name` ("auto", "cpu", "cuda", "cuda:1", "mps") stands for here.
+
+    Raises:
+        InputError: there is no such device, or PyTorch cannot use it here.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (":" in name and not number.isdecimal()):
+        raise InputError(f"--device: expected auto, cpu, cuda, cuda:N or mps, got {name!r}")
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        if not count:
+            raise InputError(
+                "--device: PyTorch finds no CUDA GPU here; use --device cpu, or install a PyTorch "
+                "built for CUDA"
+            )
+        if number and int(number) >= count:
+            raise InputError(f"--device: expected cuda:0 to cuda:{count - 1}, got {name!r}")
+    elif number and int(number):
+        raise InputError(f"--device: there is one {kind} device, got {name!r}; use {kind}")
+    elif kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError("--device: PyTorch finds no Apple GPU here; use --device cpu")
+    return name
+
+
+def room_for_trials(device: str) -> int:
+    """Return how many trials a device has room for side by side: a core each, or one on a GPU."""
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def core() -> str:
-    """The instruction set that the C++ core uses here, or why there is no core and what to do."""
+    """Return the instruction set of the C++ core here, or why there is no core and what to do."""
     return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"
 
 
 def describe_machine(device: str) -> dict[str, Any]:
-    """The machine of a run, for `metrics.json`."""
+    """Describe the machine of a run, for its record."""
     kind = torch.device(device)
     name = torch.cuda.get_device_name(kind) if kind.type == "cuda" else processor()
     return {
@@ -71,7 +110,7 @@ def describe_machine(device: str) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -82,6 +121,7 @@ def processor() -> str:
 
 
 def _version(package: str, distributions: list[str]) -> str | None:
+    """Return the version of a package by the distributions it comes in; None if not installed."""
     if importlib.util.find_spec(package) is None:
         return None
     for distribution in distributions:

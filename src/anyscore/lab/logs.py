@@ -24,38 +24,40 @@ Numbers = dict[str, float]
 
 
 class Log(Protocol):
-    """Where runs go; a run is what a trial is for a tool, by the name score/seed0."""
+    """A tool that draws curves. A trial is a run for the tool, with a name like score/seed0."""
 
     def names(self) -> set[str]:
-        """The runs that are there."""
+        """Return the names of the runs that the tool has."""
 
     def begin(self, run: str) -> None:
-        """A run begins; what there is of it is of an attempt that did not end."""
+        """Begin a run; remove what an attempt that did not end has left of it."""
 
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
-        """Its numbers after an epoch."""
+        """Add a run's numbers after an epoch."""
 
     def fail(self, run: str) -> None:
-        """It ends before its time."""
+        """End a run before its time."""
 
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
-        """Its hyperparameters and its results, after the last epoch."""
+        """End a run after its last epoch, with its hyperparameters and its results."""
 
 
 class TensorBoard:
-    """Event files in a folder: `tensorboard --logdir FOLDER/tensorboard` while trials run."""
+    """Event files in a folder: `tensorboard --logdir FOLDER/tensorboard` shows them at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "tensorboard"
         self._writers: dict[str, Any] = {}
 
     def names(self) -> set[str]:
-        return {"/".join(x.parent.relative_to(self.folder).parts) for x in self._files()}
+        """Return the names of the runs that have a file."""
+        return {"/".join(file.parent.relative_to(self.folder).parts) for file in self._files()}
 
     def _files(self) -> list[Path]:
         return list(self.folder.glob("**/events.out.tfevents.*"))
 
     def begin(self, run: str) -> None:
+        """Begin a run's file; remove an earlier one."""
         from tensorboardX import SummaryWriter
 
         if run in self._writers:
@@ -64,13 +66,16 @@ class TensorBoard:
         self._writers[run] = SummaryWriter(str(self.folder / run), flush_secs=1)
 
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
+        """Add a run's numbers after an epoch."""
         for name, value in numbers.items():
             self._writers[run].add_scalar(name, value, number)
 
     def fail(self, run: str) -> None:
+        """Close a run's file."""
         self._writers.pop(run).close()
 
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
+        """Add hyperparameters and results, and close the run's file."""
         from tensorboardX.summary import hparams
 
         writer = self._writers.pop(run)
@@ -84,7 +89,7 @@ class TensorBoard:
 class Trackio:
     """Trackio's own database on this machine, a project by the folder's name: `trackio show`.
 
-    It has one run at a time, so a trial is written when it has ended.
+    Trackio has one run at a time, so a trial is written when it has ended.
     """
 
     _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
@@ -95,6 +100,7 @@ class Trackio:
         self._epochs: dict[str, list[tuple[int, Numbers]]] = {}
 
     def names(self) -> set[str]:
+        """Return the names of the project's runs."""
         import trackio
 
         try:
@@ -103,15 +109,19 @@ class Trackio:
             return set()
 
     def begin(self, run: str) -> None:
+        """Begin to collect a run's numbers."""
         self._epochs[run] = []
 
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
+        """Collect a run's numbers after an epoch."""
         self._epochs[run].append((number, numbers))
 
     def fail(self, run: str) -> None:
+        """Forget a run."""
         del self._epochs[run]
 
     def end(self, run: str, settings: Mapping[str, Any], results: Numbers) -> None:
+        """Write a run with all its epochs."""
         import trackio
 
         # Nothing leaves this machine, whatever the environment says for other programs.
@@ -138,7 +148,14 @@ _LOGS: dict[str, type[TensorBoard] | type[Trackio]] = {
 
 
 def with_log(watcher: Watcher, name: str | None) -> Watcher:
-    """`watcher`, and a log of that name beside it; None is for no log.
+    """Add a log to a watcher.
+
+    Args:
+        watcher: told of everything, as before.
+        name: of the log; None for no log.
+
+    Returns:
+        A watcher that tells both.
 
     Raises:
         InputError: there is no such log, or its package is not installed.
@@ -148,7 +165,7 @@ def with_log(watcher: Watcher, name: str | None) -> Watcher:
 
 
 class _Logged(Watcher):
-    """Tells another watcher all that it is told, and a log what is for it."""
+    """Passes everything on to another watcher, and the numbers of trials to a log."""
 
     log: Log
     comparison: Comparison
@@ -174,8 +191,8 @@ class _Logged(Watcher):
         if event.kind == "began":
             self._at_work.add(event.trial)
             self.log.begin(run_name(event.trial))
-        elif event.kind == "progress" and "epoch" in event.told:
-            self._epoch(event.trial, event.told)
+        elif event.kind == "progress" and "epoch" in event.details:
+            self._epoch(event.trial, event.details)
         elif event.kind == "finished":
             self._at_work.discard(event.trial)
             self._end(self.comparison.load(event.trial.name))
@@ -186,18 +203,24 @@ class _Logged(Watcher):
         self._at_work.discard(trial)
         self.log.fail(run_name(trial))
 
-    def _epoch(self, trial: Trial, told: Mapping[str, Any]) -> None:
-        numbers = {n: float(x) for n, x in told.items() if _is_number(x)}
+    def _epoch(self, trial: Trial, record: Mapping[str, Any]) -> None:
+        numbers = {name: float(value) for name, value in record.items() if _is_number(value)}
         number = int(numbers.pop("epoch", 0))
         self.log.epoch(run_name(trial), number, numbers)
 
     def _end(self, finished: Finished) -> None:
         trial = finished.trial
-        settings = {n: x for n, x in self._settings.items() if isinstance(x, (str, int, float))}
+        settings = {
+            name: value
+            for name, value in self._settings.items()
+            if isinstance(value, (str, int, float))
+        }
         settings |= {"score": trial.score, "seed": trial.seed}
         if trial.learning_rate is not None:
             settings["learning_rate"] = trial.learning_rate
-        results = {f"test_{name}": float(np.mean(x)) for name, x in finished.measures.items()}
+        results = {
+            f"test_{name}": float(np.mean(value)) for name, value in finished.measures.items()
+        }
         self.log.end(run_name(trial), settings, results)
 
     def verdict(self, verdict: dict[str, Any]) -> None:
@@ -210,10 +233,11 @@ class _Logged(Watcher):
 
 
 def run_name(trial: Trial) -> str:
-    """score/seed0, and the learning rate where it is the trial's own."""
+    """Return the name of a trial's run: score/seed0, and the trial's own learning rate if any."""
     rate = "" if trial.learning_rate is None else f"-rate{trial.learning_rate:g}"
     return f"{trial.score}/seed{trial.seed}{rate}"
 
 
 def _is_number(x: object) -> bool:
+    """Tell whether x is an int or a float, and no bool."""
     return isinstance(x, (int, float)) and not isinstance(x, bool)

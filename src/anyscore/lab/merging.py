@@ -1,7 +1,7 @@
-"""Several comparisons as one.
+"""Several comparisons merged into one.
 
-Runs of the same settings, made on several machines say, give one comparison with all their trials.
-Runs of other settings but the same data are compared: each score is then "SCORE (RUN)".
+Runs of the same settings, made on several machines say, become one comparison with all their
+trials. Runs of other settings on the same data are compared: each score is then "SCORE (RUN)".
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.comparison import Comparison, Finished
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure, why, write_whole
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.session import read_about, rebuild, write_about
 from anyscore.lab.trials import Trial
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A comparison that is read. label: what its scores are told apart by, if at all."""
+    """A comparison that is read.
+
+    Attributes:
+        label: added to the names of its scores; None where all runs have the same settings.
+    """
 
     comparison: Comparison
     shared: dict[str, Any]
@@ -31,20 +35,21 @@ class _Run:
     label: str | None = None
 
     def named(self, score: str) -> str:
+        """Return the name of a score in the merged comparison."""
         return score if self.label is None else f"{score} ({self.label})"
 
 
 def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     """Copy the trials of several comparisons into `out`, judge all of them, write a report.
 
-    The same call again adds what has come to the runs since. A trial that several runs of the same
-    settings have is taken from the first.
+    The same call again adds the trials that the runs have got since. A trial that several runs of
+    the same settings have is taken from the first.
 
     Returns:
-        The record of `out`, and how many trials stood in more than one run.
+        The record of `out`, and the number of trials that stood in more than one run.
 
     Raises:
-        InputError: a folder is none of a comparison, the runs have other data, other measures or
+        InputError: a folder holds no comparison, the runs have other data, other measures or
             another number of test items, or `out` holds something else.
         RunFailure: the disk is full or a file cannot be written.
     """
@@ -53,31 +58,40 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     if runs[0].label is not None:
         settings = [run.shared.get("settings", {}) for run in runs]
         common = {
-            k: v for k, v in settings[0].items() if all(k in s and s[k] == v for s in settings)
+            name: value
+            for name, value in settings[0].items()
+            if all(name in other and other[name] == value for other in settings)
         }
-        own = {
-            str(run.label): {k: v for k, v in s.items() if k not in common}
-            for run, s in zip(runs, settings, strict=True)
+        differing = {
+            str(run.label): {name: value for name, value in other.items() if name not in common}
+            for run, other in zip(runs, settings, strict=True)
         }
-        shared["settings"] = {**common, **own}
-    target, doubles, seen = Comparison(out), 0, set[str]()
-    found = [(run, run.comparison.finished()) for run in runs]
-    _check_items(found)
+        shared["settings"] = {**common, **differing}
+    target, duplicates, seen = Comparison(out), 0, set[str]()
+    finished = [(run, run.comparison.finished()) for run in runs]
+    _check_items(finished)
     with target.opened(shared):
-        for run, trials in found:
-            for one in trials:
-                trial = replace(one.trial, score=run.named(one.trial.score))
-                doubles += trial.name in seen
+        for run, trials in finished:
+            for source in trials:
+                trial = replace(source.trial, score=run.named(source.trial.score))
+                duplicates += trial.name in seen
                 seen.add(trial.name)
                 if not target.has(trial):
-                    _adopt(target, run.comparison.place(one.trial), trial)
+                    _adopt(target, run.comparison.folder_of(source.trial), trial)
         write_about(target, _about(runs))
-    return rebuild(out), doubles
+    return rebuild(out), duplicates
 
 
 def _read(folders: Sequence[Path]) -> list[_Run]:
-    """The runs, with labels where settings differ; raises InputError where they do not fit."""
-    runs = [_Run(x, x.shared(), read_about(x)) for x in map(Comparison, folders)]
+    """Read the runs; label them where their settings differ.
+
+    Raises:
+        InputError: the runs have other data or measures, or two have the same name.
+    """
+    runs = [
+        _Run(comparison, comparison.shared(), read_about(comparison))
+        for comparison in map(Comparison, folders)
+    ]
     first = runs[0]
     for run in runs[1:]:
         if _data(run) != _data(first):
@@ -101,45 +115,45 @@ def _read(folders: Sequence[Path]) -> list[_Run]:
 
 
 def _data(run: _Run) -> str | None:
-    """The checksum of the pairs; None for a training of the user's own."""
+    """Return the checksum of a run's pairs; None if the user's own function trained it."""
     return (run.shared.get("task") or {}).get("pairs_checksum")
 
 
-def _check_items(found: Sequence[tuple[_Run, list[Finished]]]) -> None:
-    """Raises InputError where two trials have another number of test items."""
-    counts = {one.items: run for run, trials in found for one in trials}
+def _check_items(finished: Sequence[tuple[_Run, list[Finished]]]) -> None:
+    """Raise InputError if two trials have another number of test items."""
+    counts = {trial.items: run for run, trials in finished for trial in trials}
     if len(counts) > 1:
-        told = " and ".join(f"{run.comparison.folder} {n}" for n, run in counts.items())
-        raise InputError(f"expected as many test items in every run, found in {told}")
+        numbers = " and ".join(f"{run.comparison.folder} {count}" for count, run in counts.items())
+        raise InputError(f"expected as many test items in every run, found in {numbers}")
 
 
-def _adopt(target: Comparison, place: Path, trial: Trial) -> None:
+def _adopt(target: Comparison, source: Path, trial: Trial) -> None:
     """Copy a trial's folder, under the name of `trial`, whole or not at all."""
-    beside = target.place(trial).with_name(f".{trial.name}.{os.getpid()}")
+    temporary = target.folder_of(trial).with_name(f".{trial.name}.{os.getpid()}")
     try:
-        shutil.copytree(place, beside)
-        record = json.loads((beside / "trial.json").read_text(encoding="utf-8"))
+        shutil.copytree(source, temporary)
+        record = json.loads((temporary / "trial.json").read_text(encoding="utf-8"))
         text = json.dumps({**record, **asdict(trial)}, ensure_ascii=False, allow_nan=False)
-        write_whole(beside / "trial.json", text.encode("utf-8", "surrogatepass"))
-        os.rename(beside, target.place(trial))
+        write_whole(temporary / "trial.json", text.encode("utf-8", "surrogatepass"))
+        os.rename(temporary, target.folder_of(trial))
     except shutil.Error as error:
-        raise RunFailure(f"{target.place(trial)}: cannot be written ({error})") from None
+        raise RunFailure(f"{target.folder_of(trial)}: cannot be written ({error})") from None
     except OSError as error:
-        raise RunFailure(f"{target.place(trial)}: {why(error)}") from None
+        raise RunFailure(f"{target.folder_of(trial)}: {why(error)}") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _about(runs: Sequence[_Run]) -> dict[str, Any]:
-    """What the report should know of all runs: that of the first, and each score's by its name."""
+    """Return what the report should know: of scores from every run, all else from the first."""
     about = dict(runs[0].about)
     about["command"] = None
     for name in ("formulas", "step_ms"):
-        found: dict[str, Any] = {}
+        by_score: dict[str, Any] = {}
         for run in runs:
-            for score, x in run.about.get(name, {}).items():
-                found.setdefault(run.named(score), x)
-        about[name] = found
+            for score, value in run.about.get(name, {}).items():
+                by_score.setdefault(run.named(score), value)
+        about[name] = by_score
     if any(run.about.get("machine") != about.get("machine") for run in runs):
         about["machine"] = {"several": "see the report of each run"}
     return about

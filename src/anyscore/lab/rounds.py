@@ -13,18 +13,18 @@ from anyscore.lab.engine import Event
 from anyscore.lab.trials import Trial
 
 FEWEST_SEEDS = 3
-"""Before as many, a comparison with a limit of time is not looked at: nothing could be settled."""
+"""A comparison with a limit of time is first judged after so many: fewer settle nothing."""
 
 Run = Callable[[Sequence[Trial]], Iterator[Event]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played.
+    """The trials of a comparison.
 
     Attributes:
-        scores: their names.
-        seeds: how many, from `first_seed` on; with `minutes`, the most.
+        scores: names of scores.
+        seeds: the number of seeds, from `first_seed` on; with `minutes`, the most.
         minutes: no round begins that would end later than this; None for no limit.
         extra: trials beside the rounds, after them.
     """
@@ -36,18 +36,23 @@ class Plan:
     extra: tuple[Trial, ...] = ()
 
     def round(self, number: int) -> list[Trial]:
+        """Return the trials of a round: every score with one seed."""
         return [Trial(score, self.first_seed + number) for score in self.scores]
 
     @property
     def trials(self) -> list[Trial]:
+        """All trials in order."""
         rounds = [trial for number in range(self.seeds) for trial in self.round(number)]
         return [*rounds, *self.extra]
 
 
 def look_level(look: int, level: float = 0.95) -> float:
-    """The level of the look-th look at growing data, from 1 on.
+    """Return the level of a look at growing data, so that all looks together keep `level`.
 
     All looks together are wrong no more often than 1 − `level`: look k spends 6/(πk)² of it.
+
+    Args:
+        look: the number of the look, from 1 on.
     """
     return 1 - (1 - level) * 6 / (math.pi * look) ** 2
 
@@ -61,12 +66,13 @@ def play(
     judge: Callable[[list[Finished], float], dict[str, Any]],
     on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None,
 ) -> float:
-    """Run what is missing. With a limit of time, stop when no pair of scores is undecided.
+    """Run the missing trials. With a limit of time, stop when no pair of scores is undecided.
 
     Args:
-        run: carries trials out, as `engine.run_processes` does.
-        judge: finished trials and a level to a verdict.
-        on_verdict: is given the verdict after each round.
+        run: runs trials, as `engine.run_processes` does.
+        on_event: takes the events.
+        judge: (finished trials, level) → verdict.
+        on_verdict: takes the verdict after each round.
 
     Returns:
         The level of the last look.
@@ -76,11 +82,11 @@ def play(
         return 0.95
     start, longest, level, looks = time.monotonic(), 0.0, 0.95, 0
     for number in range(plan.seeds):
-        begun = time.monotonic()
-        if number and begun - start + longest > 60 * plan.minutes:
+        round_start = time.monotonic()
+        if number and round_start - start + longest > 60 * plan.minutes:
             break
         carry_out(comparison, plan.round(number), run, on_event)
-        longest = max(longest, time.monotonic() - begun)
+        longest = max(longest, time.monotonic() - round_start)
         if number + 1 >= FEWEST_SEEDS:
             looks += 1
             level = look_level(looks)
@@ -95,7 +101,7 @@ def play(
 def carry_out(
     comparison: Comparison, trials: Sequence[Trial], run: Run, on_event: Callable[[Event], None]
 ) -> None:
-    """Run those of `trials` that the comparison lacks, and tell of them."""
+    """Run those of `trials` that the comparison lacks, and pass their events on."""
     missing = [trial for trial in trials if not comparison.has(trial)]
     events = run(missing)
     try:

@@ -1,11 +1,11 @@
-"""The main job: trials of every score with every seed, what came of them, a report."""
+"""The main job: trials of every score with every seed, their verdict, a report."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,9 @@ from anyscore.lab.comparison import Comparison, Finished, finite
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
 from anyscore.lab.report.page import write_report
 from anyscore.lab.rounds import Plan, play
+from anyscore.lab.run_folder import write_whole
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.layers import SCORES
@@ -29,32 +29,67 @@ _ABOUT_FILE = "about.json"
 
 
 class Watcher:
-    """Is told how a comparison goes; this one does nothing with it."""
+    """Callbacks for the progress of a comparison; the default does nothing."""
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Trials begin, or go on."""
+        """Take note that trials begin, or go on."""
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
-        """Before trials, so many trainings of each of these scores are to choose its numbers."""
+        """Take note that searches begin, of so many trainings for each score."""
 
     def searched(self, event: Event) -> None:
-        """Something became of a search."""
+        """Take an event of a search."""
 
     def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
-        """The searches have ended, with these numbers for each score."""
+        """Take the numbers that the searches chose, by score."""
 
     def event(self, event: Event) -> None:
-        """Something became of a trial."""
+        """Take an event of a trial."""
 
     def verdict(self, verdict: dict[str, Any]) -> None:
-        """A round has ended, in a comparison with a limit of time."""
+        """Take the verdict after a round of a comparison with a limit of time."""
 
     def interrupted(self) -> None:
-        """Ctrl-C was seen; what is finished is being written."""
+        """Take note of Ctrl-C; what is finished is being written."""
 
 
-Carry = Callable[[Train, Path, Sequence[Trial]], Iterator[Event]]
-"""Carries trials out: what trains, the folder of their comparison, the trials."""
+@dataclass(frozen=True)
+class Execution:
+    """Where trials run: in this process, in processes of this machine, or on a Ray cluster.
+
+    Attributes:
+        jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.
+        here: run trials in this process, one after the other.
+        preload: a module that the processes need, to be imported once.
+        cluster: run trials on this cluster.
+    """
+
+    jobs: int = 1
+    here: bool = False
+    preload: str = ""
+    cluster: Cluster | None = None
+
+    def run(
+        self,
+        train: Train,
+        folder: Path,
+        trials: Sequence[Trial],
+        on_progress: Callable[[Event], None],
+    ) -> Iterator[Event]:
+        """Run trials into the folder of their comparison; yield the events.
+
+        Args:
+            on_progress: takes progress at once where trials run in this process.
+        """
+        if self.here:
+            return run_here(trials, train, folder, on_progress)
+        if self.cluster is not None:
+            return run_ray(trials, train, folder, self.jobs or None, self.cluster)
+        return run_processes(trials, train, folder, self.jobs, self.preload)
+
+
+Runner = Callable[[Train, Path, Sequence[Trial]], Iterator[Event]]
+"""Runs trials with a training function into the folder of their comparison."""
 
 
 def compare(
@@ -64,34 +99,30 @@ def compare(
     *,
     shared: Mapping[str, Any],
     measures: Sequence[Measure],
-    jobs: int = 1,
+    execution: Execution,
     watcher: Watcher | None = None,
     about: Callable[[], Mapping[str, Any]] = dict,
-    preload: str = "",
-    here: bool = False,
-    cluster: Cluster | None = None,
-    prepare: Callable[[Carry], Train] | None = None,
+    prepare: Callable[[Runner], Train] | None = None,
 ) -> dict[str, Any]:
-    """Carry out the trials of a plan that `folder` lacks; judge all of them; write a report.
+    """Run the trials of a plan that `folder` lacks; judge all of them; write a report.
 
-    Trials that fail are told of, and the others go on. The first Ctrl-C ends those at work; what
-    is finished is judged all the same.
+    A trial that fails is reported, and the others go on. The first Ctrl-C ends the trials at work;
+    those that had finished are judged all the same.
 
     Args:
+        train: (trial, report) → outcome.
+        plan: scores, seeds and other trials.
         folder: a new or empty one, or that of a comparison with the same `shared`.
         shared: plain data that all trials share: "task", "settings".
         measures: what to judge by; see `assemble`.
-        jobs: trials side by side.
-        watcher: is told how it goes.
-        about: gives what else the report should know, when the folder is new.
-        preload: a module that trials need, to be imported once.
-        here: run trials in this process, one after the other.
-        cluster: run trials there, at most `jobs` side by side if that is not 0.
-        prepare: does what comes before trials, once the folder is held, with what carries trials
-            out; gives the function that trains, in place of `train`.
+        execution: where trials run, and how many side by side.
+        watcher: is told how the comparison goes.
+        about: returns what else the report should know; called when the folder is new.
+        prepare: does what comes before trials, once the folder is held, with a runner of trials;
+            returns the function that trains, in place of `train`.
 
     Returns:
-        What `comparison.json` holds.
+        The content of `comparison.json`.
 
     Raises:
         InputError: the folder holds something else, or is in use.
@@ -101,24 +132,19 @@ def compare(
     comparison = Comparison(folder)
     interrupted, level = False, 0.95
 
-    def carry(train: Train, place: Path, trials: Sequence[Trial]) -> Iterator[Event]:
-        if here:
-            return run_here(trials, train, place, watcher.event)
-        if cluster is not None:
-            return run_ray(trials, train, place, jobs or None, cluster)
-        return run_processes(trials, train, place, jobs, preload)
-
+    run = partial(execution.run, on_progress=watcher.event)
+    cluster = execution.cluster
     # One connection for all rounds.
     with comparison.opened(shared), cluster.connected() if cluster else nullcontext():
         known: Mapping[str, Any] = {}
         try:
-            train = train if prepare is None else prepare(carry)
+            train = train if prepare is None else prepare(run)
             known = _about(comparison, plan, measures, about)
             watcher.begins(comparison, plan, known)
             level = play(
                 comparison,
                 plan,
-                partial(carry, train, folder),
+                partial(run, train, folder),
                 on_event=watcher.event,
                 judge=partial(_judged, measures=measures),
                 on_verdict=watcher.verdict,
@@ -126,17 +152,19 @@ def compare(
         except KeyboardInterrupt:
             interrupted = True
             watcher.interrupted()
-        asked = plan.trials
+        planned = plan.trials
         if plan.minutes is not None:  # rounds that time did not suffice for are not missing
-            asked = [trial for trial in asked if comparison.has(trial) or comparison.failure(trial)]
-        return write(comparison, known, measures, asked=asked, level=level, interrupted=interrupted)
+            planned = [
+                trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
+            ]
+        record = assemble(
+            comparison, known, measures, planned=planned, level=level, interrupted=interrupted
+        )
+        return write(comparison, record)
 
 
-def write(
-    comparison: Comparison, about: Mapping[str, Any], measures: Sequence[Measure], **how: Any
-) -> dict[str, Any]:
-    """`assemble`, written into the folder as `comparison.json` and as a report."""
-    record = assemble(comparison, about, measures, **how)
+def write(comparison: Comparison, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the record of a comparison and its report into the folder; return the record."""
     text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
     write_whole(comparison.folder / COMPARISON_FILE, text.encode("utf-8", "replace"))
     write_report(record, comparison.folder / REPORT_FILE)
@@ -144,7 +172,7 @@ def write(
 
 
 def rebuild(folder: Path) -> dict[str, Any]:
-    """The record and report of a folder anew, from its trials.
+    """Make the record and the report of a folder anew, from its trials.
 
     Raises:
         InputError: it is not the folder of a comparison, or something in it is damaged.
@@ -153,14 +181,15 @@ def rebuild(folder: Path) -> dict[str, Any]:
     with comparison.opened(comparison.shared()):
         about = read_about(comparison)
         try:
-            measures = [Measure(**x) for x in about["measures"]]
+            measures = [Measure(**fields) for fields in about["measures"]]
         except (KeyError, TypeError):
             raise InputError(f"{folder / _ABOUT_FILE}: damaged; give the command again") from None
-        return write(comparison, about, measures)
+        return write(comparison, assemble(comparison, about, measures))
 
 
 def _judged(trials: list[Finished], level: float, measures: Sequence[Measure]) -> dict[str, Any]:
-    rounds = [x for x in trials if x.trial.learning_rate is None]
+    """Judge the trials of the rounds; leave out those at other learning rates."""
+    rounds = [finished for finished in trials if finished.trial.learning_rate is None]
     return judge(rounds, choose(measures, rounds) if rounds else measures[0], level=level)
 
 
@@ -170,7 +199,7 @@ def _about(
     measures: Sequence[Measure],
     more: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What was known when the folder was new, and the formulas of scores that are new in it."""
+    """Return what was known when the folder was new, with the formulas of new scores."""
     if (comparison.folder / _ABOUT_FILE).is_file():
         known = read_about(comparison)
     else:
@@ -184,22 +213,22 @@ def _about(
 
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
-    """Keep what the report should know beside the trials."""
+    """Write what the report should know beside the trials."""
     text = json.dumps(finite(dict(about)), ensure_ascii=False, indent=1)
     write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
 
 
 def read_about(comparison: Comparison) -> dict[str, Any]:
-    """Read what `write_about` kept.
+    """Read what `write_about` wrote.
 
     Raises:
-        InputError: it is not there, or damaged.
+        InputError: the file is missing or damaged.
     """
     path = comparison.folder / _ABOUT_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        record = None
+    if not isinstance(record, dict):
         raise InputError(f"{path}: missing or damaged; remove it and give the command again")
-    return found
+    return record

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Trial:
-    """What is trained.
+    """One training.
 
     Attributes:
-        score: its name.
+        score: name of the score.
         seed: of the first parameters, the order of the data and dropout.
-        learning_rate: where it is not that of the settings.
+        learning_rate: None takes that of the settings.
     """
 
     score: str
@@ -25,7 +25,10 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """That of its folder: what a file's name may not hold stands in it as in a URL, %2F."""
+        """The name of the trial's folder.
+
+        A character that a file's name may not hold is written as in a URL: %2F.
+        """
         score = quote(self.score, safe=" ()+,=")
         score = f"%2E{score[1:]}" if score.startswith(".") else score
         rate = "" if self.learning_rate is None else f"-rate{self.learning_rate:g}"
@@ -34,14 +37,14 @@ class Trial:
 
 @dataclass
 class Outcome:
-    """What came of a trial.
+    """The results of a trial.
 
     Attributes:
         measures: by name, a number for each test item, the same items in the same order in every
             trial; larger is better, as in {"exact_match": [0.0, 1.0, 1.0]}.
         statistics: by the name of a measure of the whole test set, as chrF is, a row of numbers
             for each item, whose sums over items give the measure.
-        outputs: what was said to each item.
+        outputs: the model's answer to each item.
         epochs: a record for each: "epoch", "steps", "train_loss", "valid_loss",
             "valid_exact_match", "seconds".
         facts: anything else, as JSON has it: "best_epoch", "parameters", "score_parameters",
@@ -58,7 +61,7 @@ class Outcome:
 
 
 Report = Callable[[dict[str, Any]], None]
-"""Is told of progress: {"step": 10, "steps": 1900}, or a record of an epoch."""
+"""Takes progress: {"step": 10, "steps": 1900}, or the record of an epoch."""
 
 Train = Callable[[Trial, Report], Outcome]
-"""What trains. Raises whatever it likes: the trial fails, the others go on."""
+"""Trains a trial. If it raises an exception the trial fails, and the others go on."""

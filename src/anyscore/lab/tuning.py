@@ -18,7 +18,7 @@ from anyscore.lab.trials import Trial
 
 TUNING = "tuning"
 SEED = 1_000_003
-"""Of the searches' trainings: a seed that no trial is judged by."""
+"""The seed of the searches' trainings, by which no trial is judged."""
 
 
 def tune(
@@ -29,34 +29,40 @@ def tune(
     shared: Mapping[str, Any],
     on_event: Callable[[Event], None],
 ) -> None:
-    """Carry out the searches that are missing; `found` gives what they chose.
+    """Carry out the searches that are missing; `search_results` reads what they chose.
 
     Args:
         folder: of the comparison.
-        run: carries searches out, as `engine.run_processes` does.
-        shared: what tells these searches from others.
+        scores: names of the scores.
+        run: runs searches, as `engine.run_processes` does.
+        shared: plain data that tells these searches from others.
+        on_event: takes the events of the searches.
 
     Raises:
-        InputError, RunFailure: as `Comparison.opened`.
+        InputError: the folder holds other searches.
+        RunFailure: the folder cannot be written to.
     """
     searches = Comparison(folder / TUNING)
     with searches.opened(shared):
         carry_out(searches, [Trial(score, SEED) for score in scores], run, on_event)
 
 
-def found(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the finished searches of a comparison gave, by score: "chosen" and "tried".
+def search_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the results of the finished searches of a comparison.
+
+    Returns:
+        By score, "chosen" and "tried"; see `train.search.Search`.
 
     Raises:
-        InputError: one is damaged.
+        InputError: a search is damaged.
     """
-    given = {}
-    for one in Comparison(folder / TUNING).finished():
+    results = {}
+    for search in Comparison(folder / TUNING).finished():
         try:
-            given[one.trial.score] = {name: one.facts[name] for name in ("chosen", "tried")}
+            results[search.trial.score] = {name: search.facts[name] for name in ("chosen", "tried")}
         except KeyError:
             raise InputError(
-                f"{folder / TUNING / 'trials' / one.trial.name}: damaged; remove it, and the "
+                f"{folder / TUNING / 'trials' / search.trial.name}: damaged; remove it, and the "
                 "search is made again"
             ) from None
-    return given
+    return results

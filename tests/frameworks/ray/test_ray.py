@@ -18,7 +18,7 @@ from anyscore.lab import compare
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import run_here
 from anyscore.lab.engine_ray import Cluster, run_ray
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Outcome, Report, Trial
 
 QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
@@ -60,7 +60,7 @@ def test_a_lost_machine_s_trials_begin_anew(
     for event in run_ray(TRIALS, Trainer(seconds=2), tmp_path / "run", cluster=cluster):
         events.append(event)
         if event.kind == "began":
-            places.setdefault(event.trial.name, []).append(event.told["node"])
+            places.setdefault(event.trial.name, []).append(event.details["node"])
         lost = [name for name, nodes in places.items() if nodes == [second.node_id]]
         if (
             event.kind == "progress"
@@ -84,7 +84,7 @@ def test_trials_tell_of_themselves_in_order(
     for trial in TRIALS:
         mine = [x for x in events if x.trial == trial]
         assert [x.kind for x in mine] == ["began", *["progress"] * 3, "finished"]
-        assert mine[1].told == {"step": 1, "steps": 3}
+        assert mine[1].details == {"step": 1, "steps": 3}
     assert contents(tmp_path / "run") == here
 
 
@@ -97,8 +97,8 @@ def test_what_fails_leaves_the_others_alone(two: tuple[Cluster, Any], tmp_path: 
     assert {x.kind for x in ends.values()} == {"failed", "finished"}
     assert ends.pop("better").kind == "finished"
     for score, reason in faults.items():
-        assert reason in ends[score].told["failure"]
-        assert Comparison(tmp_path).failure(Trial(score, 0)) == ends[score].told["failure"]
+        assert reason in ends[score].details["failure"]
+        assert Comparison(tmp_path).failure(Trial(score, 0)) == ends[score].details["failure"]
     began = [x for x in events if x.kind == "began" and x.trial.score == "killed"]
     assert len(began) == 4  # a dead process may be a lost machine's
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import run_folder
+from anyscore.lab.run_folder import run_folder
 
 DEFAULT_SHAPES = (
     "4,512,512,128,128",

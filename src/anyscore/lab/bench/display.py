@@ -13,7 +13,7 @@ from rich.table import Table
 from anyscore.lab.bench.parts import PARTS, Watcher
 from anyscore.lab.bench.run import BENCH_FILE, PLOT_FILE, TABLE_FILE
 from anyscore.lab.bench.table import Grid, one, summary, threads
-from anyscore.lab.wording import visible
+from anyscore.lab.phrases import visible
 
 
 class TerminalWatcher(Watcher):

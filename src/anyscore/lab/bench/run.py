@@ -17,8 +17,8 @@ from anyscore.lab.bench.plot import draw
 from anyscore.lab.bench.rivals import RIVALS
 from anyscore.lab.bench.table import markdown
 from anyscore.lab.bench.work import Work
-from anyscore.lab.files import write_whole
 from anyscore.lab.info import describe_machine
+from anyscore.lab.run_folder import write_whole
 
 BENCH_FILE, PLOT_FILE, TABLE_FILE = "bench.json", "bench.png", "bench.md"
 

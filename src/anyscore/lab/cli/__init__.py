@@ -9,8 +9,8 @@ import typer
 from anyscore import __version__
 from anyscore.lab.bench.command import BENCH_HELP, bench
 from anyscore.lab.cli.compare import COMPARE_HELP, compare
-from anyscore.lab.cli.complaints import one_line_errors, use_plain_characters
 from anyscore.lab.cli.info import info
+from anyscore.lab.cli.output import one_line_errors, use_plain_characters
 from anyscore.lab.cli.prove import PROVE_HELP, prove
 from anyscore.lab.cli.report import report
 from anyscore.lab.cli.translate import TRANSLATE_HELP, translate
@@ -26,8 +26,9 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(given: bool) -> None:
+    """Print the version and exit, if the option was given."""
+    if given:
         print(f"anyscore {__version__}")
         raise typer.Exit
 

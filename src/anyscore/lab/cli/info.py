@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anyscore import __version__
+from anyscore.lab.cli.output import print_json
 from anyscore.layers import SCORES
 
 
@@ -26,32 +26,36 @@ def info(
 ) -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     from anyscore.lab.info import core, devices, frameworks
-    from anyscore.lab.places import plans
+    from anyscore.lab.plans import plans
 
-    known = frameworks()
-    asked = [x.package for x in known if x.version and x.package != "keras"]
-    computed = {} if quiet else plans(asked)
+    installed = frameworks()
+    packages = [
+        framework.package
+        for framework in installed
+        if framework.version and framework.package != "keras"
+    ]
+    plans_by_place = {} if quiet else plans(packages)
     if as_json:
         record = {
             "anyscore": __version__,
             "python": sys.version.split()[0],
-            "frameworks": {x.name: x.version for x in known},
+            "frameworks": {framework.name: framework.version for framework in installed},
             "devices": dict(devices()),
             "core": core(),
             "scores": {name: score.formula for name, score in SCORES.items()},
             "plans": {
-                place: found
-                if isinstance(found, str)
-                else {name: asdict(plan) for name, plan in found.items()}
-                for place, found in computed.items()
+                place: score_plans
+                if isinstance(score_plans, str)
+                else {name: asdict(plan) for name, plan in score_plans.items()}
+                for place, score_plans in plans_by_place.items()
             },
         }
-        print(json.dumps(record, ensure_ascii=False, indent=1))
+        print_json(record)
         return
     console = Console()
     console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
     table = Table("framework", "installed")
-    for framework in known:
+    for framework in installed:
         table.add_row(framework.name, framework.version or "no")
     console.print(table)
     table = Table("device", "what it is")
@@ -66,14 +70,14 @@ def info(
     if quiet:
         return
     table = Table("tensors of", "scores", "are computed by", "because", show_lines=True)
-    for place, found in computed.items():
-        if isinstance(found, str):
-            table.add_row(place, "", "", escape(found))
+    for place, score_plans in plans_by_place.items():
+        if isinstance(score_plans, str):
+            table.add_row(place, "", "", escape(score_plans))
             continue
         reasons: dict[Any, list[str]] = {}
-        for name, plan in found.items():
+        for name, plan in score_plans.items():
             reasons.setdefault(plan, []).append(name)
         for plan, names in reasons.items():
-            said = "all" if len(names) == len(SCORES) else ", ".join(names)
-            table.add_row(place, said, plan.route, escape(plan.reason))
+            names_text = "all" if len(names) == len(SCORES) else ", ".join(names)
+            table.add_row(place, names_text, plan.route, escape(plan.reason))
     console.print(table)

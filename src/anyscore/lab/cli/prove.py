@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from anyscore.lab.cli.report import QUIET_HELP
-from anyscore.lab.data.opening import readable_name
+from anyscore.lab.cli.options import QUIET_HELP
+from anyscore.lab.cli.output import print_json, typed_command
 from anyscore.lab.errors import InputError
 from anyscore.lab.prove.names import NAMES, check, find
 
@@ -50,7 +47,7 @@ def prove(
     ] = False,
     quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
 ) -> None:
-    """What the command line says about proofs, checked and passed on."""
+    """Check what the command line says about proofs, and carry them out."""
     check(names or ())
     if not 1 <= seeds <= 10_000:
         raise InputError(f"--seeds: expected 1 to 10,000, got {seeds}")
@@ -60,16 +57,16 @@ def prove(
         raise InputError("--out: expected the name of a folder, got an empty one")
     # Threads that wait should sleep. It must be said before PyTorch comes in.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from anyscore.lab.cli.machines import cores
+    from anyscore.lab.info import room_for_trials
     from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
-    from anyscore.lab.prove.display import TerminalProofs, show
+    from anyscore.lab.prove.terminal import TerminalProofs, show
 
     console = Console()
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
     try:
         record: dict[str, Any] = carry_out(
-            find(names or ()), seeds=seeds, out=out, jobs=jobs or cores("cpu"),
-            command=readable_name(shlex.join(["anyscore", *sys.argv[1:]])), watcher=watcher,
+            find(names or ()), seeds=seeds, out=out, jobs=jobs or room_for_trials("cpu"),
+            command=typed_command(), watcher=watcher,
         )  # fmt: skip
     finally:
         if isinstance(watcher, TerminalProofs):
@@ -79,7 +76,7 @@ def prove(
 
         write_page(record, out, page)
     if as_json:
-        print(json.dumps(record, ensure_ascii=False, indent=1))
+        print_json(record)
     else:
         show(console, record, out / REPORT_FILE)
     if record["interrupted"]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from anyscore.lab.cli.options import JSON_HELP, QUIET_HELP
+from anyscore.lab.cli.output import print_json
 from anyscore.lab.errors import InputError
-from anyscore.lab.wording import counted, visible
-
-JSON_HELP = "Print the comparison as JSON, and nothing else."
-QUIET_HELP = "Print the verdict alone, without progress."
+from anyscore.lab.phrases import counted, visible
 
 
 def report(
@@ -40,26 +38,26 @@ def report(
         raise InputError("--out: expected several folders to be put together, got one")
     if len(runs) > 1 and out is None:
         raise InputError("expected --out with several folders, a new one for all of them together")
-    from anyscore.lab.display import show_outcome
     from anyscore.lab.merging import merge
     from anyscore.lab.session import rebuild
+    from anyscore.lab.terminal import show_outcome
 
     console = Console()
     if out is None:
         record, folder = rebuild(runs[0]), runs[0]
     else:
-        (record, doubles), folder = merge(runs, out), out
-        if doubles and not quiet and not as_json:
-            told = f"{counted(doubles, 'trial')} of several runs: the first run's stand"
-            console.print(told, highlight=False)
+        (record, duplicates), folder = merge(runs, out), out
+        if duplicates and not quiet and not as_json:
+            remark_text = f"{counted(duplicates, 'trial')} of several runs: the first run's stand"
+            console.print(remark_text, highlight=False)
     if export is not None:
         from anyscore.lab.report.exports import export as write_exports
 
         write_exports(record, export)
     if as_json:
-        print(json.dumps(record, ensure_ascii=False, indent=1))
+        print_json(record)
     else:
         show_outcome(console, record, folder, quiet=quiet)
         if export is not None:
-            told = f"Tables and pictures: {visible(str(export))}"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            remark_text = f"Tables and pictures: {visible(str(export))}"
+            console.print(remark_text, markup=False, highlight=False, soft_wrap=True)

@@ -1,8 +1,7 @@
-"""`anyscore translate`: what a trained model says to sources of the user's."""
+"""`anyscore translate`: answers of a trained model to sources of the user's."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from anyscore.lab.cli.complaints import close_stdout, remark
+from anyscore.lab.cli.output import close_stdout, print_json, remark
 from anyscore.lab.errors import InputError
-from anyscore.lab.wording import visible
+from anyscore.lab.phrases import visible
 
 _MOST_BEAMS = 256
 _OF_FILES = (".txt", ".tsv", ".csv", ".jsonl", ".gz")
@@ -70,7 +69,7 @@ def translate(
         bool, typer.Option(help="Print outputs alone, and no remarks on standard error.")
     ] = False,
 ) -> None:
-    """Everything the command line says about a translation, checked and passed on."""
+    """Check what the command line says about a translation, and print the answers."""
     with _quiet_end():
         from anyscore.lab.translate import pictures
         from anyscore.lab.translate.sources import is_text, read_sources
@@ -81,45 +80,47 @@ def translate(
         pictures.check_place("--png", png)
         pictures.check_place("--html", html)
         single = is_text(text)
-        place = find_trial(run, score, seed)
+        folder = find_trial(run, score, seed)
         # See `compare`: threads that wait should sleep.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from anyscore.lab.train.checkpoint import load_run
         from anyscore.lab.train.stepwise import Stepwise
-        from anyscore.lab.translate.looks import heatmap
-        from anyscore.lab.translate.telling import notes_for, tell
+        from anyscore.lab.translate.heatmap import heatmap
+        from anyscore.lab.translate.translations import notes_for, translate
 
-        model = load_run(place)
+        model = load_run(folder)
         units = model.source_tokeniser.unit, model.target_tokeniser.unit
         if beam > 1 and not isinstance(model.model, Stepwise):
             raise InputError("--beam: this model says labels, each by itself; leave it out")
         if not quiet:
-            remark(f"asking {place.name} of {run}")
+            remark(f"asking {folder.name} of {run}")
             if single and Path(text or "").suffix in _OF_FILES:
                 remark(f"there is no file {text}, so it is taken for a source")
         if attention is None:
             attention = single and sys.stdout.isatty() and not (quiet or as_json)
-        drawn = png is not None or html is not None
+        picture = png is not None or html is not None
         notes = notes_for(model)
         sources = read_sources(text)
-        if drawn:
+        if picture:
             option, most = ("--png", 1) if png else ("--html", pictures.MOST)
             sources = iter(pictures.few(option, sources, most))
-        shown = []
-        for told in tell(model, sources, notes, beam=beam, return_weights=attention or drawn):
+        translations = []
+        for translation in translate(
+            model, sources, notes, beam=beam, return_weights=attention or picture
+        ):
             if as_json:
-                print(json.dumps(told.record(weights=attention), ensure_ascii=False))
+                print_json(translation.record(weights=attention), indent=None)
             else:
-                print(visible(told.text))
-                for line in heatmap(told, units, _width()) if attention else ():
+                print(visible(translation.text))
+                for line in heatmap(translation, units, _width()) if attention else ():
                     print(f"  {line}")
-            if drawn and told.answer is not None:
-                shown.append(told)
+            if picture and translation.answer is not None:
+                translations.append(translation)
         sys.stdout.flush()
         if png is not None:
-            pictures.write_picture(shown[0], units, png)
+            pictures.write_picture(translations[0], units, png)
         if html is not None:
-            pictures.write_html(shown, model.model.score, units, html)
+            pictures.write_html(translations, model.model.score, units, html)
         if not quiet:
             for line in notes.lines():
                 remark(line)
@@ -127,7 +128,7 @@ def translate(
 
 @contextmanager
 def _quiet_end() -> Iterator[None]:
-    """Inside, Ctrl-C and a reader that leaves end it without a word: there is nothing to keep."""
+    """Exit without a word at Ctrl-C, or when the reader leaves: there is nothing to keep."""
     try:
         yield
     except KeyboardInterrupt:
@@ -138,6 +139,7 @@ def _quiet_end() -> Iterator[None]:
 
 
 def _width() -> int:
+    """Return the columns that a line may have."""
     from rich.console import Console
 
     return max(20, Console().width - 2)

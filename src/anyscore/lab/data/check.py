@@ -1,4 +1,4 @@
-"""Refuses what cannot be read before anything slow is imported."""
+"""Checks of data options and files that come before anything slow is imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anyscore.lab.errors import InputError
 
 
 def check_files(options: DataOptions) -> None:
-    """Look at the options and the first bytes of every file; take milliseconds.
+    """Check the options and the first bytes of every file, in milliseconds.
 
     Raises:
-        InputError: for options that do not go together, files that are missing, empty, directories
-            or no text, a standard input that is a terminal, and packages that are missing.
+        InputError: options do not go together, a file is missing, empty, a directory or no text,
+            standard input is a terminal, or a package is missing.
     """
     options.check()
     if options.path is None and find_spec("babel") is None:
@@ -34,6 +34,7 @@ def check_files(options: DataOptions) -> None:
 
 
 def _check_file(path: str | Path, options: DataOptions) -> None:
+    """Raise InputError if a file cannot be read, or lacks the package that reads it."""
     check_readable(path)
     name = readable_name(path)
     plain = name.lower().removesuffix(".gz")

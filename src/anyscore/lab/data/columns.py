@@ -1,4 +1,4 @@
-"""Two cells of each row, the source and the target, as texts."""
+"""The cells of the source and of the target in each row, as texts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from anyscore.lab.data.opening import Input
 from anyscore.lab.data.options import Column, Format, column_number
 from anyscore.lab.data.table import Number, Record, Rows, shorten
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 SIDES = ("source", "target")
 
@@ -20,10 +21,16 @@ _UNFIT = re.compile("[\0\ud800-\udfff]")  # JSON can write them, a file of text 
 
 
 class Columns:
-    """The cells of a table that are the pairs.
+    """The two columns of a table that are the pairs.
+
+    Args:
+        table: the open input, for messages.
+        format: of the table.
+        source, target: columns by number or name; None is the first, and the second.
+        skip_empty: leave out rows with an empty side instead of refusing the table.
 
     Attributes:
-        met: how many values were numbers or lists, and how many rows were empty and left out.
+        counts: values that were "numbers" or "lists", and rows that were "empty" and left out.
     """
 
     def __init__(
@@ -36,16 +43,20 @@ class Columns:
     ) -> None:
         self.table = table
         self.format = format
-        self.asked: tuple[Column, Column] = (
+        self.columns: tuple[Column, Column] = (
             1 if source is None else source,
             2 if target is None else target,
         )
         self.skip_empty = skip_empty
         self.row = "row" if format == "parquet" else "line"
-        self.met: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def pairs(self, rows: Rows) -> Iterator[tuple[str, str]]:
-        """The pair of each row. Raises InputError, naming the line, where there is none."""
+        """Yield the pair of each row.
+
+        Raises:
+            InputError: a row has no pair; the text names the line.
+        """
         keys: list[int | str] | None = None
         for line, record in rows:
             if keys is None:
@@ -59,38 +70,40 @@ class Columns:
             if all(texts):
                 yield texts[0], texts[1]
             else:
-                self.met["empty"] += 1
+                self.counts["empty"] += 1
 
     def _header(self, record: Record) -> Record:
-        """The names of the columns: the first row, if a column was asked for by its name."""
+        """Return the names of the columns: the first row, if a column was chosen by its name."""
         if isinstance(record, dict):
             return record
-        named = any(column_number(c, s) is None for c, s in zip(self.asked, SIDES, strict=True))
+        named = any(column_number(c, s) is None for c, s in zip(self.columns, SIDES, strict=True))
         return record if named else []
 
     def _keys(self, header: Record, line: int, by_name: bool) -> list[int | str]:
+        """Return the keys of the two columns in a row."""
         names = [str(name).strip() for name in header]
         keys: list[int | str] = []
-        for column, side in zip(self.asked, SIDES, strict=True):
+        for column, side in zip(self.columns, SIDES, strict=True):
             number = column_number(column, side)
             if number is None:
                 keys.append(self._find(str(column).strip(), names, header, line))
             elif by_name and number > len(names):
                 raise self.error(
                     line,
-                    f"expected at least {number} columns, found {len(names)}: "
+                    f"expected at least {counted(number, 'column')}, found {len(names)}: "
                     f"{shorten(', '.join(names))}; choose other columns",
                 )
             else:
                 keys.append(list(header)[number - 1] if by_name else number - 1)
         if keys[0] == keys[1]:
             raise InputError(
-                f"the source and the target are both column {self.asked[1]}: choose two different "
-                "columns"
+                f"the source and the target are both column {self.columns[1]}: choose two "
+                "different columns"
             )
         return keys
 
     def _find(self, name: str, names: list[str], header: Record, line: int) -> int | str:
+        """Return the key of the column called `name`."""
         if name in names:
             if names.count(name) > 1:
                 raise self.error(
@@ -111,7 +124,7 @@ class Columns:
         )
 
     def _text(self, line: int, record: Record, key: int | str, side: str) -> str:
-        """The text of a cell; empty if the row is to be left out."""
+        """Return the text of a cell; "" if the row is to be left out."""
         if isinstance(record, dict):
             value = record[key] if key in record else _inner(record, str(key))
         elif isinstance(key, int) and key < len(record):
@@ -133,21 +146,22 @@ class Columns:
         return text
 
     def _as_text(self, line: int, value: Any, side: str, name: str) -> str:
+        """Return a value as text: tokens of a list are joined by spaces."""
         if value is None:
             return ""
         text = _plain(value)
         if text is not None:
-            self.met["numbers"] += isinstance(value, Number) or not isinstance(value, str)
+            self.counts["numbers"] += isinstance(value, Number) or not isinstance(value, str)
             return text
         if isinstance(value, list):
             tokens = [_plain(part) or "" for part in value]
             if all(len(token.split()) == 1 for token in tokens):
-                self.met["lists"] += 1
+                self.counts["lists"] += 1
                 return " ".join(tokens)
         if isinstance(value, dict):
             inner = next(iter(value), "name")
             column = name.removeprefix("column ").strip('"')
-            advice = f'choose a part of it, as in "{column}.{inner}"'
+            remedy = f'choose a part of it, as in "{column}.{inner}"'
             found = "an object"
         else:
             found = (
@@ -155,14 +169,15 @@ class Columns:
                 if isinstance(value, list)
                 else (f"a value of type {type(value).__name__}")
             )
-            advice = "choose another column, or make it text"
+            remedy = "choose another column, or make it text"
         raise self.error(
-            line, f"the {side} ({name}): expected text, found {found}; {shorten(advice, 100)}"
+            line, f"the {side} ({name}): expected text, found {found}; {shorten(remedy, 100)}"
         )
 
     def _too_few(self, line: int, record: list[Any], key: int | str) -> InputError:
-        asked = [column_number(c, side) or 1 for c, side in zip(self.asked, SIDES, strict=True)]
-        needed = max(*asked, key + 1 if isinstance(key, int) else 1)
+        """Return the error of a row with too few columns."""
+        numbers = [column_number(c, side) or 1 for c, side in zip(self.columns, SIDES, strict=True)]
+        needed = max(*numbers, key + 1 if isinstance(key, int) else 1)
         found = shorten((" ⇥ " if self.format == "tsv" else ", ").join(map(str, record)))
         dividers = {"csv": ("commas", "tsv", "tabs"), "tsv": ("tabs", "csv", "commas")}
         divided = advice = ""
@@ -174,16 +189,17 @@ class Columns:
                 advice = f", or save the file with {divider} if semicolons divide them"
         return self.error(
             line,
-            f"expected at least {needed} columns{divided}, found {len(record)}: {found}; mend the "
-            f"line, choose other columns{advice}",
+            f"expected at least {counted(needed, 'column')}{divided}, found {len(record)}: "
+            f"{found}; mend the line, choose other columns{advice}",
         )
 
     def error(self, line: int, text: str) -> InputError:
+        """Return an InputError that names the line or row."""
         return self.table.error(text, line, row=self.row)
 
 
 def _inner(record: dict[str, Any], path: str) -> Any:
-    """The value at "a.b" in objects within objects; None if there is none."""
+    """Return the value at "a.b" in objects within objects; None if there is none."""
     value: Any = record
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -191,7 +207,7 @@ def _inner(record: dict[str, Any], path: str) -> Any:
 
 
 def _plain(value: Any) -> str | None:
-    """The text of a text or a number; None for anything else."""
+    """Return the text of a text or a number; None for anything else."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float | Decimal) else None

@@ -1,4 +1,4 @@
-"""How often each of many texts comes: counted in memory, and on disk beyond what that holds."""
+"""Counts of texts: in memory, and on disk where memory is too small."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ _TOGETHER = 10**4  # that are counted before memory is looked at
 
 
 class Counts:
-    """Texts and how often each came; exact, however many there are."""
+    """Texts and how often each came; exact, however many texts there are."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._counts: Counter[str] = Counter()
         self._database: Database | None = None
         texts = iter(texts)
-        while some := list(islice(texts, _TOGETHER)):
-            self._counts.update(some)
-            characters = sum(map(len, some)) / len(some)
+        while batch := list(islice(texts, _TOGETHER)):
+            self._counts.update(batch)
+            characters = sum(map(len, batch)) / len(batch)
             if len(self._counts) * (_PER_TEXT + characters) > _MOST:
                 self._store()
         if self._database is not None:
             self._store()
 
     def ranked(self, size: int | None = None, least: int = 1) -> list[str]:
-        """The texts that came `least` times or more, the more frequent first, equals in order.
+        """Return the texts that came `least` times or more, the frequent first, equals in order.
 
-        size: how many at most.
+        Args:
+            size: the most texts; None for no limit.
         """
         if self._database is None:
             ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
@@ -45,17 +46,18 @@ class Counts:
         return [text for text, _ in rows]
 
     def facts(self) -> tuple[int, int, int]:
-        """The number that came, that of different ones, and that of the commonest."""
+        """Return how many texts came, how many different ones, and how often the commonest."""
         counts = self._counts.values()
         if self._database is None:
             return sum(counts), len(counts), max(counts, default=0)
-        (found,) = self._database.rows(
+        (row,) = self._database.rows(
             "SELECT sum(count), count(*), max(count) FROM "
             "(SELECT sum(times) AS count FROM counts GROUP BY text)"
         )
-        return found[0], found[1], found[2]
+        return row[0], row[1], row[2]
 
     def _store(self) -> None:
+        """Move the counts from memory to disk."""
         if self._database is None:
             self._database = Database()
             self._database.do("CREATE TABLE counts (text TEXT, times INTEGER)")

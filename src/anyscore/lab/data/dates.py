@@ -34,6 +34,7 @@ from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.task import Split, held_out_size
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 LANGUAGES = 60
 PAIRS = 12000
@@ -60,10 +61,15 @@ _INVISIBLE = dict.fromkeys(map(ord, "\u200e\u200f\u061c"))
 
 @dataclass(frozen=True)
 class Form:
-    """One way of writing dates: a language's code, one of `FORMATS`, and how to write and read it.
+    """One way of writing dates.
 
-    `readings` says for each month what tells it: its number, where it is written in words; else
-    the order of the two short numbers, "dM" or "Md".
+    Attributes:
+        language: its code.
+        format: one of `FORMATS`.
+        locale: writes the dates.
+        weekday: whether the day of the week is written.
+        readings: for each month, how a reader tells it: its number, where it is written in words;
+            else the order of the two short numbers, "dM" or "Md".
     """
 
     language: str
@@ -73,12 +79,12 @@ class Form:
     readings: tuple[int | str, ...]
 
     def plain(self, day: date) -> str:
-        """`day` in this form, in Latin digits."""
+        """Return `day` in this form, in Latin digits."""
         text = format_date(day, self.format, locale=self.locale)
         return normalise(text.translate(_INVISIBLE))
 
     def write(self, day: date) -> str:
-        """`day` in this form."""
+        """Return `day` in this form."""
         return self.plain(day).translate(_digits(self.locale.default_numbering_system))
 
 
@@ -90,13 +96,21 @@ def make_dates(
     years: tuple[int, int] = YEARS,
     formats: tuple[str, ...] = FORMATS,
 ) -> Split:
-    """Training, validation and test examples, `pairs` in all, each text a different one.
+    """Make training, validation and test examples of dates, each text a different one.
 
-    Each takes a day of `years` (first and last, between 1000 and 9999), one of the first
-    `languages` languages and one of its `formats`, all by chance. The days are divided among the
-    three parts, so no date of the test is in training in any language. The same arguments and the
-    same release of Babel give the same examples. Raises InputError if there are not so many
-    languages or texts.
+    A day, a language and a format are drawn for each example. The days are divided among the three
+    parts, so no date of the test is in training in any language. The same arguments and the same
+    release of Babel give the same examples.
+
+    Args:
+        seed: of the draws.
+        languages: the first so many languages are used.
+        pairs: examples in all three parts together.
+        years: first and last, between 1000 and 9999.
+        formats: of `FORMATS`.
+
+    Raises:
+        InputError: there are not so many languages or texts.
     """
     if not 1000 <= years[0] <= years[1] <= 9999:
         raise InputError(f"expected years first to last between 1000 and 9999, got {years}")
@@ -125,14 +139,14 @@ def make_dates(
 def _write(
     days: list[date], size: int, forms: list[list[Form]], unclear: set[str], rng: random.Random
 ) -> list[Example]:
-    """`size` examples of `days`, taken in turn, each in a form drawn by language first."""
+    """Write `size` examples of `days`, taken in turn, each in a form drawn by language first."""
     examples: dict[str, Example] = {}
     tries = 0
     while len(examples) < size:
         if tries == 20 * size:
             raise InputError(
-                f"{len(days)} days in {len(forms)} languages give fewer than {size} different "
-                "texts; ask for fewer pairs, or for more years or languages"
+                f"{counted(len(days), 'day')} in {counted(len(forms), 'language')} cannot give "
+                f"{size:,} different texts; ask for fewer pairs, or for more years or languages"
             )
         day = days[tries % len(days)]
         tries += 1
@@ -146,28 +160,28 @@ def _write(
 
 @cache
 def known_forms() -> list[list[Form]]:
-    """The forms of each language that has any, the languages in their fixed order."""
+    """Return the forms of each language that has any, the languages in their fixed order."""
     entries = []
     for language in localedata.locale_identifiers():
         if "_" not in language:
             # The locale's own data. Not Babel's merged view: resolving inherited names there
             # depends on which locales the process has used before.
             with open(localedata.resolve_locale_filename(language), "rb") as stream:
-                own = pickle.load(stream)
-            described = len(own.get("territories", ())) + len(own.get("languages", ()))
-            entries.append((-described, language, own))
-    found = []
-    for _, language, own in sorted(entries, key=lambda entry: entry[:2]):
+                data = pickle.load(stream)
+            described = len(data.get("territories", ())) + len(data.get("languages", ()))
+            entries.append((-described, language, data))
+    languages = []
+    for _, language, data in sorted(entries, key=lambda entry: entry[:2]):
         locale = Locale.parse(language)
-        candidates = (_form(locale, name, own) for name in FORMATS)
+        candidates = (_form(locale, name, data) for name in FORMATS)
         forms = [form for form in candidates if form is not None]
         if forms:
-            found.append(forms)
-    return found
+            languages.append(forms)
+    return languages
 
 
-def _form(locale: Locale, name: str, own: dict[str, Any]) -> Form | None:
-    """The form `name` of a locale, if `own` has all its names and the whole date is in it."""
+def _form(locale: Locale, name: str, data: dict[str, Any]) -> Form | None:
+    """Return the form `name` of a locale; None if `data` lacks names or the date is not whole."""
     fields = _fields(locale.date_formats[name].pattern)
     parts = [field[0].replace("L", "M") for field in fields if field[0] not in "EcG"]
     if sorted(parts) != ["M", "d", "y"]:
@@ -184,12 +198,12 @@ def _form(locale: Locale, name: str, own: dict[str, Any]) -> Form | None:
             order += "d" if letter == "d" else "M"
         if letter in "Ec":
             weekday = True
-            if set(_names(own, "days", context, width)) != set(range(7)):
+            if set(_names(data, "days", context, width)) != set(range(7)):
                 return None
-        if letter == "G" and 1 not in _names(own, "eras", width):
+        if letter == "G" and 1 not in _names(data, "eras", width):
             return None
         if letter in "ML" and len(field) >= 3:
-            names = _names(own, "months", context, width)
+            names = _names(data, "months", context, width)
             if set(names) != set(range(1, 13)):
                 return None
             for month in range(1, 13):
@@ -202,37 +216,37 @@ def _form(locale: Locale, name: str, own: dict[str, Any]) -> Form | None:
 
 
 def _fields(pattern: str) -> list[str]:
-    """The fields of a CLDR date pattern, as "EEEE", "d", "MMMM", "y", without its literals."""
+    """Return the fields of a CLDR date pattern, as "EEEE", "d", "MMMM", "y", without literals."""
     return [match[0] for match in re.finditer(r"([A-Za-z])\1*", re.sub("'[^']*'", "", pattern))]
 
 
-def _names(own: dict[str, Any], *keys: str) -> dict[int, str]:
-    """The names at `keys`; none where the locale has only a reference to others."""
-    value: Any = own
+def _names(data: dict[str, Any], *keys: str) -> dict[int, str]:
+    """Return the names at `keys`; none where the locale refers to those of others."""
+    value: Any = data
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def _unclear(forms: list[list[Form]]) -> set[str]:
-    """The skeletons that some two of `forms` read as different months."""
+    """Return the skeletons that some two of `forms` read as different months."""
     readings: dict[str, set[int | str]] = {}
     for form in (form for language in forms for form in language):
         for month, reading in enumerate(form.readings, 1):
             for number in range(10, 17 if form.weekday else 11):
                 skeleton = _skeleton(form.plain(date(2001, month, number)))
                 readings.setdefault(skeleton, set()).add(reading)
-    return {skeleton for skeleton, found in readings.items() if len(found) > 1}
+    return {skeleton for skeleton, meanings in readings.items() if len(meanings) > 1}
 
 
 def _skeleton(text: str) -> str:
-    """`text` without its numbers; the year's place differs from that of shorter ones."""
+    """Return `text` without its numbers; a year leaves "y", other numbers "0"."""
     return re.sub("[0-9]+", "0", re.sub("[0-9]{4}", "y", text))
 
 
 @cache
 def _digits(system: str) -> dict[int, str]:
-    """Latin digits to those of a numbering system; empty for one that is not in `_DIGITS`."""
+    """Return Latin digits to those of a numbering system; {} for one that is not in `_DIGITS`."""
     if system not in _DIGITS:
         return {}
     names = ["ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"]

@@ -1,4 +1,4 @@
-"""Bytes as UTF-8 text, and what to say where they are not."""
+"""Bytes decoded as UTF-8, with an error that says what to do where they are something else."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _AROUND = 12  # characters shown on either side of the wrong one
 
 
 class NotText(Exception):
-    """The bytes are not UTF-8 text; the message says what was found and what to do."""
+    """The bytes are not UTF-8 text; the text says what was found and what to do."""
 
 
 def decode(raw: bytes, name: str, *, first: bool = False, packed: bool = False) -> str:
-    """`raw`, a line of the file called `name`, as text, without a byte order mark.
+    """Decode a line of the file called `name`, without a byte order mark.
 
     Args:
-        first: whether it is the first line.
+        first: whether the line is the first one.
         packed: whether the file is packed, so that its bytes must be unpacked to be converted.
 
     Raises:
-        NotText: for other bytes than UTF-8, and for NUL characters.
+        NotText: the bytes are not UTF-8, or hold a NUL character.
     """
     if first:
         for mark, encoding in _MARKS:
@@ -68,7 +68,7 @@ def decode(raw: bytes, name: str, *, first: bool = False, packed: bool = False) 
 
 
 def _advice(raw: bytes, wrong: int, name: str, packed: bool) -> str:
-    """Show the place in each encoding that fits: the user knows which is right, we do not."""
+    """Show the wrong place in each encoding that fits: the user knows which is right."""
     readings: dict[str, str] = {}
     for iconv_name, python_name in _ENCODINGS:
         try:
@@ -90,6 +90,7 @@ def _advice(raw: bytes, wrong: int, name: str, packed: bool) -> str:
 
 
 def _save(encoding: str, name: str, packed: bool) -> str:
+    """Say how to save the file as UTF-8."""
     if packed:
         return f"unpack the file and save it as UTF-8 (iconv -f {encoding} -t UTF-8)"
     if name == "standard input":

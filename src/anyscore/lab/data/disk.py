@@ -1,6 +1,6 @@
-"""Temporary files for what memory does not hold.
+"""Temporary files for data that memory does not hold.
 
-None has a name: the system removes each with the last process that has it, however that ends.
+No file has a name: the system removes each with the last process that has it, however that ends.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from anyscore.lab.files import RunFailure, why
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.run_folder import why
 
 _CACHE = 2**15  # KiB of a database in memory
 _LOOK = 10**6  # of the database's own steps between two looks for Ctrl-C
 
 
 def folder() -> str:
-    """The folder that TMPDIR names, else /var/tmp, since /tmp is often kept in memory.
+    """Return the folder that TMPDIR names, else /var/tmp: /tmp is often kept in memory.
 
     SQLite chooses so too.
     """
@@ -31,13 +32,17 @@ def folder() -> str:
 
 
 def new_file() -> IO[bytes]:
-    """Open an empty file. Raises RunFailure where none can be made."""
+    """Open an empty temporary file.
+
+    Raises:
+        RunFailure: no file can be made.
+    """
     with failures_told():
         return tempfile.TemporaryFile(dir=folder())
 
 
 class Database:
-    """A temporary database. It raises RunFailure where the disk is full or fails."""
+    """A temporary database. Its methods raise RunFailure where the disk is full or fails."""
 
     def __init__(self) -> None:
         with failures_told():
@@ -50,28 +55,28 @@ class Database:
         self._connection.set_progress_handler(lambda: 0, _LOOK)
 
     def do(self, statement: str, *values: Any) -> None:
-        """Carry a statement out."""
+        """Execute a statement."""
         with failures_told():
             self._connection.execute(statement, values)
 
     def add(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Carry a statement out for each of the rows, as they come."""
+        """Execute a statement for each row, as the rows come."""
         with failures_told():
             self._connection.executemany(statement, rows)
 
     def rows(self, query: str, *values: Any) -> Iterator[Any]:
-        """Give the rows that a query finds, as they are taken."""
+        """Yield the rows of a query, as they are taken."""
         with failures_told():
             yield from self._connection.execute(query, values)
 
     def function(self, name: str, function: Callable[[Any], Any]) -> None:
-        """Let statements call a function."""
+        """Let statements call a function of one argument."""
         self._connection.create_function(name, 1, function)
 
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Inside, what disk and database raise becomes a RunFailure of one line."""
+    """Turn errors of the disk and the database inside into a RunFailure of one line."""
     try:
         yield
     except OSError as error:

@@ -12,20 +12,22 @@ from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
 from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
-from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
+from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary, token_noun
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import plural
 
 _MOST_KINDS = 10_000  # of tokens in a vocabulary: the softmax over more would be most of the cost
 
 
 @dataclass(frozen=True)
 class Item:
-    """One source to be answered and every answer that counts as right.
+    """A source to be answered, and every answer that counts as right.
 
     Attributes:
-        source: its tokens; `numbers` are the same in the vocabulary.
-        references: the texts as they came.
-        answers: the tokens of each.
+        source: the tokens of the source.
+        numbers: the numbers of these tokens in the source vocabulary.
+        references: the right answers as texts.
+        answers: the tokens of each right answer.
     """
 
     source: tuple[str, ...]
@@ -39,13 +41,16 @@ class Encoded:
     """A task in numbers. Vocabularies and subwords are made of the training pairs alone.
 
     Attributes:
-        source_tokeniser, target_tokeniser: text to tokens and back, of either side.
+        source_tokeniser, target_tokeniser: text to tokens and back, for each side.
+        source_vocabulary, target_vocabulary: tokens to numbers and back, for each side.
         train, valid_pairs: every source with each of its targets.
         valid, test: every source once.
-        limit: how many tokens an output may have.
-        places: whether targets are numbers of places in their source, as of a pointer network: 4
-            for its first token, 3 (`UNK`) for what is not there. The vocabulary is not then used.
-        too_long: by part, how many examples were left out: a side had too many tokens, or none.
+        limit: the most tokens of an output.
+        too_long: by part, how many examples were left out because a side had too many tokens, or
+            none.
+        places: whether targets are numbers of places in their source, as a pointer network's are: 4
+            for the first token, 3 (`UNK`) for a token that is not there. The target vocabulary is
+            not used then.
     """
 
     source_tokeniser: Tokeniser
@@ -72,25 +77,28 @@ class Encoded:
 
     @property
     def on_disk(self) -> bool:
-        """Tell whether the training pairs lie in temporary files of this machine."""
+        """The training pairs lie in temporary files of this machine."""
         return self.train.on_disk
 
 
 @dataclass(frozen=True)
 class _Tokens:
+    """An example as tokens."""
+
     example: Example
     source: tuple[str, ...]
     targets: tuple[tuple[str, ...], ...]
 
     def fits(self, most: int) -> bool:
+        """Tell whether each side has 1 to `most` tokens."""
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 
 class _Fitting:
-    """Examples as tokens, made anew each time they are gone through; those that fit.
+    """Examples as tokens, made anew at each iteration; the examples that fit.
 
     Attributes:
-        left_out: how many the last time did not.
+        left_out: how many examples did not fit in the last iteration.
     """
 
     def __init__(self, examples: Sequence[Example], sides: tuple[Tokeniser, Tokeniser], most: int):
@@ -108,14 +116,20 @@ class _Fitting:
 
 
 def encode(task: Task, *, places: bool = False) -> Encoded:
-    """Tokenise, build the vocabularies, number the tokens; those of targets by place if asked.
+    """Tokenise a task, build its vocabularies, and number its tokens.
+
+    Args:
+        places: number the tokens of targets by their place in the source.
 
     Raises:
-        InputError: when nothing is left to train on or to test.
+        InputError: nothing is left to train on or to test.
     """
     source, target = task.tokenisers or _tokenisers(task)
-    given = {"train": task.train, "valid": task.valid, "test": task.test}
-    fitting = {name: _Fitting(x, (source, target), task.max_tokens) for name, x in given.items()}
+    parts = {"train": task.train, "valid": task.valid, "test": task.test}
+    fitting = {
+        name: _Fitting(examples, (source, target), task.max_tokens)
+        for name, examples in parts.items()
+    }
     on_disk = isinstance(task.train, StoredExamples)
     train = fitting["train"] if on_disk else _held(fitting["train"])
     valid, test = _held(fitting["valid"]), _held(fitting["test"])
@@ -127,8 +141,9 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
         (target for item in train for target in item.targets), size=_MOST_KINDS
     )
     too_long = {name: part.left_out for name, part in fitting.items()}
-    if any(too_long[name] == len(part) for name, part in given.items()):
-        units = " or ".join(dict.fromkeys(f"{unit}s" for unit in task.units))
+    if any(too_long[name] == len(part) for name, part in parts.items()):
+        nouns = dict.fromkeys(map(token_noun, task.units))
+        units = " or ".join(noun if task.max_tokens == 1 else plural(noun) for noun in nouns)
         way_out = ", or --unit word" if "character" in task.units else ""
         raise InputError(
             f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
@@ -178,12 +193,13 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
 
 
 def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:
-    """The place at which each token of a target stands first in its source."""
+    """Return the number of the first place in the source of each token of a target."""
     first = {token: place for place, token in reversed(list(enumerate(source, len(SPECIALS))))}
     return [first.get(token, UNK) for token in target]
 
 
 def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
+    """Make the tokenisers of both sides from the training examples."""
     source, target = task.units
     size = DataOptions.subwords
     return (
@@ -193,6 +209,7 @@ def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
 
 
 def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
+    """Tokenise an example."""
     return _Tokens(
         example,
         tuple(source.tokenise(example.source)),
@@ -201,7 +218,7 @@ def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
 
 
 def _held(items: Iterable[_Tokens]) -> list[_Tokens]:
-    """All of them in memory, where equal tokens are one string."""
+    """Hold examples in memory, where equal tokens are one string."""
     return [
         _Tokens(
             item.example,

@@ -1,4 +1,4 @@
-"""Examples: in a list, or in a temporary database where memory does not hold them."""
+"""Examples in a list, or in a temporary database where memory does not hold them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Example:
 
 
 class StoredExamples(Sequence[Example]):
-    """Examples on disk. A slice shows a part of them, and copies nothing."""
+    """Examples on disk. A slice is a view of a part, and copies nothing."""
 
     def __init__(self, database: Database, numbers: range) -> None:
         self._database, self._numbers = database, numbers
@@ -61,7 +61,7 @@ class StoredExamples(Sequence[Example]):
             yield Example(source, tuple(targets.split(_END)))
 
     def ordered(self, order: Sequence[int]) -> StoredExamples:
-        """The examples of these numbers, all there are, in this order, which is now their own."""
+        """Put all examples into the order of these numbers, for good."""
         places = array("q", order)
         for place, number in enumerate(order):
             places[number] = place
@@ -73,7 +73,7 @@ class StoredExamples(Sequence[Example]):
 
 
 def shuffled(examples: Sequence[Example], seed: int) -> Sequence[Example]:
-    """The examples in an order of the seed, the same in memory and on disk."""
+    """Return the examples in an order drawn from `seed`, the same in memory and on disk."""
     order = array("q", range(len(examples)))
     random.Random(seed).shuffle(order)
     if isinstance(examples, StoredExamples):
@@ -84,11 +84,14 @@ def shuffled(examples: Sequence[Example], seed: int) -> Sequence[Example]:
 def store(
     pairs: Iterable[tuple[str, str, int, bytes]], limit: int | None
 ) -> tuple[StoredExamples, int]:
-    """The examples that pairs make, gathered on disk, and how many of their pairs were repeated.
+    """Gather pairs on disk as examples, one for each source.
 
     Args:
-        pairs: source, target, how often they came, the source's checksum.
-        limit: keeps that many sources, those of the least checksums.
+        pairs: source, target, how often the pair came, checksum of the source.
+        limit: keep so many sources, those of the least checksums; None keeps all.
+
+    Returns:
+        The examples in the order first seen, and the number of pairs that were repeated.
     """
     database = Database()
     database.do("CREATE TABLE pairs (source TEXT, target TEXT, times INTEGER, checksum BLOB)")
@@ -119,7 +122,7 @@ def store(
 
 
 def _joined(same: Iterable[tuple[int, str, bytes, str, int]]) -> tuple[object, ...]:
-    """The pairs of one source, in the order seen, as one row."""
+    """Return the pairs of one source, in the order seen, as one row."""
     targets: dict[str, int] = {}
     first: tuple[int, str, bytes] | None = None
     for number, source, checksum, target, times in same:
@@ -130,6 +133,6 @@ def _joined(same: Iterable[tuple[int, str, bytes, str, int]]) -> tuple[object, .
 
 
 def _number(database: Database, ordered: str) -> None:
-    """Make the table of examples: those of another in an order, with numbers from 1 on."""
+    """Make the table of examples from the rows that `ordered` names, numbered from 1."""
     database.do("CREATE TABLE examples (number INTEGER PRIMARY KEY, source TEXT, targets TEXT)")
     database.do(f"INSERT INTO examples (source, targets) SELECT source, targets FROM {ordered}")

@@ -1,4 +1,4 @@
-"""How much text may be held in memory; what is beyond goes on disk."""
+"""A budget of memory for texts; what goes beyond it is kept on disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ _SHARE = 0.7  # of the memory that is free; the rest is for training
 
 
 class Budget:
-    """Counts the texts that are kept against the memory that was free at the beginning."""
+    """Counts the texts that are kept against the memory that was free at the beginning.
+
+    Args:
+        free: bytes; None asks the machine.
+    """
 
     def __init__(self, free: int | None = None) -> None:
-        """`free`: bytes; None asks the machine."""
         self._left = _SHARE * (free_memory() if free is None else free)
 
     def keep(self, text: str) -> None:
@@ -29,11 +32,12 @@ class Budget:
 
     @property
     def spent(self) -> bool:
+        """More was kept than the budget allows."""
         return self._left < 0
 
 
 def free_memory() -> int:
-    """Bytes that this process can still have: of the machine, of its container, of its limit."""
+    """Return the bytes that this process can still get from its machine, container and limit."""
     bounds = [_pages()]
     try:
         import resource
@@ -62,6 +66,7 @@ def free_memory() -> int:
 
 
 def _pages() -> int:
+    """Return the bytes of memory that the machine has free."""
     try:
         for line in _read("/proc/meminfo").splitlines():
             if line.startswith("MemAvailable:"):

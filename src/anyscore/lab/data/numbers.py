@@ -1,4 +1,4 @@
-"""Pairs as token numbers, in flat arrays: in memory, or on disk where the texts are too."""
+"""Pairs as token numbers in flat arrays, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ _TOGETHER = 2**20  # numbers that are written at once
 
 @dataclass(frozen=True)
 class Pair:
-    """One source and one of its targets as token numbers; the target ends with EOS."""
+    """A source and one of its targets as token numbers; the target ends with EOS."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
 
 
 class Numbers:
-    """Whole numbers of 16 or 32 bits ("h" or "i"), in memory or in a temporary file.
+    """Whole numbers of 16 or 32 bits, in memory or in a temporary file.
 
-    Those in a file are not copied into the processes of this machine that are begun with them.
+    Processes of this machine that are started with numbers in a file share the file.
+
+    Args:
+        kind: "h" for 16 bits, "i" for 32.
+        file: an open temporary file; None holds the numbers in memory.
     """
 
     def __init__(self, kind: str, file: IO[bytes] | None = None) -> None:
@@ -44,7 +48,7 @@ class Numbers:
         """Append numbers.
 
         Raises:
-            OverflowError: one needs more bits.
+            OverflowError: a number needs more bits.
             RunFailure: the disk is full.
         """
         self._held.extend(numbers)
@@ -52,13 +56,14 @@ class Numbers:
             self._write()
 
     def array(self) -> npt.NDArray[Any]:
-        """All of them, (N,); those of a file are read when they are looked at."""
+        """Return all numbers (N,), int16 or int32; those in a file are read only when used."""
         self._write()
         if self._file is None or not os.fstat(self._file.fileno()).st_size:
             return np.asarray(self._held)
         return np.frombuffer(mmap(self._file.fileno(), 0), self._kind)
 
     def _write(self) -> None:
+        """Write the numbers in memory to the file, if there is one."""
         if self._file is not None and self._held:
             with failures_told():
                 self._file.write(self._held.tobytes())
@@ -84,12 +89,12 @@ def _in_file(kind: str, descriptor: Any) -> Numbers:
 
 
 class Ragged:
-    """Sequences of token numbers, one after the other.
+    """Sequences of token numbers of different lengths, one after the other.
 
     Attributes:
-        tokens: of all of them, in 16 bits: vocabularies and places are fewer.
-        lengths: of each.
-        on_disk: whether these lie in temporary files.
+        tokens: of all sequences, in 16 bits: vocabularies and places are fewer.
+        lengths: of the sequences.
+        on_disk: whether both lie in temporary files.
     """
 
     def __init__(self, sequences: Iterable[Sequence[int]] = (), *, on_disk: bool = False) -> None:
@@ -113,7 +118,7 @@ class Ragged:
 
 
 class NumberedPairs(Sequence[Pair]):
-    """Pairs as two flat arrays, of which batches are taken (`train.batches`).
+    """Pairs as two flat arrays, from which `train.batches` takes batches.
 
     Attributes:
         sources, targets: of the pairs.
@@ -140,8 +145,8 @@ class NumberedPairs(Sequence[Pair]):
     def __getitem__(self, index: slice) -> list[Pair]: ...
 
     def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
-        """To look at a few: all that come before are gone through."""
-        chosen = range(len(self))[index]
-        if isinstance(chosen, int):
-            return next(islice(self, chosen, None))
-        return [self[number] for number in chosen]
+        """Return a few pairs; all pairs before them are gone through."""
+        indices = range(len(self))[index]
+        if isinstance(indices, int):
+            return next(islice(self, indices, None))
+        return [self[number] for number in indices]

@@ -1,4 +1,4 @@
-"""A file, a pipe or standard input as bounded lines of text, its checksum taken on the way."""
+"""A file, a pipe or standard input as lines of bounded length, with its checksum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anyscore.lab.data.options import STDIN
 from anyscore.lab.errors import InputError
 
 LONGEST_LINE = 2**24
-"""Bytes in a line, and characters in a cell. A file without line ends must not fill the memory."""
+"""Most bytes of a line and characters of a cell: a file without line ends must not fill memory."""
 
 _HEAD = 2**16  # bytes looked at before reading
 _WAIT = 10.0  # seconds until somebody writes into a named pipe
@@ -45,14 +45,18 @@ _KINDS = (
 
 
 def readable_name(path: str | Path) -> str:
-    """The path as it can be printed and saved, even if its bytes are not valid text."""
+    """Return a path as it can be printed and saved, even if its bytes are not valid text."""
     if str(path) == STDIN:
         return "standard input"
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 class Input:
-    """One thing that is read, once, from its beginning to its end.
+    """A file, a pipe or standard input, read once from its beginning to its end.
+
+    Args:
+        path: "-" is standard input.
+        of: what should be in it, for messages.
 
     Attributes:
         name: for messages.
@@ -61,7 +65,6 @@ class Input:
     """
 
     def __init__(self, path: str | Path, of: str = "pairs") -> None:
-        """of: what should be in it, for messages."""
         self.path, self._of = path, of
         self.name = readable_name(path)
         self.packed = False
@@ -71,21 +74,27 @@ class Input:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its name, and the size and checksum of all that was read of it, as it is stored."""
+        """The name, and the size and checksum of all that was read, as it is stored."""
         return {"file": self.name, "bytes": self._size, "sha256": self._sum.hexdigest()}
 
     def error(self, text: str, line: int | None = None, *, row: str = "line") -> InputError:
+        """Return an InputError that names the file and the line."""
         place = "" if line is None else f", {row} {line}"
         return InputError(f"{self.name}{place}: {text}")
 
     def without_pairs(self) -> InputError:
+        """Return the InputError of an input without a pair."""
         what = "on it; pipe some into it" if str(self.path) == STDIN else "in this file; give one"
         end = "" if str(self.path) == STDIN else " that has some"
         return self.error(f"there are no pairs {what}{end}")
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Its bytes, unpacked; everything that can go wrong with them as an InputError."""
+        """Open the input; give its bytes, unpacked.
+
+        Raises:
+            InputError: anything is wrong with the file or its bytes.
+        """
         with self._clear_errors(), _raw(self) as raw:
             stream = _Replay(self._counted(raw))
             self.packed = stream.head.startswith(_GZIP)
@@ -106,7 +115,11 @@ class Input:
             yield io.BufferedReader(stream, _HEAD)
 
     def lines(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
-        """The number and the text of each line, its end included."""
+        """Yield the number and the text of each line, its end included.
+
+        Raises:
+            InputError: a line is too long or no text.
+        """
         line = 0
         while raw := stream.readline(LONGEST_LINE + 1):
             line += 1
@@ -122,6 +135,8 @@ class Input:
                 raise self.error(str(error), line) from None
 
     def _counted(self, raw: BinaryIO) -> Callable[[int], bytes]:
+        """Wrap `raw.read1` so that it counts the bytes and their checksum."""
+
         def read(size: int) -> bytes:
             piece: bytes = cast(Any, raw).read1(size)
             self._size += len(piece)
@@ -132,6 +147,7 @@ class Input:
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
+        """Turn errors inside into InputErrors that say what to do."""
         try:
             yield
         except FileNotFoundError:
@@ -156,9 +172,12 @@ class Input:
 
 
 def check_readable(path: str | Path) -> None:
-    """Refuse at once what cannot be read: missing, a directory, empty, a terminal, no text.
+    """Refuse a file that is missing, a directory, empty or no text, or a terminal.
 
     Pipes and standard input are not read from, for they can be read only once.
+
+    Raises:
+        InputError: the file is one of these.
     """
     source = Input(path)
     if str(path) == STDIN:
@@ -177,6 +196,7 @@ def check_readable(path: str | Path) -> None:
 
 @contextmanager
 def _raw(source: Input) -> Iterator[BinaryIO]:
+    """Open the file as it is stored."""
     if str(source.path) == STDIN:
         yield _stdin(source)
         return
@@ -199,6 +219,7 @@ def _raw(source: Input) -> Iterator[BinaryIO]:
 
 
 def _stdin(source: Input) -> BinaryIO:
+    """Return standard input, if something is piped into it."""
     if sys.stdin is None or sys.stdin.closed:
         raise source.error(
             f"expected {source._of}, but it is closed; pipe a table into it, or name a file"

@@ -1,4 +1,4 @@
-"""What a user says about their data, in one record."""
+"""Options of a user's data, in one record."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Column = str | int
 """A column by its number from 1, in digits or not, or by its name."""
 
 Unit = Literal["character", "word", "token", "bpe", "label"]
-"""What a token is; "token" is what spaces divide, "label" the whole text."""
+"""The kind of a token; "token" is divided by spaces, "label" is the whole text."""
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 
 FEWEST_SOURCES = 10
-"""Distinct sources that are split: of fewer, a tenth is not one example."""
+"""The fewest distinct sources that can be split: a tenth of fewer is not one example."""
 
 MAX_TOKENS = 100
-"""Attention costs the product of the two lengths."""
+"""The default bound of a side: attention costs the product of the two lengths."""
 
 STDIN = "-"
 """The path that stands for standard input."""
@@ -31,18 +31,18 @@ _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The place of the pairs, which of them are used, and what a token is.
+    """The files of pairs, which pairs are used, and what a token is.
 
     Attributes:
         path: a table of pairs, or the sources alone if there is a `target_path`; "-" is standard
             input; None stands for the dates, which need no file.
         target_path: the targets, line by line beside the sources of `path`.
-        valid, test: published parts of their own, used as they are, row by row; a part without a
-            file is cut from the training data.
-        valid_target, test_target: their targets, where these are in files of their own.
-        source, target: columns of a table; the first and the second if left out.
+        valid, test: published parts, used as they are, row by row; a part without a file is cut
+            from the training data.
+        valid_target, test_target: the targets of these parts, if they are in files of their own.
+        source, target: columns of a table; None is the first, and the second.
         format: of tables; "auto" goes by the name, then by the first bytes.
-        unit: of both sides; "auto" looks at the texts (see `task.choose_unit`).
+        unit: of both sides; "auto" looks at the texts (see `units.choose_unit`).
         source_unit, target_unit: of one side, where it is not `unit`.
         subwords: how many kinds of token a side of unit "bpe" may have.
         max_tokens: an example with a longer side is left out, and counted.
@@ -71,16 +71,16 @@ class DataOptions:
 
     @property
     def parts(self) -> dict[str, tuple[str | Path, str | Path | None]]:
-        """By part, "train" first, the file of a table, or those of sources and targets."""
-        given = {
+        """The files of each part, "train" first: a table, or sources and targets."""
+        files = {
             "train": (self.path, self.target_path),
             "valid": (self.valid, self.valid_target),
             "test": (self.test, self.test_target),
         }
-        return {part: (path, other) for part, (path, other) in given.items() if path is not None}
+        return {part: (path, other) for part, (path, other) in files.items() if path is not None}
 
     def check(self) -> None:
-        """Raise InputError where what is said does not go together. No file is looked at."""
+        """Raise InputError where options do not go together. No file is looked at."""
         if self.limit is not None:
             self._check_limit(self.limit)
         if self.split_seed < 0:
@@ -156,10 +156,10 @@ class DataOptions:
 
 
 def column_number(column: Column, side: str) -> int | None:
-    """The number of a column given by number; None for one given by name.
+    """Return the number of a column chosen by number; None for one chosen by name.
 
     Raises:
-        InputError: for a number below 1, or one too long to be meant.
+        InputError: the number is below 1, or too long to be meant.
     """
     text = str(column).strip()
     if not text.removeprefix("-").removeprefix("+").isdecimal():

@@ -1,4 +1,4 @@
-"""The pairs of one part: read from a table or two parallel files, grouped by source, sampled."""
+"""The pairs of one part, read from a table or two parallel files, grouped by source, sampled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reader:
 
     Attributes:
         files: the facts of each file, once it is read to its end.
-        met: how many "rows" had a pair, how many were "empty" and left out, how many values were
+        counts: how many "rows" had a pair, how many were "empty" and left out, how many values were
             "numbers" or "lists".
     """
 
@@ -36,18 +36,18 @@ class Reader:
         self.inputs = [Input(p) for p in (path, target_path) if p is not None]
         self.options = options
         self.files: list[dict[str, Any]] = []
-        self.met: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """The pairs as they stand there.
+        """Yield the pairs as they stand in the file.
 
         Raises:
-            InputError: naming the line, for what cannot be read, and if there is no pair at all.
+            InputError: a line cannot be read (the text names it), or there is no pair at all.
         """
         for pair in self._lines() if len(self.inputs) == 2 else self._table():
-            self.met["rows"] += 1
+            self.counts["rows"] += 1
             yield pair
-        if not self.met["rows"]:
+        if not self.counts["rows"]:
             raise self.inputs[0].without_pairs()
         self.files = [source.facts for source in self.inputs]
 
@@ -57,7 +57,7 @@ class Reader:
             format = find_format(table, options.format)
             columns = Columns(table, format, options.source, options.target, options.skip_empty)
             yield from columns.pairs(read_rows(table, stream, format))
-        self.met.update(columns.met)
+        self.counts.update(columns.counts)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         sources, targets = self.inputs
@@ -81,7 +81,7 @@ class Reader:
                         line,
                     )
                 elif any(text.strip() for text in pair):
-                    self.met["empty"] += 1
+                    self.counts["empty"] += 1
 
 
 def group(
@@ -89,19 +89,26 @@ def group(
     *,
     limit: int | None = None,
     seed: int = 0,
-    met: Counter[str] | None = None,
+    counts: Counter[str] | None = None,
 ) -> Sequence[Example]:
-    """One example per distinct source, with its distinct targets, both in the order first seen.
+    """Make one example per distinct source, with its distinct targets, in the order first seen.
 
     `limit` keeps that many distinct sources, each as likely as any other, in memory for no more:
     a source is kept if the checksum of `seed` and its text is among the `limit` least, so the same
-    sources are kept in whatever order they come. `met` is told how many pairs were "repeated".
+    sources are kept in whatever order they come.
 
-    A list; what memory does not hold is gathered on disk, with the same result.
+    Args:
+        pairs: source and target.
+        limit: the most sources; None keeps all.
+        seed: of the choice.
+        counts: its "repeated" grows by the number of pairs that were repeated.
+
+    Returns:
+        A list; or examples on disk, equal to that list, where memory does not hold them.
 
     Raises:
-        InputError: if memory is full before it was thought to be.
-        RunFailure: if the disk is full.
+        InputError: memory is full before it was thought to be.
+        RunFailure: the disk is full.
     """
     pairs = ((normalise(source), normalise(target)) for source, target in pairs)
     budget = Budget()
@@ -120,17 +127,17 @@ def group(
         raise InputError(
             "there is not enough memory for the pairs; give --limit to train on a part of them"
         ) from None
-    if met is not None:
-        met["repeated"] += repeated
+    if counts is not None:
+        counts["repeated"] += repeated
     return examples
 
 
 def _gather(
     pairs: Iterator[tuple[str, str]], limit: int | None, seed: int, budget: Budget
 ) -> dict[str, dict[str, int]]:
-    """By source, how often each target came; of all pairs, or of those until the budget is spent.
+    """Count by source how often each target came, of all pairs or until the budget is spent.
 
-    Each pair that was taken is in it, unless the `limit` drove its source out for good.
+    Each pair that was taken is counted, unless the `limit` drove its source out for good.
     """
     references: dict[str, dict[str, int]] = {}
     greatest: list[tuple[int, str]] = []  # a heap of minus the checksum
@@ -156,13 +163,13 @@ def _gather(
 def _after(
     references: dict[str, dict[str, int]], pairs: Iterator[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """The pairs, once memory is free of those before."""
+    """Yield the remaining pairs, once memory is free of those before."""
     references.clear()
     yield from pairs
 
 
 def _driven_out(source: str, seed: int, limit: int, greatest: list[tuple[int, str]]) -> str | None:
-    """The source that a new one drives out of the `limit` that are kept, maybe itself."""
+    """Return the source that a new one drives out of the `limit` kept ones, maybe itself."""
     entry = -int.from_bytes(_checksum(source, seed), "big"), source
     if len(greatest) < limit:
         heapq.heappush(greatest, entry)
@@ -171,4 +178,5 @@ def _driven_out(source: str, seed: int, limit: int, greatest: list[tuple[int, st
 
 
 def _checksum(source: str, seed: int) -> bytes:
+    """Return 8 bytes that order sources by chance, in a way that `seed` decides."""
     return hashlib.blake2b(f"{seed}\0{source}".encode(), digest_size=8).digest()

@@ -24,7 +24,11 @@ def check_pyarrow(name: str) -> None:
 
 
 def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each row as its cells by name. Raises InputError for a file that is not whole."""
+    """Yield each row's number and its cells by name.
+
+    Raises:
+        InputError: the file is not whole, or two columns have one name.
+    """
     check_pyarrow(source.name)
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     # Parquet is read from its end, a pipe only from its beginning.

@@ -1,10 +1,9 @@
-"""What the data are, before anything is trained: as plain numbers and in a few lines."""
+"""The data before anything is trained: as plain numbers, and in a few lines."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,14 +13,17 @@ from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
+from anyscore.lab.data.tokens import token_noun
+from anyscore.lab.phrases import counted
 
 _MEASURED = 10_000  # examples whose lengths are taken
+_PARTS = {"valid": "validation", "test": "test"}
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
 class _Read(Protocol):
     files: list[dict[str, Any]]
-    met: Counter[str]
+    counts: Counter[str]
 
 
 def summarise(
@@ -30,7 +32,7 @@ def summarise(
     options: DataOptions,
     readers: Mapping[str, _Read],
 ) -> dict[str, Any]:
-    """Plain numbers and strings of a task, for JSON.
+    """Describe a task in plain numbers and strings, for JSON.
 
     - "files": of each file its name, size in bytes and SHA-256, with its part;
     - "rows": how many pairs were read; "pairs", "sources", "targets": the distinct ones that were
@@ -38,39 +40,65 @@ def summarise(
     - "commonest_target": the largest share of pairs that have one and the same target, which a
       model reaches that looks at nothing;
     - "several_targets": how many sources have more than one;
-    - "repeated", "empty", "over_limit": rows left out, since they say nothing new, have an empty
+    - "repeated", "empty", "over_limit": rows left out because they say nothing new, have an empty
       side, or are beyond `limit`; "numbers", "lists": values that were made texts;
     - "leaked": by part, how many of its items have a source that training has;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
     - "subwords_of": how many characters of a side its subwords were made of, if not of all;
     - "max_tokens", "split_seed", "limit".
+
+    Args:
+        parts: training, validation and test examples.
+        tokenisers: of sources and targets.
+        readers: by part, the reader of its files.
     """
     train, valid, test = parts
-    pairs, targets, commonest = Counts(r for e in chain(*parts) for r in e.references).facts()
-    held_out = {e.source for e in (*valid, *test)}
-    known = {e.source for e in train if e.source in held_out}
-    met: Counter[str] = sum((Counter(r.met) for r in readers.values()), Counter())
-    own = {part: items for part, items in (("valid", valid), ("test", test)) if part in readers}
-    rows = met["rows"] if readers else pairs
+    held_out = {example.source for example in (*valid, *test)}
+    known: set[str] = set()  # of the sources that are held out, those in training
+    several = 0
+
+    def references() -> Iterator[str]:  # one pass: the training examples may lie on disk
+        nonlocal several
+        for part in parts:
+            for example in part:
+                several += len(example.references) > 1
+                if part is train and example.source in held_out:
+                    known.add(example.source)
+                yield from example.references
+
+    pairs, targets, commonest = Counts(references()).facts()
+    counts: Counter[str] = sum((Counter(reader.counts) for reader in readers.values()), Counter())
+    published = {
+        part: items for part, items in (("valid", valid), ("test", test)) if part in readers
+    }
+    rows = counts["rows"] if readers else pairs
     return {
-        "files": [{"part": part, **file} for part, r in readers.items() for file in r.files],
+        "files": [
+            {"part": part, **file} for part, reader in readers.items() for file in reader.files
+        ],
         "rows": rows,
         "pairs": pairs,
         "sources": len(train) + len(held_out - known),
         "targets": targets,
         "commonest_target": commonest / pairs,
-        "several_targets": sum(len(e.references) > 1 for e in chain(*parts)),
+        "several_targets": several,
         "parts": {"train": len(train), "valid": len(valid), "test": len(test)},
-        "cut": [part for part in ("valid", "test") if part not in own],
-        "repeated": met["repeated"],
-        "empty": met["empty"],
-        "over_limit": rows - pairs - met["repeated"] if options.limit is not None else 0,
-        "numbers": met["numbers"],
-        "lists": met["lists"],
-        "leaked": {part: sum(e.source in known for e in items) for part, items in own.items()},
+        "cut": [part for part in ("valid", "test") if part not in published],
+        "repeated": counts["repeated"],
+        "empty": counts["empty"],
+        "over_limit": rows - pairs - counts["repeated"] if options.limit is not None else 0,
+        "numbers": counts["numbers"],
+        "lists": counts["lists"],
+        "leaked": {
+            part: sum(example.source in known for example in items)
+            for part, items in published.items()
+        },
         "lengths": {
-            "source": _lengths((e.source for e in train[:_MEASURED]), tokenisers[0]),
-            "target": _lengths((r for e in train[:_MEASURED] for r in e.references), tokenisers[1]),
+            "source": _lengths((example.source for example in train[:_MEASURED]), tokenisers[0]),
+            "target": _lengths(
+                (reference for example in train[:_MEASURED] for reference in example.references),
+                tokenisers[1],
+            ),
         },
         "subwords_of": _subwords_of(train, tokenisers),
         "max_tokens": options.max_tokens,
@@ -80,6 +108,7 @@ def summarise(
 
 
 def _subwords_of(train: Sequence[Example], tokenisers: tuple[Tokeniser, Tokeniser]) -> int | None:
+    """Return how many characters subwords were made of; None if of all."""
     sides = (e.source for e in train), (r for e in train for r in e.references)
     cut = any(
         tokeniser.unit == "bpe" and sum(map(len, texts)) > LEARNT_FROM
@@ -89,38 +118,33 @@ def _subwords_of(train: Sequence[Example], tokenisers: tuple[Tokeniser, Tokenise
 
 
 def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
+    """Return the unit of a side, and quantiles of its number of tokens."""
     lengths = [len(tokeniser.tokenise(text)) for text in texts]
-    found = np.percentile(lengths, list(_QUANTILES.values()), method="lower")
-    return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, found), strict=True))
+    quantiles = np.percentile(lengths, list(_QUANTILES.values()), method="lower")
+    return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, quantiles), strict=True))
 
 
 def summary_lines(
     summary: dict[str, Any], too_long: Mapping[str, int] | None = None, on_disk: bool = False
 ) -> list[str]:
-    """Three to seven plain lines of what `summarise` found, for a terminal.
+    """Say in three to seven plain lines what `summarise` found, for a terminal.
 
-    `too_long` and `on_disk` are those of the encoded task: by part, what was left out for its
-    length; whether what is trained on lies on disk.
+    Args:
+        too_long: by part, how many examples the encoded task left out for their length.
+        on_disk: whether the training pairs lie on disk.
     """
     parts, lengths = summary["parts"], summary["lengths"]
     lines = [
-        f"{_count(summary['pairs'], 'pair')} of {_count(summary['sources'], 'different source')} "
-        f"and {_count(summary['targets'], 'different target')}; "
+        f"{counted(summary['pairs'], 'pair')} of {counted(summary['sources'], 'different source')} "
+        f"and {counted(summary['targets'], 'different target')}; "
         + (
             f"{_share(summary['commonest_target'])} have the commonest target"
             if summary["targets"] > 1
             else "every target is the same, so there is nothing to learn"
         ),
-        f"{parts['train']:,} sources to train on, {parts['valid']:,} to watch, {parts['test']:,} "
-        f"to test on{_cut(summary)}",
-        "lengths: "
-        + "; ".join(
-            f"{side}s are one label each"
-            if found["unit"] == "label"
-            else f"{side}s {_count(found['median'], found['unit'])} in the median, "
-            f"{found['p99']:,} or fewer for 99 %, at most {found['longest']:,}"
-            for side, found in lengths.items()
-        ),
+        f"{counted(parts['train'], 'source')} to train on, {parts['valid']:,} to watch, "
+        f"{parts['test']:,} to test on{_cut(summary)}",
+        f"lengths: {'; '.join(_lengths_line(*side) for side in lengths.items())}",
     ]
     dropped = {
         "repeated": "that stood there before",
@@ -131,10 +155,10 @@ def summary_lines(
     if too_long and any(too_long.values()):
         test = f", {too_long['test']:,} of them to test on" if too_long["test"] else ""
         left_out.append(
-            f"{sum(too_long.values()):,} with a side of more than {summary['max_tokens']:,} "
-            f"tokens{test}"
+            f"{sum(too_long.values()):,} with a side of more than "
+            f"{counted(summary['max_tokens'], 'token')}{test}"
         )
-    texts = [f"{summary[key]:,} {key}" for key in ("numbers", "lists") if summary[key]]
+    texts = [counted(summary[key], key[:-1]) for key in ("numbers", "lists") if summary[key]]
     notes = [f"left out: {', '.join(left_out)}"] if left_out else []
     if summary.get("subwords_of"):
         notes.append(
@@ -147,33 +171,43 @@ def summary_lines(
         lines.append(f"kept on disk: what is trained on, in {folder()}; memory does not hold it")
     leaks = {part: count for part, count in summary["leaked"].items() if count}
     if leaks:
-        said = " and ".join(
-            f"{count:,} of {parts[part]:,} {'validation' if part == 'valid' else 'test'} sources"
+        leaked_text = " and ".join(
+            f"{count:,} of {counted(parts[part], f'{_PARTS[part]} source')}"
             for part, count in leaks.items()
         )
-        lines.append(f"{said} are in the training data too: they are kept, as published")
+        verb, they = ("is", "it is") if sum(leaks.values()) == 1 else ("are", "they are")
+        lines.append(f"{leaked_text} {verb} in the training data too: {they} kept, as published")
     if summary["files"]:
         first = summary["files"][0]
         more = len(summary["files"]) - 1
         lines.append(
-            f"{first['file']}: {first['bytes']:,} bytes, SHA-256 {first['sha256'][:12]}…"
-            + (f", and {_count(more, 'more file')}" if more else "")
+            f"{first['file']}: {counted(first['bytes'], 'byte')}, SHA-256 {first['sha256'][:12]}…"
+            + (f", and {counted(more, 'more file')}" if more else "")
         )
     return lines
 
 
+def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
+    """Say how long the texts of a side are."""
+    unit = lengths["unit"]
+    if unit == "label":
+        return f"{side}s are one label each"
+    return (
+        f"{side}s {counted(lengths['median'], token_noun(unit))} in the median, "
+        f"{lengths['p99']:,} or fewer for 99 %, at most {lengths['longest']:,}"
+    )
+
+
 def _cut(summary: dict[str, Any]) -> str:
+    """Say how the parts came about."""
     if not summary["cut"]:
         return ", as published"
-    names = {"valid": "validation", "test": "test"}
-    own = [name for part, name in names.items() if part not in summary["cut"]]
-    return f"; split by seed {summary['split_seed']}" + (f", {own[0]} as published" if own else "")
-
-
-def _count(number: int, noun: str) -> str:
-    noun = "piece" if noun == "bpe" else noun
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    published = [name for part, name in _PARTS.items() if part not in summary["cut"]]
+    return f"; split by seed {summary['split_seed']}" + (
+        f", {published[0]} as published" if published else ""
+    )
 
 
 def _share(share: float) -> str:
+    """Return a share in percent."""
     return "under 1 %" if share < 0.01 else f"{share * 100:.0f} %"

@@ -14,7 +14,7 @@ Record = list[Any] | dict[str, Any]
 """The cells of a row, by number or by name."""
 
 Rows = Iterator[tuple[int, Record]]
-"""Records that are not blank, each with the number of its first line (or of its row)."""
+"""Non-blank records, each with the number of its first line, or of its row."""
 
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
@@ -32,13 +32,13 @@ class Number(str):
 
 
 def find_format(source: Input, format: Format) -> Format:
-    """The format of an open input: as asked for, by its name, or by its first bytes."""
+    """Return the format of an open input: the chosen one, or by its name or its first bytes."""
     if format != "auto":
         return format
     name = source.name.lower().removesuffix(".gz")
-    for suffix, found in _SUFFIXES.items():
+    for suffix, format_ in _SUFFIXES.items():
         if name.endswith(suffix):
-            return found
+            return format_
     if source.head.startswith(PARQUET):
         return "parquet"
     if "." in name.rsplit("/", 1)[-1]:
@@ -50,7 +50,11 @@ def find_format(source: Input, format: Format) -> Format:
 
 
 def read_rows(source: Input, stream: BinaryIO, format: Format) -> Rows:
-    """The rows of an open input. Raises InputError, naming the line."""
+    """Yield the rows of an open input.
+
+    Raises:
+        InputError: a row cannot be read; the text names the line.
+    """
     if format == "parquet":
         from anyscore.lab.data.parquet import parquet_rows
 
@@ -61,7 +65,7 @@ def read_rows(source: Input, stream: BinaryIO, format: Format) -> Rows:
 
 
 def _tsv_rows(source: Input, stream: BinaryIO) -> Rows:
-    """A quotation mark is a character like another."""
+    """Yield rows divided by tabs; a quotation mark is a character like another."""
     for line, text in source.lines(stream):
         if text.strip():
             yield line, text.rstrip("\r\n").split("\t")
@@ -93,7 +97,7 @@ def _csv_rows(source: Input, stream: BinaryIO) -> Rows:
 
 
 def _json_rows(source: Input, stream: BinaryIO) -> Rows:
-    """An object or a list on each line."""
+    """Yield the object or list on each line."""
     kind = ""
     for line, text in source.lines(stream):
         if not text.strip():
@@ -142,13 +146,14 @@ class _Twice(Exception):
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Make a dict of pairs; raise _Twice if a key comes again."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
         raise _Twice(next(key for key in keys if keys.count(key) > 1))
-    return found
+    return record
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """The text, or its beginning if it is longer than `width` characters."""
+    """Return the text, cut if it is longer than `width` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"

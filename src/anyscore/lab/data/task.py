@@ -22,19 +22,20 @@ from anyscore.lab.data.tokens import normalise
 from anyscore.lab.data.units import choose_unit as choose_unit
 from anyscore.lab.data.units import find_units
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 
 MOST_HELD_OUT = 1000  # in validation and test each: more only makes a comparison slower
 
 
 @dataclass(frozen=True)
 class Task:
-    """Examples to train on, to watch and to test on, and what tokens are made of.
+    """Examples to train, validate and test on, and what tokens are made of.
 
     Attributes:
-        train: a list, or on disk (see `examples`) what memory does not hold.
-        unit: of both sides, or of the targets where `source_unit` says another for the sources.
-        tokenisers: of sources and targets, where they are already made; `encode` makes the others.
-        summary: what is known of the data (see `summary.summarise`); may be empty.
+        train: a list, or on disk (see `examples`) if memory does not hold it.
+        unit: of both sides, or of the targets where `source_unit` names another for the sources.
+        tokenisers: of sources and targets, if they are already made; else `encode` makes them.
+        summary: facts of the data (see `summary.summarise`); may be empty.
         max_tokens: `encode` leaves out an example with a longer side.
     """
 
@@ -59,29 +60,32 @@ Split = tuple[Sequence[Example], list[Example], list[Example]]
 
 
 def load_task(options: DataOptions) -> Task:
-    """The task of a file of pairs, or with no path that of dates (see `dates`).
+    """Read the task of a file of pairs, or without a path make that of dates (see `dates`).
 
     The parts that have no file of their own are cut from the training data, by `split_seed`: no
     source is then on two sides. Files of validation and test are used as published, a row an item;
-    sources of theirs that training has too are counted in the summary and stay.
+    those of their sources that training has too are counted in the summary and stay.
 
     Raises:
-        InputError: for anything wrong with the options or with what the files hold.
+        InputError: something is wrong with the options or with the content of the files.
     """
     options.check()
     if options.path is None:
         return _dates(options)
     readers = {part: Reader(*files, options) for part, files in options.parts.items()}
     kept = group(
-        readers["train"], limit=options.limit, seed=options.split_seed, met=readers["train"].met
+        readers["train"],
+        limit=options.limit,
+        seed=options.split_seed,
+        counts=readers["train"].counts,
     )
-    own: dict[str, list[Example]] = {
+    published: dict[str, list[Example]] = {
         part: _rows(readers[part]) for part in ("valid", "test") if part in readers
     }
     try:
-        parts = _cut(kept, own, options.split_seed)
+        parts = _cut(kept, published, options.split_seed)
     except InputError as error:
-        rows = readers["train"].met["rows"]
+        rows = readers["train"].counts["rows"]
         hint = f" (all {rows:,} rows repeat them: is it the right column?)"
         raise InputError(
             f"{readable_name(options.path)}: {error}{hint if rows >= FEWEST_SOURCES else ''}"
@@ -96,7 +100,7 @@ def _task(
     options: DataOptions,
     readers: dict[str, Reader],
 ) -> Task:
-    """The parts with their tokenisers and what can be said of them."""
+    """Make a task of its parts: choose units, make tokenisers, summarise."""
     train = parts[0]
     units = find_units(options, train)
     texts = (e.source for e in train), (r for e in train for r in e.references)
@@ -127,37 +131,43 @@ def _dates(options: DataOptions) -> Task:
 def read_pairs(
     path: str | Path, source: Column | None = None, target: Column | None = None
 ) -> Sequence[Example]:
-    """The examples of a table, one per distinct source, in the order of the file.
+    """Read the examples of a table, one per distinct source, in the order of the file.
 
-    `source` and `target` are columns, by number from 1 or by name; columns 1 and 2 if left out.
     Blank lines are skipped, further columns ignored, repeated pairs counted once. The file is read
     line by line, and kept on disk if memory does not hold its pairs.
 
-    Raises InputError, naming the line, for a file that cannot be read, that is not UTF-8, that
-    lacks a column, or where one side of a pair is empty.
+    Args:
+        path: of the table.
+        source, target: columns by number from 1 or by name; None is the first, and the second.
+
+    Raises:
+        InputError: the file cannot be read, is not UTF-8, lacks a column, or has a pair with an
+            empty side; the text names the line.
     """
     return group(Reader(path, None, DataOptions(path, source=source, target=target)))
 
 
 def split(examples: Iterable[Example], seed: int) -> Split:
-    """Training, validation and test examples, about 80 : 10 : 10, chosen by `seed`.
+    """Split examples into training, validation and test, about 80 : 10 : 10, by `seed`.
 
     Validation and test hold at least 1 and at most `MOST_HELD_OUT` each. Examples with the same
     source are joined first, so no source is on two sides. The same examples in the same order and
-    the same seed give the same split. Raises InputError for fewer than `FEWEST_SOURCES` distinct
-    sources.
+    the same seed give the same split.
+
+    Raises:
+        InputError: there are fewer than `FEWEST_SOURCES` distinct sources.
     """
     grouped = group((e.source, reference) for e in examples for reference in e.references)
     return _cut(grouped, {}, seed)
 
 
-def _cut(examples: Sequence[Example], own: Mapping[str, list[Example]], seed: int) -> Split:
-    """The parts; those in `own` as they are, the others cut from `examples`."""
-    missing = 2 - len(own)
+def _cut(examples: Sequence[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
+    """Split examples into the three parts; parts in `published` stay as they are."""
+    missing = 2 - len(published)
     if missing and len(examples) < FEWEST_SOURCES:
-        found = "1 distinct source" if len(examples) == 1 else f"{len(examples)} distinct sources"
+        count = counted(len(examples), "distinct source")
         raise InputError(
-            f"too few pairs to split into training, validation and test: found {found}, "
+            f"too few pairs to split into training, validation and test: found {count}, "
             f"at least {FEWEST_SOURCES} are needed"
         )
     if missing:
@@ -165,17 +175,19 @@ def _cut(examples: Sequence[Example], own: Mapping[str, list[Example]], seed: in
     size = held_out_size(len(examples))
     rest = len(examples) - missing * size
     cut = iter([list(examples[start : start + size]) for start in range(rest, len(examples), size)])
-    valid, test = (own[part] if part in own else next(cut) for part in ("valid", "test"))
+    valid, test = (
+        published[part] if part in published else next(cut) for part in ("valid", "test")
+    )
     return examples[:rest], valid, test
 
 
 def held_out_size(count: int) -> int:
-    """The number, of `count`, that go to validation, and as many again to test."""
+    """Return how many of `count` examples go to validation, and as many again to test."""
     return min(MOST_HELD_OUT, max(1, count // 10))
 
 
 def _rows(reader: Reader) -> list[Example]:
-    """One example for each row, as published."""
+    """Read one example for each row, as published."""
     try:
         return [Example(normalise(source), (normalise(target),)) for source, target in reader]
     except MemoryError:
@@ -185,6 +197,7 @@ def _rows(reader: Reader) -> list[Example]:
 
 
 def _name(options: DataOptions) -> str:
+    """Return the name of a task after its file."""
     assert options.path is not None
     name = Path(readable_name(options.path)).name
     return "stdin" if str(options.path) == STDIN else name.split(".")[0] or name

@@ -1,4 +1,4 @@
-"""What makes tokens of a side's texts, and texts of tokens; it survives JSON."""
+"""Tokenisers: a side's texts to tokens and back; they survive JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
 
 LEARNT_FROM = 10**7
-"""Characters of a side's texts that subwords are made of."""
+"""Subwords are made of so many first characters of a side's texts."""
 
 _UNKNOWN = "\0"  # what no text holds
 
@@ -29,15 +29,15 @@ class Tokeniser:
         self.unit: Unit = unit
 
     def tokenise(self, text: str) -> list[str]:
-        """The tokens of `normalise(text)` (see `tokens.tokenise`)."""
+        """Return the tokens of `normalise(text)` (see `tokens.tokenise`)."""
         return tokenise(text, self.unit)
 
     def detokenise(self, tokens: Iterable[str]) -> str:
-        """The text of tokens: `detokenise(tokenise(text)) == normalise(text)`."""
+        """Return the text of tokens: `detokenise(tokenise(text)) == normalise(text)`."""
         return detokenise(tokens, self.unit)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain value that `tokeniser_from_json` makes the same tokeniser of."""
+        """Return plain data from which `tokeniser_from_json` makes an equal tokeniser."""
         return {"unit": self.unit}
 
     def __eq__(self, other: object) -> bool:
@@ -52,10 +52,15 @@ class Subwords(Tokeniser):
 
     Words (what spaces divide) are cut at punctuation before pieces are joined. A character that
     training did not have is a token of its own, so that nothing is lost.
+
+    Args:
+        state: as the package tokenizers writes it.
+
+    Raises:
+        InputError: the state is damaged.
     """
 
     def __init__(self, state: object) -> None:
-        """`state`: what the package tokenizers writes. Raises InputError if it is damaged."""
         super().__init__("bpe")
         self._state = state
         try:
@@ -70,10 +75,10 @@ class Subwords(Tokeniser):
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> Subwords:
-        """The `size` pieces, single characters among them, that `texts` ask for.
+        """Learn `size` pieces, single characters among them, from texts.
 
-        The same texts give the same pieces. Texts beyond the first `LEARNT_FROM` characters are
-        not read: pieces that recur have come by then, and counting more of them takes memory.
+        The same texts give the same pieces. Texts beyond the first `LEARNT_FROM` characters are not
+        read: pieces that recur have come by then, and counting more of them takes memory.
         """
         package = _package()
         tokenizer = package.Tokenizer(package.models.BPE(unk_token=_UNKNOWN))
@@ -88,31 +93,39 @@ class Subwords(Tokeniser):
         return cls(json.loads(tokenizer.to_str()))
 
     def tokenise(self, text: str) -> list[str]:
+        """Return the pieces of `normalise(text)`."""
         text = marked(text)
         # By place, so that an unknown character is itself.
         return [text[start:stop] for start, stop in self._tokenizer.encode(text).offsets]
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain data from which `tokeniser_from_json` makes an equal tokeniser."""
         return {"unit": "bpe", "tokenizer": self._state}
 
 
 def make_tokeniser(unit: Unit, texts: Iterable[str], subwords: int) -> Tokeniser:
-    """The tokeniser of a side; `texts`, of the training data alone, are read for "bpe" only."""
+    """Make the tokeniser of a side.
+
+    Args:
+        unit: what a token is.
+        texts: of the training data alone; read for "bpe" only.
+        subwords: how many kinds of token "bpe" may have.
+    """
     return Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
 
 
 def tokeniser_from_json(value: object) -> Tokeniser:
-    """The tokeniser that `to_json` wrote.
+    """Make the tokeniser that `to_json` wrote.
 
     Raises:
-        InputError: if `value` is none of those.
+        InputError: `value` is damaged.
     """
-    asked = value.get("unit") if isinstance(value, dict) else None
+    name = value.get("unit") if isinstance(value, dict) else None
     for unit in get_args(Unit):
-        if asked == unit and isinstance(value, dict):
+        if name == unit and isinstance(value, dict):
             return Subwords(value.get("tokenizer")) if unit == "bpe" else Tokeniser(unit)
     raise InputError(
-        f"expected a tokeniser of the unit {', '.join(get_args(Unit))}, found {asked!r}; "
+        f"expected a tokeniser of the unit {', '.join(get_args(Unit))}, found {name!r}; "
         "the run folder is damaged: train again"
     )
 
@@ -127,6 +140,7 @@ def check_subwords() -> None:
 
 
 def _first(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts until `LEARNT_FROM` characters were read."""
     read = 0
     for text in texts:
         yield text
@@ -136,6 +150,7 @@ def _first(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _package() -> Any:
+    """Import the package tokenizers."""
     check_subwords()
     # Its threads gain nothing here, and a process that forks after using them complains.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -24,13 +24,18 @@ _MARKS = re.compile(f"[{SPACE}{_ESCAPE}]")  # get `_ESCAPE` before them where th
 _MARKED = re.compile(f"{_ESCAPE}(.)|{SPACE}", re.DOTALL)
 
 
+def token_noun(unit: str) -> str:
+    """Return what a token of a unit is called."""
+    return "piece" if unit == "bpe" else unit
+
+
 def normalise(text: str) -> str:
-    """`text` in Unicode NFC, each run of whitespace one space, none at the ends."""
+    """Return `text` in Unicode NFC, each run of whitespace one space, none at the ends."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def tokenise(text: str, unit: str) -> list[str]:
-    """The tokens of `normalise(text)`: its characters (code points), its words, ready ones.
+    """Return the tokens of `normalise(text)`: its characters (code points), its words, ready ones.
 
     Ready tokens ("token") are what spaces divide; a "label" is the whole text as one token.
 
@@ -39,7 +44,8 @@ def tokenise(text: str, unit: str) -> list[str]:
     word closes its left half: "J'ai" is "J'" and "ai". A token that no space divided from the one
     before opens with `GLUE`, so that `detokenise` loses nothing.
 
-    Raises ValueError for any other unit; "bpe" must be trained (see `tokenisers`).
+    Raises:
+        ValueError: there is no such unit, or it is "bpe", which must be trained (see `tokenisers`).
     """
     text = normalise(text)
     if unit == "character":
@@ -63,9 +69,12 @@ def tokenise(text: str, unit: str) -> list[str]:
 
 
 def detokenise(tokens: Iterable[str], unit: str) -> str:
-    """The text of `tokens`: `detokenise(tokenise(text, unit), unit) == normalise(text)`.
+    """Return the text of tokens: `detokenise(tokenise(text, unit), unit) == normalise(text)`.
 
-    That holds for "bpe" as well. Raises ValueError for a unit that there is not.
+    That holds for "bpe" as well.
+
+    Raises:
+        ValueError: there is no such unit.
     """
     if unit == "character":
         return "".join(tokens)
@@ -85,20 +94,20 @@ def detokenise(tokens: Iterable[str], unit: str) -> str:
 
 
 def marked(text: str) -> str:
-    """`normalise(text)` as subwords are made of it: each word opens with `SPACE`."""
+    """Return `normalise(text)` as subwords are made of it: each word opens with `SPACE`."""
     text = _MARKS.sub(rf"{_ESCAPE}\g<0>", normalise(text))
     return "".join(SPACE + word for word in text.split())
 
 
 def _unmarked(text: str) -> str:
-    """The text that `marked` was given, in its normal form."""
-    found = _MARKED.sub(lambda match: match[1] or " ", text)
-    return found.removeprefix(" ")
+    """Return the text that `marked` was given, in its normal form."""
+    plain = _MARKED.sub(lambda match: match[1] or " ", text)
+    return plain.removeprefix(" ")
 
 
 @lru_cache(maxsize=4096)
 def _kind(character: str) -> str:
-    """Empty inside words; punctuation and symbols are each a kind of their own.
+    r"""Return "" for characters inside words; each punctuation mark or symbol is its own kind.
 
     Not `\\w`: in `re` that leaves out the vowel signs of Hindi or Thai.
     """
@@ -106,7 +115,7 @@ def _kind(character: str) -> str:
 
 
 def _pieces(chunk: str) -> Iterator[str]:
-    """`chunk`, which holds no space, cut into words and punctuation."""
+    """Cut `chunk`, which holds no space, into words and punctuation."""
     word = ""
     runs = [(kind, "".join(group)) for kind, group in groupby(chunk, _kind)]
     for number, (kind, run) in enumerate(runs):
@@ -129,10 +138,15 @@ class Vocabulary:
 
     A token of the text that happens to be spelt like a special, "<pad>" say, is an ordinary token
     with a number of its own.
+
+    Args:
+        tokens: the ordinary tokens in order.
+
+    Raises:
+        ValueError: a token comes twice.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        """`tokens`: the ordinary tokens in order. Raises ValueError if one comes twice."""
         self._tokens = (*SPECIALS, *tokens)
         self._numbers = {token: n for n, token in enumerate(self._tokens) if n >= len(SPECIALS)}
         if len(self._numbers) + len(SPECIALS) != len(self._tokens):
@@ -142,17 +156,21 @@ class Vocabulary:
     def build(
         cls, texts: Iterable[Iterable[str]], *, size: int | None = None, min_count: int = 1
     ) -> Vocabulary:
-        """The vocabulary of tokenised `texts`, which must be of the training data only.
+        """Build the vocabulary of tokenised `texts`, which must be of training data only.
 
-        Keeps the tokens seen at least `min_count` times, of those the `size` most frequent (None:
-        all), the more frequent first and equals in the order of their text: same texts in any
-        order, same numbers.
+        The more frequent tokens come first, equals in the order of their text: the same texts in
+        any order give the same numbers.
+
+        Args:
+            texts: sequences of tokens.
+            size: the most tokens, the most frequent ones; None keeps all.
+            min_count: how often a token must be seen to be kept.
         """
         counts = Counts(token for tokens in texts for token in tokens)
         return cls(counts.ranked(size, min_count))
 
     def __len__(self) -> int:
-        """The count of numbers, specials included."""
+        """Return the count of numbers, specials included."""
         return len(self._tokens)
 
     def __contains__(self, token: object) -> bool:
@@ -165,13 +183,14 @@ class Vocabulary:
         return hash(self._tokens)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """The number of each token; `UNK` for one that is not kept. No BOS or EOS is added."""
+        """Return the number of each token; `UNK` for an unknown one. No BOS or EOS is added."""
         return [self._numbers.get(token, UNK) for token in tokens]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
-        """The tokens of `numbers` up to the first `EOS`, without `PAD` and `BOS`.
+        """Return the tokens of `numbers` up to the first `EOS`, without `PAD` and `BOS`.
 
-        Raises IndexError for a number that is not in the vocabulary.
+        Raises:
+            IndexError: a number is not in the vocabulary.
         """
         tokens = []
         for number in numbers:
@@ -184,14 +203,15 @@ class Vocabulary:
         return tokens
 
     def to_json(self) -> list[str]:
-        """The ordinary tokens in order: a plain value for a JSON file."""
+        """Return the ordinary tokens in order, for a JSON file."""
         return list(self._tokens[len(SPECIALS) :])
 
     @classmethod
     def from_json(cls, value: object) -> Vocabulary:
-        """The vocabulary that `to_json` wrote.
+        """Make the vocabulary that `to_json` wrote.
 
-        Raises InputError if `value` is not a list of distinct strings.
+        Raises:
+            InputError: `value` is not a list of distinct strings.
         """
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Which unit suits a side's texts."""
+"""The unit that suits a side's texts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _LOOKED_AT = 10_000  # examples
 
 
 def find_units(options: DataOptions, examples: Sequence[Example]) -> tuple[Unit, Unit]:
-    """The units of sources and targets, as asked for; those left open as the texts suggest."""
-    asked = (options.source_unit or options.unit, options.target_unit or options.unit)
-    if asked == ("auto", "auto"):
+    """Return the units of sources and targets: the chosen ones, or those the texts suggest."""
+    chosen = (options.source_unit or options.unit, options.target_unit or options.unit)
+    if chosen == ("auto", "auto"):
         # The dates are a few texts of digits and names: characters, however many there are.
         both: Unit = "character" if options.path is None else choose_unit(examples)
         return both, both
     sides = _sides(examples)
     source, target = (
         ("word" if _words_recur(texts) else "character") if unit == "auto" else unit
-        for unit, texts in zip(asked, sides, strict=True)
+        for unit, texts in zip(chosen, sides, strict=True)
     )
     return source, target
 
 
 def choose_unit(examples: Sequence[Example]) -> Unit:
-    """Words where words are what recurs, else characters.
+    """Choose words where words are what recurs, else characters.
 
     Words, if on both sides the median text has two or more of them (divided by spaces), and three
     quarters of all words stand there more than once. So sentences are read by words; single words,
@@ -39,11 +39,13 @@ def choose_unit(examples: Sequence[Example]) -> Unit:
 
 
 def _sides(examples: Sequence[Example]) -> tuple[list[str], list[str]]:
+    """Return the texts of a sample, by side."""
     sample = list(examples[:_LOOKED_AT])
     return [e.source for e in sample], [r for e in sample for r in e.references]
 
 
 def _words_recur(texts: list[str]) -> bool:
+    """Tell whether texts have several words, most of which come more than once."""
     words = [text.split(" ") for text in texts]
     counts = Counter(word for text in words for word in text)
     recurring = sum(count for count in counts.values() if count > 1)

@@ -1,8 +1,8 @@
-"""Proofs carried out: each of their parts is a comparison of the laboratory, in its own folder.
+"""Proofs carried out: each part is a comparison of the laboratory, in its own folder.
 
 OUT/NAME/PART/…        a comparison: trials, comparison.json, report.html
 OUT/NAME/NAME.png      the picture of a proof that has one
-OUT/proofs.json        what came of them
+OUT/proofs.json        the record of all proofs
 OUT/report.html        the same as a page
 """
 
@@ -19,13 +19,13 @@ from typing import Any
 
 from anyscore import __version__
 from anyscore.lab.comparison import Comparison, Finished, finite
-from anyscore.lab.files import write_whole
 from anyscore.lab.info import describe_machine
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.report import write_report
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Watcher, compare
+from anyscore.lab.run_folder import write_whole
+from anyscore.lab.session import Execution, Watcher, compare
 from anyscore.lab.trials import Outcome, Report, Train, Trial
 from anyscore.lab.verdict.judge import judge
 
@@ -35,26 +35,26 @@ REPORT_FILE = "report.html"
 
 @dataclass(frozen=True)
 class _Timed:
-    """Trains, and tells how much time of a processor that took."""
+    """Trains, and adds to the facts how much time of a processor that took."""
 
     train: Train
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        begun = time.process_time()
+        start = time.process_time()
         outcome = self.train(trial, report)
-        took = time.process_time() - begun
-        return replace(outcome, facts={**outcome.facts, "processor_seconds": took})
+        seconds = time.process_time() - start
+        return replace(outcome, facts={**outcome.facts, "processor_seconds": seconds})
 
 
 class ProofWatcher:
-    """Is told how proofs go; this one does nothing with it."""
+    """Callbacks for the progress of proofs; the default does nothing."""
 
     def begins(self, proof: Proof, part: Part) -> Watcher:
-        """A part begins; what it gives is told how that goes."""
+        """Take note that a part begins; return the watcher of its comparison."""
         return Watcher()
 
     def ended(self, result: dict[str, Any]) -> None:
-        """A proof has been decided."""
+        """Take the result of a proof."""
 
 
 def carry_out(
@@ -67,13 +67,15 @@ def carry_out(
     watcher: ProofWatcher | None = None,
     here: bool = False,
 ) -> dict[str, Any]:
-    """Train what `out` lacks of the proofs' trials, decide which claims stand, write a report.
+    """Train the missing trials of the proofs, decide which claims stand, write a report.
 
     Args:
         seeds: trials of each score.
-        out: a new folder, or one of proofs: trials that are there are not trained again.
-        jobs: trials side by side, in processes of their own; `here`: in this one.
-        command: what was typed.
+        out: a new folder, or one of proofs: finished trials are not trained again.
+        jobs: trials side by side, in processes of their own.
+        command: the command line as it was typed.
+        watcher: is told how the proofs go.
+        here: run trials in this process instead.
 
     Returns:
         The record that `proofs.json` in `out` holds: "proofs", "machine", "seeds", "interrupted".
@@ -87,7 +89,7 @@ def carry_out(
     interrupted = False
     for proof in proofs:
         for part in proof.parts:
-            told = compare(
+            comparison = compare(
                 _Timed(part.train),
                 Plan(part.scores, seeds),
                 _folder(out, proof, part),
@@ -96,13 +98,11 @@ def carry_out(
                     "settings": {"proof": proof.name, **part.settings},
                 },
                 measures=part.measures,
-                jobs=jobs,
+                execution=Execution(jobs, here, f"anyscore.lab.prove.{proof.name}"),
                 watcher=watcher.begins(proof, part),
                 about=lambda: {"command": command, "machine": describe_machine("cpu")},
-                preload=f"anyscore.lab.prove.{proof.name}",
-                here=here,
             )
-            interrupted = interrupted or told["interrupted"]
+            interrupted = interrupted or comparison["interrupted"]
             if interrupted:
                 break
         results.append(result(proof, out, seeds))
@@ -127,15 +127,15 @@ def carry_out(
 
 
 def result(proof: Proof, out: Path, seeds: int) -> dict[str, Any]:
-    """What the trials in a folder say of a proof: plain data, the picture in a file beside."""
+    """Return the result of a proof by the trials in a folder: plain data, the picture in a file."""
     parts: list[dict[str, Any]] = []
-    found: dict[str, list[Finished]] = {}
+    trials_by_part: dict[str, list[Finished]] = {}
     seconds = 0.0
     for part in proof.parts:
         folder = _folder(out, proof, part)
         comparison = Comparison(folder)
         trials = [x for x in comparison.finished() if x.trial.seed < seeds]
-        found[part.name] = trials
+        trials_by_part[part.name] = trials
         seconds += sum(x.facts.get("processor_seconds") or 0.0 for x in trials)
         wanted = [Trial(score, seed) for score in part.scores for seed in range(seeds)]
         parts.append(
@@ -144,32 +144,37 @@ def result(proof: Proof, out: Path, seeds: int) -> dict[str, Any]:
                 "report": (folder / REPORT_FILE).relative_to(out).as_posix(),
                 "items": len(next(iter(trials[0].measures.values()))) if trials else 0,
                 "scores": list(part.scores),
-                "published": [proof.published.get((part.name, s)) for s in part.scores],
+                "published": [proof.published.get((part.name, score)) for score in part.scores],
                 "failures": {
                     trial.name: why for trial in wanted if (why := comparison.failure(trial))
                 },
                 "measures": [
-                    {"name": m.name, "title": m.title, "standings": judge(trials, m)["standings"]}
-                    for m in part.measures
+                    {
+                        "name": measure.name,
+                        "title": measure.title,
+                        "standings": judge(trials, measure)["standings"],
+                    }
+                    for measure in part.measures
                 ],
             }
         )
-    told = {
+    description = {
         name: getattr(proof, name)
         for name in ("name", "title", "paper", "source", "words", "task", "ours")
     }
-    drawn = _draw(proof, out)
+    picture = _draw(proof, out)
     return {
-        **told,
-        **decide(proof, found),
+        **description,
+        **decide(proof, trials_by_part),
         "parts": parts,
         "processor_seconds": seconds,
-        "picture": drawn and {"file": drawn, "shows": proof.picture[1] if proof.picture else ""},
+        "picture": picture
+        and {"file": picture, "shows": proof.picture[1] if proof.picture else ""},
     }
 
 
 def _draw(proof: Proof, out: Path) -> str | None:
-    """The name of the picture's file in `out`; drawn once."""
+    """Draw the picture of a proof once; return its file, relative to `out`."""
     if proof.picture is None:
         return None
     path = out / proof.name / f"{proof.name}.png"
@@ -179,4 +184,5 @@ def _draw(proof: Proof, out: Path) -> str | None:
 
 
 def _folder(out: Path, proof: Proof, part: Part) -> Path:
+    """Return the folder of a part."""
     return out / proof.name / re.sub(r"[^\w-]+", "-", part.name).strip("-")

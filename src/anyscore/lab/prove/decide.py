@@ -24,17 +24,22 @@ HOLDS, FAILS, OPEN = "holds", "fails", "open"
 VERDICTS = {HOLDS: "as published", FAILS: "not as published", OPEN: "undecided"}
 
 
-def decide(proof: Proof, found: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
-    """What the trials of each part say of the claim.
+def decide(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
+    """Decide whether a claim stands, by the trials of each part.
+
+    Args:
+        trials: finished trials, by the part's name.
 
     Returns:
-        "verdict" and "checks": a record each, with "mean", "low", "high" (None where there are not
-        two seeds) and "state", one of "holds", "fails" and "open".
+        "state", "verdict", "level" and "checks": a record each, with "mean", "low", "high" (None if
+        there are fewer than two seeds) and "state", one of "holds", "fails" and "open".
     """
     level = 1 - 0.05 / max(len(proof.checks), 1)
-    measures = {(part.name, m.name): m for part in proof.parts for m in part.measures}
+    measures = {
+        (part.name, measure.name): measure for part in proof.parts for measure in part.measures
+    }
     checks = [
-        {**asdict(x), **_checked(x, found.get(x.part, ()), measures[x.part, x.measure], level)}
+        {**asdict(x), **_checked(x, trials.get(x.part, ()), measures[x.part, x.measure], level)}
         for x in proof.checks
     ]
     states = {x["state"] for x in checks}
@@ -43,29 +48,31 @@ def decide(proof: Proof, found: Mapping[str, Sequence[Finished]]) -> dict[str, A
 
 
 def _checked(
-    check: Check, found: Sequence[Finished], measure: Measure, level: float
+    check: Check, trials: Sequence[Finished], measure: Measure, level: float
 ) -> dict[str, Any]:
-    one = {x.trial.seed: x for x in found if x.trial.score == check.score}
-    other = {x.trial.seed: x for x in found if x.trial.score == check.beside}
-    seeds = sorted(one if check.beside is None else one.keys() & other.keys())
-    nothing = {"mean": None, "low": None, "high": None, "seeds": len(seeds), "state": OPEN}
+    """Check a bound by the trials of its part."""
+    of_score = {x.trial.seed: x for x in trials if x.trial.score == check.score}
+    of_beside = {x.trial.seed: x for x in trials if x.trial.score == check.beside}
+    seeds = sorted(of_score if check.beside is None else of_score.keys() & of_beside.keys())
+    unknown = {"mean": None, "low": None, "high": None, "seeds": len(seeds), "state": OPEN}
     if not seeds:
-        return nothing
-    rows = [measure.of_items(one[seed]) for seed in seeds]
+        return unknown
+    rows = [measure.of_items(of_score[seed]) for seed in seeds]
     if check.beside is not None:
-        rows = [x - measure.of_items(other[seed]) for x, seed in zip(rows, seeds, strict=True)]
+        rows = [x - measure.of_items(of_beside[seed]) for x, seed in zip(rows, seeds, strict=True)]
     spread = Spread.of(np.array(rows), measure.span)
     if len(seeds) < 2:
-        return nothing | {"mean": spread.mean}
+        return unknown | {"mean": spread.mean}
     margin = spread.margin(level)
     low, high = spread.mean - margin, spread.mean + margin
     if measure.bounded and check.beside is None:
         low, high = max(low, 0.0), min(high, measure.span)
     state = _state(low, high, check.at_least, check.at_most)
-    return nothing | {"mean": spread.mean, "low": low, "high": high, "state": state}
+    return unknown | {"mean": spread.mean, "low": low, "high": high, "state": state}
 
 
 def _state(low: float, high: float, at_least: float | None, at_most: float | None) -> str:
+    """Tell whether an interval is within bounds, beyond one, or neither."""
     least = -np.inf if at_least is None else at_least
     most = np.inf if at_most is None else at_most
     if high < least or low > most:

@@ -30,12 +30,15 @@ def learn(
     """Train with Adam, on one thread.
 
     Args:
-        loss: of a batch that it makes itself.
+        model: is trained in place.
+        loss: makes a batch and returns its loss.
+        steps: the most steps.
         rate: the learning rate; it falls to 0 in a straight line if `falling`.
+        report: takes progress.
         enough: a loss below which training ends early.
 
     Returns:
-        How many steps were taken.
+        The number of steps taken.
 
     Raises:
         TrialFailure: the loss is no number any more.
@@ -47,12 +50,12 @@ def learn(
         if falling:
             for group in optimiser.param_groups:
                 group["lr"] = rate * (1 - (step - 1) / steps)
-        found = loss()
+        batch_loss = loss()
         optimiser.zero_grad()
-        found.backward()  # type: ignore[no-untyped-call]
+        batch_loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         if step % _LOOKED_AT == 0 or step == steps:
-            value = found.item()
+            value = batch_loss.item()
             if value != value:
                 raise TrialFailure(f"the loss became {value} in step {step}")
             if value < enough:
@@ -64,6 +67,10 @@ def learn(
 
 
 def attention(score: str, width: int, hidden: int) -> Attention:
-    """A layer of one head over queries and keys of the width given; `hidden`: the score's own."""
-    own = hidden if has_hidden(SCORES[score]) else None
-    return Attention(score, hidden=own, d_q=width, d_k=width)
+    """Make a layer of one head over queries and keys of a width.
+
+    Args:
+        hidden: width of the score itself, if it has one.
+    """
+    score_hidden = hidden if has_hidden(SCORES[score]) else None
+    return Attention(score, hidden=score_hidden, d_q=width, d_k=width)

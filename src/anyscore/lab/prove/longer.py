@@ -37,6 +37,7 @@ class LongerTrain:
     tested: int = 200
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         torch.set_num_threads(1)
         data = encode(self.task())
         settings = Settings(epochs=self.epochs, batch_size=32, hidden=self.hidden)
@@ -44,38 +45,39 @@ class LongerTrain:
         epochs = train(model, data, settings, seed=trial.seed, report=report)
         model.eval()
         source, target = data.source_vocabulary, data.target_vocabulary
-        found: dict[str, Sequence[float]] = {}
+        results: dict[str, Sequence[float]] = {}
         for length, measure in zip(LENGTHS, MEASURES, strict=True):
             draw = random.Random(length)
-            told = [draw.choices(SYMBOLS, k=length) for _ in range(self.tested)]
-            tokens = torch.tensor([source.encode(x) for x in told])
-            said = model.greedy(tokens, torch.full((self.tested,), length), limit=length)
-            found[measure.name] = [
-                _share(target.decode(one.numbers), x[::-1] if self.reverse else x)
-                for one, x in zip(said, told, strict=True)
+            sequences = [draw.choices(SYMBOLS, k=length) for _ in range(self.tested)]
+            tokens = torch.tensor([source.encode(x) for x in sequences])
+            outputs = model.greedy(tokens, torch.full((self.tested,), length), limit=length)
+            results[measure.name] = [
+                _share(target.decode(output.numbers), x[::-1] if self.reverse else x)
+                for output, x in zip(outputs, sequences, strict=True)
             ]
-        return Outcome(found, epochs=epochs)
+        return Outcome(results, epochs=epochs)
 
     def task(self) -> Task:
-        """Sequences of 1 to 20 tokens, the same for all trials."""
+        """Make sequences of 1 to 20 tokens, the same for all trials."""
         draw = random.Random(0)
-        made = [
+        examples = [
             self._example(draw.choices(SYMBOLS, k=draw.randint(1, LONGEST)))
             for _ in range(self.pairs + 200)
         ]
         name = "reverse" if self.reverse else "copy"
-        return Task(name, name, "word", made[200:], made[:200], made[:1])
+        return Task(name, name, "word", examples[200:], examples[:200], examples[:1])
 
     def _example(self, tokens: list[str]) -> Example:
         return Example(" ".join(tokens), (" ".join(tokens[::-1] if self.reverse else tokens),))
 
 
-def _share(said: list[str], right: list[str]) -> float:
-    """Of the places of `right`, those at which the same token was said."""
-    return sum(a == b for a, b in zip(said, right, strict=False)) / len(right)
+def _share(output: list[str], right: list[str]) -> float:
+    """Return at which share of the places of `right` the same token was said."""
+    return sum(a == b for a, b in zip(output, right, strict=False)) / len(right)
 
 
 def _part(name: str, reverse: bool) -> Part:
+    """Make the part of a task."""
     function = LongerTrain(reverse)
     return Part(name, SCORES, function, MEASURES, asdict(function))
 

@@ -38,7 +38,7 @@ class Lookup(nn.Module):
         self.read_out = nn.Linear(width, words)
 
     def forward(self, values: Tensor) -> Tensor:
-        """The value of each word's entry (B, k) → logits (B, k, k) of each word's value."""
+        """Return logits (B, k, k) of each word's value, of the values (B, k) of the entries."""
         k = values.shape[1]
         words = self.word.weight
         queries = (words + self.value.weight[k]).expand(len(values), -1, -1)
@@ -58,6 +58,7 @@ class LookupTrain:
     rate: float = 2e-3
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         torch.manual_seed(trial.seed)
         random = torch.Generator().manual_seed(trial.seed)
         model = Lookup(trial.score, self.words, self.width)
@@ -77,7 +78,7 @@ class LookupTrain:
 
 
 def dictionaries(count: int, words: int, random: torch.Generator) -> Tensor:
-    """Values (count, words): in each row every value once, in an order of its own."""
+    """Draw values (count, words): in each row every value once, in an order of its own."""
     return torch.rand(count, words, generator=random).argsort(-1)
 
 

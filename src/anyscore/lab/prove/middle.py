@@ -22,7 +22,7 @@ LINEAR = ("dot", "scaled_dot", "bilinear", "trilinear")
 """Scores that are linear in the key, at every query."""
 
 MONOTONE = ("gat", "additive, width 1")
-"""A function that rises or falls, of what is linear in the key: of no more use."""
+"""Scores that rise or fall with a function that is linear in the key: no better."""
 
 OTHERS = ("cosine", "gaussian", "laplace", "additive", "concat", "gatv2")
 
@@ -37,7 +37,7 @@ class Line(nn.Module):
 
         output = Attention(W_q point + b_q, W_k points + b_k, labels)
 
-    Labels are one-hot, so the output says how likely each is; nothing reads it out.
+    Labels are one-hot, so the output is the probability of each; no layer reads it out.
     """
 
     def __init__(self, score: str, width: int = 16, hidden: int = 64) -> None:
@@ -48,9 +48,15 @@ class Line(nn.Module):
         else:
             self.attention = attention(score, width, hidden)
 
-    def forward(self, asked: Tensor, points: Tensor, labels: Tensor) -> Tensor:
-        """Points asked for (B, T_q, 2), on the line (B, k, 2), labels (B, k, k) → (B, T_q, k)."""
-        output: Tensor = self.attention(self.to_query(asked), self.to_key(points), labels)
+    def forward(self, targets: Tensor, points: Tensor, labels: Tensor) -> Tensor:
+        """Return probabilities (B, T_q, k) of the labels.
+
+        Args:
+            targets: points asked for (B, T_q, 2).
+            points: on the line (B, k, 2).
+            labels: one-hot (B, k, k).
+        """
+        output: Tensor = self.attention(self.to_query(targets), self.to_key(points), labels)
         return output
 
 
@@ -63,6 +69,7 @@ class MiddleTrain:
     batch: int = 64
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         model = self.trained(trial.score, trial.seed, report)
         points = lines(_TESTED, torch.Generator())
         right = (picked(model, points) == torch.arange(PLACES)).double()
@@ -70,7 +77,7 @@ class MiddleTrain:
         return Outcome({name: x.tolist() for name, x in share.items()})
 
     def trained(self, score: str, seed: int, report: Report = lambda told: None) -> Line:
-        """The model after its training."""
+        """Train a model and return it."""
         torch.manual_seed(seed)
         random = torch.Generator().manual_seed(seed)
         model = Line(score)
@@ -79,15 +86,15 @@ class MiddleTrain:
             points = lines(self.batch, random)
             labels = torch.rand(self.batch, PLACES, generator=random).argsort(-1)
             output = model(points, points, one_hot(labels, PLACES).float())
-            likely: Tensor = output.gather(-1, labels[..., None])
-            return -(likely + 1e-9).log().mean()
+            probabilities: Tensor = output.gather(-1, labels[..., None])
+            return -(probabilities + 1e-9).log().mean()
 
         learn(model, loss, steps=self.steps, rate=self.rate, report=report)
         return model
 
 
 def lines(count: int, random: torch.Generator) -> Tensor:
-    """Points (count, places, 2) in equal distances on lines anywhere in the plane."""
+    """Draw points (count, places, 2) in equal distances on lines anywhere in the plane."""
     start = torch.randn(count, 1, 2, generator=random)
     angle = 2 * math.pi * torch.rand(count, 1, 1, generator=random)
     step = _APART * torch.cat((angle.cos(), angle.sin()), -1)
@@ -96,30 +103,33 @@ def lines(count: int, random: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def picked(model: Line, points: Tensor) -> Tensor:
-    """The place (B, k) that gets the largest weight when each of the points is asked for."""
+    """Return the place (B, k) of largest weight when each of the points is asked for."""
     labels = torch.eye(PLACES).expand(len(points), -1, -1)
     places: Tensor = model(points, points, labels).argmax(-1)
     return places
 
 
 @torch.no_grad()
-def scores_along(model: Line, asked: float, at: Tensor) -> Tensor:
-    """The score at places (n,) of a line when the place `asked` is asked for, the largest 0."""
+def scores_along(model: Line, target: float, at: Tensor) -> Tensor:
+    """Return the scores at places (n,) of a line when the place `target` is asked for.
+
+    The largest score is 0.
+    """
     points = lines(1, torch.Generator().manual_seed(1))[0]
     start, step = points[0], points[1] - points[0]
     weights = model.attention(
-        model.to_query((start + asked * step)[None, None]),
+        model.to_query((start + target * step)[None, None]),
         model.to_key((start + at[:, None] * step)[None]),
         torch.zeros(1, len(at), 1),
         return_weights=True,
     )[1]
     logarithm: Tensor = weights[0, 0].double().log()
-    found: Tensor = logarithm - logarithm.max()
-    return found
+    scores: Tensor = logarithm - logarithm.max()
+    return scores
 
 
 def picture() -> bytes:
-    """Scores along a line, of a linear score and of one that is not, the middle being asked for."""
+    """Draw scores along a line, of a linear score and of one that is not."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 2.6), layout="constrained")

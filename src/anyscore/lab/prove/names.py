@@ -19,7 +19,7 @@ PACKAGES = {"width": "pypinyin"}
 
 
 def find(names: Sequence[str]) -> list[Proof]:
-    """The proofs of these names, all of them if there is none.
+    """Return the proofs of these names, all of them if there is none.
 
     Raises:
         InputError: there is no such proof, it is named twice, or its package is missing.

@@ -20,10 +20,10 @@ KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "fixed triangle": lambda u: (1 - u.abs()).clamp(min=0),
     "fixed Gaussian": lambda u: (-u.square() / 2).exp(),
 }
-"""Of the distance divided by the width. The triangle is what the book calls “Epanechikov”."""
+"""Functions of the distance divided by the width. The book calls the triangle “Epanechikov”."""
 
 WIDTHS = tuple(torch.logspace(-1.3, 0.7, 41, dtype=torch.float64).tolist())
-"""Those that cross-validation chooses from."""
+"""The widths that cross-validation chooses from."""
 
 EXPLAINED = Measure("explained", "variance explained")
 NOISE = 0.5
@@ -32,12 +32,12 @@ _TESTED = 500
 
 
 def truth(x: Tensor) -> Tensor:
-    """The function to be found."""
+    """Return the function to be found, at x."""
     return 2 * torch.sin(x) + x
 
 
 def sample(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Places and what was measured there: the truth and noise."""
+    """Draw places and noisy values of the function there (count,), float64."""
     random = torch.Generator().manual_seed(seed)
     x = _LOW + (_HIGH - _LOW) * torch.rand(count, generator=random, dtype=torch.float64)
     return x, truth(x) + NOISE * torch.randn(count, generator=random, dtype=torch.float64)
@@ -46,9 +46,15 @@ def sample(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def smooth(
     kernel: str, width: float, x: Tensor, y: Tensor, at: Tensor, *, without_own: bool = False
 ) -> Tensor:
-    """Nadaraya and Watson's estimate: Σ_i K((at − x_i)/width) y_i / Σ_i K((at − x_i)/width).
+    """Estimate by Nadaraya and Watson: Σ_i K((at − x_i)/width) y_i / Σ_i K((at − x_i)/width).
 
-    Where no sample is near enough it is the mean of all. without_own: leave out sample i at x_i.
+    Where no sample is near enough the estimate is the mean of all.
+
+    Args:
+        kernel: a name in `KERNELS`.
+        x, y: samples (N,).
+        at: places (M,).
+        without_own: leave out sample i at x_i.
     """
     weights = KERNELS[kernel]((at[:, None] - x) / width)
     if without_own:
@@ -58,14 +64,14 @@ def smooth(
 
 
 def cross_validated(kernel: str, x: Tensor, y: Tensor) -> float:
-    """The width that foretells each sample best from the others."""
+    """Return the width that predicts each sample best from the others."""
 
     def error(width: float) -> float:
-        told = smooth(kernel, width, x, y, x, without_own=True)
-        return float((told - y).square().mean())
+        estimate = smooth(kernel, width, x, y, x, without_own=True)
+        return float((estimate - y).square().mean())
 
-    found: float = min(WIDTHS, key=error)
-    return found
+    width: float = min(WIDTHS, key=error)
+    return width
 
 
 class Neighbours(nn.Module):
@@ -81,6 +87,7 @@ class Neighbours(nn.Module):
         self.double()
 
     def forward(self, at: Tensor, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Estimate the function at places (M,) of samples (N,)."""
         middle, unit = (_LOW + _HIGH) / 2, (_HIGH - _LOW) / 12**0.5
         queries, keys = (self.place(((z - middle) / unit)[None, :, None]) for z in (at, x))
         output: Tensor = self.attention(queries, keys, y[None, :, None], mask=mask)
@@ -89,38 +96,40 @@ class Neighbours(nn.Module):
 
 @dataclass(frozen=True)
 class NeighboursTrain:
-    """Learns a score from samples, each foretold from the others; or takes a fixed kernel."""
+    """Learns a score from samples, each predicted from the others; or takes a fixed kernel."""
 
     samples: int = 200
     steps: int = 800
     rate: float = 0.05
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         torch.manual_seed(trial.seed)
         x, y = sample(self.samples, trial.seed)
         at = torch.linspace(_LOW, _HIGH, _TESTED, dtype=torch.float64)
         facts: dict[str, float] = {}
         if trial.score in KERNELS:
             facts["width"] = cross_validated(trial.score, x, y)
-            told = smooth(trial.score, facts["width"], x, y, at)
+            estimate = smooth(trial.score, facts["width"], x, y, at)
         else:
-            told = self._learnt(trial.score, x, y, at, report)
-        right = truth(at)
-        explained = 1 - (told - right).square() / right.var(correction=0)
+            estimate = self._learnt(trial.score, x, y, at, report)
+        true_values = truth(at)
+        explained = 1 - (estimate - true_values).square() / true_values.var(correction=0)
         return Outcome({EXPLAINED.name: explained.tolist()}, facts=facts)
 
     def _learnt(self, score: str, x: Tensor, y: Tensor, at: Tensor, report: Report) -> Tensor:
+        """Train a model on the samples; return its estimate at places (M,)."""
         model = Neighbours(score)
         others = ~torch.eye(len(x), dtype=torch.bool)
 
         def loss() -> Tensor:
-            told: Tensor = model(x, x, y, others)
-            return (told - y).square().mean()
+            estimate: Tensor = model(x, x, y, others)
+            return (estimate - y).square().mean()
 
         learn(model, loss, steps=self.steps, rate=self.rate, report=report)
         with torch.no_grad():
-            told: Tensor = model(at, x, y)
-            return told
+            estimate: Tensor = model(at, x, y)
+            return estimate
 
 
 _TRAIN = NeighboursTrain()

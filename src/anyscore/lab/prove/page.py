@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import RunFailure, write_whole
-from anyscore.lab.prove.words import (
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.phrases import counted
+from anyscore.lab.prove.text import (
     SIGNS,
     bound,
     interval,
@@ -19,6 +20,7 @@ from anyscore.lab.prove.words import (
     rows,
     summary,
 )
+from anyscore.lab.run_folder import write_whole
 
 
 def write_page(record: Mapping[str, Any], out: Path, path: Path) -> None:
@@ -40,15 +42,20 @@ def write_page(record: Mapping[str, Any], out: Path, path: Path) -> None:
 
 
 def render(record: Mapping[str, Any], stem: str = "proof") -> str:
-    """The page's text. stem: of its file, which its pictures are named after."""
+    """Return the page's text.
+
+    Args:
+        record: of the proofs.
+        stem: name of the page's file, after which its pictures are named.
+    """
     lines = [
         "# Published findings, tried on one machine",
         "",
         "A generated page: `anyscore prove --page docs/proof.md`. Each claim is tried with a task "
-        f"that is generated or comes in a package, with {record['seeds']} seeds; a check holds or "
-        "fails by an interval over seeds and test items ([how](verdict.md)), so made that all "
-        "intervals of a proof hold together with 95 %. What does not come out as published is "
-        "shown as such.",
+        f"that is generated or comes in a package, with {counted(record['seeds'], 'seed')}; a "
+        "check holds or fails by an interval over seeds and test items ([how](verdict.md)), so "
+        "made that all intervals of a proof hold together with 95 %. What does not come out as "
+        "published is shown as such.",
         "",
         f"Machine: {machine(record)}.",
         "",
@@ -66,6 +73,7 @@ def render(record: Mapping[str, Any], stem: str = "proof") -> str:
 
 
 def _proof(result: Mapping[str, Any], stem: str) -> list[str]:
+    """Return the lines of a proof."""
     lines = ["", f"## {result['title']}", "", f"{result['source']}:", "", f"> {result['words']}"]
     lines += ["", f"**Here: {summary(result)}.**", "", result["task"], "", result["ours"]]
     if result["picture"]:
@@ -84,6 +92,7 @@ def _proof(result: Mapping[str, Any], stem: str) -> list[str]:
 
 
 def _part(part: Mapping[str, Any], several: bool) -> list[str]:
+    """Return the lines of a part."""
     published = any(part["published"])
     heads = [f"{measure['title']} (95 %)" for measure in part["measures"]]
     lines = ["", f"### {part['name']}"] if several else []
@@ -99,9 +108,10 @@ def _part(part: Mapping[str, Any], several: bool) -> list[str]:
 
 
 def _anchor(title: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 
 def _beside(stem: str, name: str) -> str:
-    """The name of a picture beside the page."""
+    """Return the name of a picture beside the page."""
     return f"{stem}_{name}"

@@ -1,4 +1,4 @@
-"""A proof: a published claim, trials that can contradict it, and what must hold for it to stand."""
+"""A proof: a published claim, trials that can contradict it, and the checks that it must pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Part:
 
     Attributes:
         name: of the setting, as in "k = 10"; it names a folder.
-        scores: names of the variants, each handed to `train` as the score of a trial.
+        scores: names of the variants, each passed to `train` as the score of a trial.
         train: trains one; can be pickled.
         measures: of the test items, the first the most important.
         settings: plain data that tells these trials from others.
@@ -33,14 +33,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Check:
-    """A number of ours that a claim bounds.
+    """A bound that a claim puts on a number of ours.
 
     The number is the mean of a measure over seeds and test items, of a score or, with `beside`, of
     a score minus another one, in points.
 
     Attributes:
-        says: the claim on it, in a sentence.
-        at_least, at_most: what it must not be below, or above.
+        says: the claim, in a sentence.
+        part, score, measure: names.
+        at_least, at_most: the bounds.
+        beside: the other score.
     """
 
     says: str
@@ -63,10 +65,11 @@ class Proof:
         source: the paper, and where in it.
         words: the claim as it is printed there.
         task: what is trained and tested here.
-        ours: what is done otherwise than in the paper.
+        ours: differences from the paper.
+        parts: the comparisons.
         checks: all must hold for the claim to stand.
         published: numbers of the paper, by part and score.
-        picture: what shows it, and a line on what is to be seen.
+        picture: draws a picture, with a line on what is to be seen.
     """
 
     name: str

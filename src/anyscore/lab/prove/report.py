@@ -1,4 +1,4 @@
-"""One HTML file that shows what came of proofs; everything is inside it."""
+"""One HTML file that shows the results of proofs; everything is inside it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import write_whole
-from anyscore.lab.prove import words
+from anyscore.lab.phrases import counted
+from anyscore.lab.prove import text
 from anyscore.lab.report.axis import Axis, linear
 from anyscore.lab.report.rendering import templates
+from anyscore.lab.run_folder import write_whole
 
 
 def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
@@ -23,23 +24,24 @@ def write_report(record: Mapping[str, Any], out: Path, path: Path) -> None:
 
 
 def render(record: Mapping[str, Any], out: Path) -> str:
-    """The page's text."""
-    environment, own = templates()
+    """Return the page's text."""
+    environment, content = templates()
     return environment.get_template("proofs.html.j2").render(
         record=record,
-        words=words,
+        words=text,
+        counted=counted,
         axes={result["name"]: _axes(result) for result in record["proofs"]},
         pictures={
             result["name"]: _inside(out / result["picture"]["file"])
             for result in record["proofs"]
             if result["picture"]
         },
-        **own,
+        **content,
     )
 
 
 def _axes(result: Mapping[str, Any]) -> dict[tuple[str, str], Axis]:
-    """The axis of each measure of each part: from the least number of ours to the largest."""
+    """Make the axis of each measure of each part, from our least number to the largest."""
     axes = {}
     for part in result["parts"]:
         for measure in part["measures"]:
@@ -49,4 +51,5 @@ def _axes(result: Mapping[str, Any]) -> dict[tuple[str, str], Axis]:
 
 
 def _inside(path: Path) -> str:
+    """Return a picture as a URL that holds it."""
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"

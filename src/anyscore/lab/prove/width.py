@@ -12,7 +12,7 @@ import torch
 from anyscore import Score, factors
 from anyscore.factors import Factors
 from anyscore.lab.data.encoding import Encoded, Item, encode
-from anyscore.lab.prove import phrases
+from anyscore.lab.prove import pinyin
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.train.answering import Answer, answers
 from anyscore.lab.train.models import drawn
@@ -30,7 +30,7 @@ WIDTHS = (128, 256, 512, 1024)
 """The widths that queries and keys are projected to, those of the paper."""
 
 NONE = "no attention"
-"""Every character is looked at alike."""
+"""The variant that looks at every character alike."""
 
 SYLLABLES = Measure("syllables", "syllables right", bounded=True)
 LOOKED = Measure("looked", "looks at the right character", bounded=True)
@@ -53,22 +53,24 @@ class Multiplicative(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Return the initialisation of each parameter."""
         return {
             "W_q": uniform(hidden, d_q, variance=1 / d_q),
             "W_k": uniform(hidden, d_k, variance=1 / d_k),
         }
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Return the score's factors."""
         a, b = xp.matmul(query, xp.transpose(self.W_q)), xp.matmul(key, xp.transpose(self.W_k))
         return scaled(xp, Factors(a, b, factors.PRODUCT), number(xp, self.scale, query))
 
 
 def attention(name: str, hidden: int) -> Attention:
-    """The layer of a trial's name over queries and keys of the width `hidden`."""
+    """Make the layer of a trial's name over queries and keys of the width `hidden`."""
     if name == NONE:
         return Attention("scaled_dot", d_q=hidden, d_k=hidden, scale=0.0)
-    kind, _, told = name.partition(", ")
-    width = int(told)
+    kind, _, number = name.partition(", ")
+    width = int(number)
     if kind == "additive":
         return Attention("additive", hidden=width, d_q=hidden, d_k=hidden)
     scale = 1 / math.sqrt(width) if kind == "scaled" else 1.0
@@ -87,15 +89,16 @@ class WidthTrain:
     tested: int = 2000
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         torch.set_num_threads(1)
-        data = encode(phrases.task(self.characters, self.tested))
+        data = encode(pinyin.task(self.characters, self.tested))
         settings = Settings(
             epochs=self.epochs, batch_size=self.batch, hidden=self.hidden, learning_rate=self.rate
         )
         model = build(trial.score, data, settings, trial.seed)
         epochs = train(model, data, settings, seed=trial.seed, report=report)
-        given = answers(model, data, data.test, return_weights=True)
-        pairs = list(zip(given, data.test, strict=True))
+        test_answers = answers(model, data, data.test, return_weights=True)
+        pairs = list(zip(test_answers, data.test, strict=True))
         return Outcome(
             {
                 SYLLABLES.name: [said_right(*pair) for pair in pairs],
@@ -106,7 +109,7 @@ class WidthTrain:
 
 
 def build(name: str, data: Encoded, settings: Settings, seed: int) -> Recurrent:
-    """The model in its initial state; what does not belong to the score is the same for all."""
+    """Make the model in its initial state; all but the score's parameters are the same for all."""
 
     def make() -> Recurrent:
         model = Recurrent(
@@ -121,17 +124,21 @@ def build(name: str, data: Encoded, settings: Settings, seed: int) -> Recurrent:
     return drawn(make, seed)
 
 
-def said_right(given: Answer, item: Item) -> float:
+def said_right(answer: Answer, item: Item) -> float:
     """Return the share of the syllables of a phrase that were said at their place."""
     (right,) = item.answers
-    return sum(a == b for a, b in zip(given.tokens, right, strict=False)) / len(right)
+    return sum(
+        said == expected for said, expected in zip(answer.tokens, right, strict=False)
+    ) / len(right)
 
 
-def looked_right(given: Answer, item: Item) -> float:
+def looked_right(answer: Answer, item: Item) -> float:
     """Return the share of the characters looked at most when their syllable was due."""
-    assert given.weights is not None
-    places: Sequence[int] = given.weights.argmax(-1).tolist()
-    return sum(a == b for a, b in enumerate(places[: len(item.source)])) / len(item.source)
+    assert answer.weights is not None
+    places: Sequence[int] = answer.weights.argmax(-1).tolist()
+    return sum(looked == place for looked, place in enumerate(places[: len(item.source)])) / len(
+        item.source
+    )
 
 
 _PART = "phrases"

@@ -1,4 +1,4 @@
-"""What each score said to the examples, and where it looked, as tables of whole percents."""
+"""The answers of each score to the examples, with attention weights as tables of whole percents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,17 @@ class Look:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a score said. `cells` has a row for each source token, in percent; empty if too many."""
+    """An answer of a score.
+
+    Attributes:
+        score: its name.
+        text: of the answer.
+        right: whether the answer is right; None if unknown.
+        columns: a label for each token of the output.
+        cells: a row for each source token, in percent; empty if there are too many.
+        looks: of each token of the output, where there are no cells.
+        left_out: how many looks there are beyond those.
+    """
 
     score: str
     text: str
@@ -59,7 +69,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
-    """A test item and its answers. upright: tokens of the output are long and stand on end."""
+    """A test item and its answers.
+
+    Attributes:
+        source: its text.
+        references: the right answers.
+        rows: a label for each token of the source.
+        answers: of the scores.
+        upright: whether tokens of the output are long and stand on end.
+    """
 
     source: str
     references: tuple[str, ...]
@@ -69,42 +87,44 @@ class Example:
 
     @property
     def right(self) -> int:
-        """How many answers are right."""
+        """The number of right answers."""
         return sum(answer.right is True for answer in self.answers)
 
 
 def examples(comparison: dict[str, Any], order: Sequence[str]) -> list[Example]:
-    """The examples of a comparison, the answers in the order of `order`."""
-    left, found = _CELLS, []
+    """Collect the examples of a comparison, the answers in the order of `order`."""
+    cells_left, shown = _CELLS, []
     for example in comparison.get("examples", []):
         answers = {name: example["answers"][name] for name in order if name in example["answers"]}
-        cells = sum(len(example["source"]) * len(a["weights"]) for a in answers.values())
-        sides = [len(example["source"]), *(len(a["weights"]) for a in answers.values())]
-        drawn = max(sides) <= _SIDE and cells <= left
-        left -= cells * drawn
-        found.append(_example(example, answers, comparison["task"], drawn))
-    return found
+        cells = sum(len(example["source"]) * len(answer["weights"]) for answer in answers.values())
+        sides = [len(example["source"]), *(len(answer["weights"]) for answer in answers.values())]
+        drawn = max(sides) <= _SIDE and cells <= cells_left
+        cells_left -= cells * drawn
+        shown.append(_example(example, answers, comparison["task"], drawn))
+    return shown
 
 
 def _example(
     example: dict[str, Any], answers: dict[str, Any], task: dict[str, Any], drawn: bool
 ) -> Example:
+    """Label the tokens of an example and of its answers."""
     source_unit = task.get("source_unit", task.get("unit", ""))
     target_unit = task.get("target_unit", task.get("unit", ""))
     rows = tuple(label(token, source_unit) for token in example["source"])
-    found = tuple(_answer(name, a, rows, target_unit, drawn) for name, a in answers.items())
+    labelled = tuple(_answer(name, a, rows, target_unit, drawn) for name, a in answers.items())
     return Example(
         text(example["source"], source_unit),
         tuple(example.get("references", [])),
         rows,
-        found,
-        any(len(column.text) > 2 for answer in found for column in answer.columns),
+        labelled,
+        any(len(column.text) > 2 for answer in labelled for column in answer.columns),
     )
 
 
 def _answer(
     score: str, answer: dict[str, Any], rows: tuple[Label, ...], unit: str, drawn: bool
 ) -> Answer:
+    """Label the tokens of an answer, and put its weights into cells or looks."""
     tokens = answer["output"][:-1] if answer["output"][-1:] == [_END] else answer["output"]
     weights = answer["weights"]
     columns = [label(token, unit) for token in tokens][: len(weights)]
@@ -130,19 +150,20 @@ def _answer(
 def heaviest(
     percents: Sequence[int | None], rows: Sequence[Label]
 ) -> tuple[tuple[int, Label, int], ...]:
-    """The three source tokens with most weight, of those with at least one percent."""
+    """Return the three source tokens with most weight, of those with at least one percent."""
     heavy = [(p, k) for k, p in enumerate(percents[: len(rows)]) if p]
     heavy.sort(key=lambda found: (-found[0], found[1]))
     return tuple((k + 1, rows[k], p) for p, k in heavy[:3])
 
 
 def _percent(weight: object) -> int | None:
-    found = numbers([weight])
-    return round(100 * found[0]) if found else None
+    """Return a weight in whole percents; None if it is not a number."""
+    values = numbers([weight])
+    return round(100 * values[0]) if values else None
 
 
 def text(tokens: Sequence[str], unit: str) -> str:
-    """The text of the tokens; of those of an unknown unit, with spaces between."""
+    """Return the text of tokens; of an unknown unit, the tokens with spaces between."""
     try:
         return detokenise(tokens, unit)
     except ValueError:

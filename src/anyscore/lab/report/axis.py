@@ -1,4 +1,4 @@
-"""Where a number stands on an axis, in percent of its length, and which numbers are written there.
+"""Axes: the place of a number in percent of the length, and the numbers written along it.
 
 Percentages let a picture be as wide as its place while its letters keep their size.
 """
@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, by logarithms if `log`; `ticks` are the numbers written at it."""
+    """An axis.
+
+    Attributes:
+        low, high: its ends.
+        ticks: the numbers written along it.
+        log: whether places go by logarithms.
+    """
 
     low: float
     high: float
@@ -20,7 +26,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Percent of the way from `low` to `high`, within 0 and 100."""
+        """Return how far `value` is on the way from `low` to `high`, in percent, 0 to 100."""
         low, high, at = (
             math.log(max(v, 1e-300)) if self.log else v for v in (self.low, self.high, value)
         )
@@ -28,7 +34,7 @@ class Axis:
 
     @property
     def marks(self) -> list[tuple[float, str]]:
-        """Place and words of each tick."""
+        """The place and the text of each tick."""
         decimals = max((_decimals(tick) for tick in self.ticks), default=0)
         return [
             (self.place(t), f"{t:g}" if self.log else minus(f"{t:.{decimals}f}"))
@@ -37,12 +43,12 @@ class Axis:
 
 
 def minus(text: str) -> str:
-    """The text with the sign of a negative number as it is printed."""
+    """Return the text with a minus sign in place of a hyphen."""
     return text.replace("-", "\u2212")
 
 
 def numbers(values: Iterable[object]) -> list[float]:
-    """Those of the values that are finite numbers."""
+    """Return the values that are finite numbers."""
     return [
         float(v)
         for v in values
@@ -51,9 +57,14 @@ def numbers(values: Iterable[object]) -> list[float]:
 
 
 def linear(values: Iterable[object], *, room: float = 0.0, at_most: int = 6) -> Axis:
-    """An axis over the finite ones of `values`, and `room` of its length more at both ends."""
-    found = numbers(values) or [0.0, 1.0]
-    low, high = min(found), max(found)
+    """Make an axis over the finite ones of `values`.
+
+    Args:
+        room: of the length, added at both ends.
+        at_most: ticks, about.
+    """
+    finite = numbers(values) or [0.0, 1.0]
+    low, high = min(finite), max(finite)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-12):
         low, high = low - 1, high + 1
     low, high = low - room * (high - low), high + room * (high - low)
@@ -64,17 +75,17 @@ def linear(values: Iterable[object], *, room: float = 0.0, at_most: int = 6) -> 
 
 
 def losses(values: Iterable[object]) -> Axis:
-    """An axis of losses: by logarithms where the largest is over four times the smallest."""
-    found = numbers(values)
-    if not found or min(found) <= 0 or max(found) / min(found) <= 4:
-        return linear([0.0, *found], at_most=4)
-    return logarithmic(found)
+    """Make an axis of losses, by logarithms if the largest is over four times the smallest."""
+    finite = numbers(values)
+    if not finite or min(finite) <= 0 or max(finite) / min(finite) <= 4:
+        return linear([0.0, *finite], at_most=4)
+    return logarithmic(finite)
 
 
 def logarithmic(values: Iterable[object]) -> Axis:
-    """An axis by logarithms over the positive ones of `values`, and a tenth more at both ends."""
-    found = [x for x in numbers(values) if x > 0] or [1.0]
-    low, high = min(found) / 1.1, max(found) * 1.1
+    """Make an axis by logarithms over the positive values, a tenth longer at both ends."""
+    positive = [x for x in numbers(values) if x > 0] or [1.0]
+    low, high = min(positive) / 1.1, max(positive) * 1.1
     steps = (1,) if high / low > 400 else (1, 3) if high / low > 20 else (1, 2, 5)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]
@@ -82,12 +93,12 @@ def logarithmic(values: Iterable[object]) -> Axis:
 
 
 def _step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is at least `least`."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(s * power for s in (1, 2, 5, 10) if s * power >= least * (1 - 1e-9))
 
 
 def _decimals(value: float) -> int:
-    """How many digits after the point `value` needs, of six."""
+    """Return how many digits after the point `value` needs, of six."""
     text = f"{value:.6f}".rstrip("0")
     return len(text) - text.index(".") - 1

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.files import RunFailure, write_whole
+from anyscore.lab.errors import RunFailure
 from anyscore.lab.report import pictures, scores
 from anyscore.lab.report.axis import numbers
 from anyscore.lab.report.forest import WORDS
 from anyscore.lab.report.rates import learning_rate, searched
+from anyscore.lab.run_folder import write_whole
 
 Cell = str | int | float | None
 Table = tuple[list[str], list[list[Cell]]]
@@ -28,19 +29,22 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
     `forest.png` and `curves.png` are left out where there is nothing to draw. Each file is written
     whole or not at all.
 
+    Returns:
+        The paths of the files.
+
     Raises:
         RunFailure: the folder cannot be made, or a file not written.
     """
-    found = {
+    tables = {
         "scores": score_table(comparison),
         "differences": difference_table(comparison),
         "trials": trial_table(comparison),
         "epochs": epoch_table(comparison),
     }
     if comparison.get("searches"):
-        found["searches"] = search_table(comparison)
-    files = {f"{name}.csv": to_csv(table) for name, table in found.items()}
-    files |= {f"{name}.tex": to_latex(found[name]) for name in ("scores", "differences")}
+        tables["searches"] = search_table(comparison)
+    files = {f"{name}.csv": to_csv(table) for name, table in tables.items()}
+    files |= {f"{name}.tex": to_latex(tables[name]) for name in ("scores", "differences")}
     text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
     files["comparison.json"] = text.encode("utf-8", errors="replace")
     drawn: dict[str, Callable[[dict[str, Any]], bytes | None]] = {
@@ -62,7 +66,7 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def score_table(comparison: dict[str, Any]) -> Table:
-    """A row for each score, best first."""
+    """Make the table of scores, best first."""
     verdict = comparison["verdict"]
     lines = scores.lines(comparison)
     judged = verdict.get("title", "mean")
@@ -82,17 +86,17 @@ def score_table(comparison: dict[str, Any]) -> Table:
 
 
 def difference_table(comparison: dict[str, Any]) -> Table:
-    """A row for each pair of scores."""
+    """Make the table of differences, a row for each pair of scores."""
     names = ["better", "worse", "difference", "low", "high", "p", "holm"]
     rows: list[list[Cell]] = []
-    for found in comparison["verdict"].get("differences", []):
-        word = found.get("verdict", "undecided")
-        rows.append([*(found.get(name) for name in names), WORDS.get(word, word)])
+    for difference in comparison["verdict"].get("differences", []):
+        word = difference.get("verdict", "undecided")
+        rows.append([*(difference.get(name) for name in names), WORDS.get(word, word)])
     return [*names[:-1], "p after Holm", "verdict"], rows
 
 
 def trial_table(comparison: dict[str, Any]) -> Table:
-    """A row for each trial."""
+    """Make the table of trials."""
     trials = comparison["trials"]
     tests = list(dict.fromkeys(name for trial in trials for name in trial.get("test") or {}))
     facts = ["best_epoch", *scores.COSTS, "failure"]
@@ -105,33 +109,35 @@ def trial_table(comparison: dict[str, Any]) -> Table:
 
 
 def epoch_table(comparison: dict[str, Any]) -> Table:
-    """A row for each epoch of each trial: the learning curves."""
+    """Make the table of learning curves, a row for each epoch of each trial."""
     names = ["epoch", "steps", "train_loss", "valid_loss", "valid_exact_match", "seconds"]
     rows = [
         [
             trial["score"],
             trial["seed"],
             learning_rate(trial, comparison),
-            *(e.get(n) for n in names),
+            *(epoch.get(name) for name in names),
         ]
         for trial in comparison["trials"]
-        for e in trial.get("epochs") or []
+        for epoch in trial.get("epochs") or []
     ]
     return ["score", "seed", "learning_rate", *names], rows
 
 
 def search_table(comparison: dict[str, Any]) -> Table:
-    """A row for each training of the searches before the trials."""
+    """Make the table of searches, a row for each training before the trials."""
     names = ["score", "learning_rate", "hidden", "valid_loss", "state", "failure"]
-    rows: list[list[Cell]] = [[x.get(n) for n in names] for x in searched(comparison)]
+    rows: list[list[Cell]] = [
+        [training.get(name) for name in names] for training in searched(comparison)
+    ]
     return names, rows
 
 
 def to_csv(table: Table) -> bytes:
-    """The table as CSV that spreadsheets read as it is meant.
+    """Write a table as CSV that spreadsheets read as it is meant.
 
-    It opens with UTF-8's byte order mark, without which Excel takes another encoding. A text that
-    a spreadsheet would compute, as it does what opens with "=", gets an apostrophe before it.
+    It opens with UTF-8's byte order mark, without which Excel takes another encoding. A text that a
+    spreadsheet would compute, as it does what opens with "=", gets an apostrophe before it.
     """
     stream = io.StringIO()
     writer = csv.writer(stream)
@@ -142,7 +148,7 @@ def to_csv(table: Table) -> bytes:
 
 
 def to_latex(table: Table) -> bytes:
-    r"""The table as a LaTeX ``tabular`` for the package ``booktabs``, in plain ASCII."""
+    """Write a table as a LaTeX ``tabular`` for the package ``booktabs``, in plain ASCII."""
     header, rows = table
     kinds = [
         "l" if any(isinstance(row[i], str) for row in rows) or not rows else "r"
@@ -160,15 +166,15 @@ def _latex_row(cells: Sequence[Cell]) -> str:
 def _latex_cell(cell: Cell) -> str:
     if isinstance(cell, str):
         return escape_latex(cell)
-    found = numbers([cell])
-    if not found:
+    finite = numbers([cell])
+    if not finite:
         return "--"
     if isinstance(cell, int):
         return f"{cell:,}".replace(",", "{,}")
-    if 0 < abs(found[0]) < 0.001:
-        digits, power = f"{found[0]:.1e}".split("e")
+    if 0 < abs(finite[0]) < 0.001:
+        digits, power = f"{finite[0]:.1e}".split("e")
         return f"${digits} \\cdot 10^{{{int(power)}}}$"
-    return f"${found[0]:.3f}$" if abs(found[0]) < 1 else f"${found[0]:.1f}$"
+    return f"${finite[0]:.3f}$" if abs(finite[0]) < 1 else f"${finite[0]:.1f}$"
 
 
 _LATEX = {
@@ -186,7 +192,7 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """`text` for LaTeX, in ASCII: every engine prints it, and nothing in it is a command.
+    """Escape `text` for LaTeX, in ASCII: every engine prints it, and no part is a command.
 
     A letter with accents is written without them, and any other character outside of ASCII by its
     code point, as in U+4E2D.

@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from anyscore.lab.phrases import counted
 from anyscore.lab.report.axis import Axis, linear, numbers
-from anyscore.lab.wording import counted
 
 WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A pair of scores. `difference`, `low` and `high` are None where nothing could be computed."""
+    """A pair of scores.
+
+    Attributes:
+        better, worse: names of the scores.
+        difference, low, high: in points; None where nothing could be computed.
+        seeds: the difference of each seed of both.
+        holm: adjusted p-value.
+        verdict: "differs", "equal" or "undecided".
+        note: on the verdict.
+    """
 
     better: str
     worse: str
@@ -28,16 +37,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Forest:
-    """The rows, largest difference first, and the axis they share; zero is always on it."""
+    """A forest plot.
+
+    Attributes:
+        rows: largest difference first.
+        axis: shared by the rows; zero is always on it.
+    """
 
     rows: tuple[Row, ...]
     axis: Axis
 
 
 def forest(verdict: dict[str, Any]) -> Forest | None:
-    """The forest plot of a comparison's verdict; None where there is no pair to compare."""
+    """Make the forest plot of a comparison's verdict; None where there is no pair to compare."""
     seeds = {s["score"]: s.get("seeds") or {} for s in verdict.get("standings", [])}
-    rows = [_row(found, seeds) for found in verdict.get("differences", [])]
+    rows = [_row(difference, seeds) for difference in verdict.get("differences", [])]
     if not rows:
         return None
     rows.sort(key=lambda row: float("-inf") if row.difference is None else row.difference)
@@ -45,8 +59,9 @@ def forest(verdict: dict[str, Any]) -> Forest | None:
     return Forest(tuple(reversed(rows)), linear([0.0, *values], room=0.04))
 
 
-def _row(found: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
-    better, worse = found["better"], found["worse"]
+def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
+    """Make the row of a difference."""
+    better, worse = record["better"], record["worse"]
     first, second = seeds.get(better, {}), seeds.get(worse, {})
     paired = [
         a - b
@@ -56,22 +71,22 @@ def _row(found: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
     ]
     paired = paired if len(paired) > 1 else []  # one alone is the difference itself
     difference, low, high, holm = (
-        next(iter(numbers([found.get(name)])), None)
+        next(iter(numbers([record.get(name)])), None)
         for name in ("difference", "low", "high", "holm")
     )
-    verdict = found.get("verdict", "undecided")
-    return Row(better, worse, difference, low, high, tuple(paired), holm, verdict, _note(found))
+    verdict = record.get("verdict", "undecided")
+    return Row(better, worse, difference, low, high, tuple(paired), holm, verdict, _note(record))
 
 
-def _note(found: dict[str, Any]) -> str:
-    """What an "equal" rules out, or what would settle an "undecided"."""
-    if found.get("bound") is not None and found.get("verdict") == "equal":
-        return f"larger than {found['bound']:.1f}"
-    if found.get("verdict") != "undecided":
+def _note(record: dict[str, Any]) -> str:
+    """Say what an "equal" rules out, or what would settle an "undecided"."""
+    if record.get("bound") is not None and record.get("verdict") == "equal":
+        return f"larger than {record['bound']:.1f}"
+    if record.get("verdict") != "undecided":
         return ""
     wanted = [
-        counted(found[key], noun)
+        counted(record[key], noun)
         for key, noun in (("more_seeds", "more seed"), ("more_items", "more test item"))
-        if found.get(key)
+        if record.get(key)
     ]
     return f"about {' or '.join(wanted)} would decide" if wanted else ""

@@ -15,14 +15,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from anyscore import __version__
-from anyscore.lab.files import write_whole
+from anyscore.lab.phrases import counted, visible
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
 from anyscore.lab.report.axis import linear, minus, numbers
 from anyscore.lab.report.curves import figures
 from anyscore.lab.report.forest import WORDS, forest
 from anyscore.lab.report.rendering import templates
-from anyscore.lab.wording import counted, visible
+from anyscore.lab.run_folder import write_whole
 
 
 def write_report(comparison: dict[str, Any], path: Path) -> None:
@@ -37,20 +37,25 @@ def write_report(comparison: dict[str, Any], path: Path) -> None:
 
 
 def write_page(name: str, path: Path, record: dict[str, Any], order: list[str]) -> None:
-    """Write a page of where models looked, by the template `name`; `record` as a comparison's.
+    """Write a page of attention weights.
+
+    Args:
+        name: of the template.
+        record: with "examples" and "task", as a comparison has them.
+        order: of the scores.
 
     Raises:
         RunFailure: the file cannot be written.
     """
-    environment, own = _environment()
+    environment, content = _environment()
     page = environment.get_template(name).render(
-        examples=examples(record, order), anyscore=__version__, **own
+        examples=examples(record, order), anyscore=__version__, **content
     )
     write_whole(path, page.encode("utf-8", errors="replace"))
 
 
 def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The comparison with what is not known of a training of the user's own left empty."""
+    """Fill in what is not known of a user's own training."""
     verdict = comparison["verdict"]
     task = {
         "name": "",
@@ -69,8 +74,8 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment() -> tuple[Environment, dict[str, Any]]:
-    """Make what renders pages with a script, and what each page is given."""
-    environment, own = templates(script="report.js")
+    """Make the environment that renders pages with a script, and what each page is given."""
+    environment, content = templates(script="report.js")
     environment.filters |= {
         "number": number,
         "p": _p,
@@ -78,12 +83,13 @@ def _environment() -> tuple[Environment, dict[str, Any]]:
         "counted": counted,
         "plain": _plain,
     }
-    return environment, own
+    return environment, content
 
 
 def _render(comparison: dict[str, Any]) -> str:
+    """Return the HTML of a comparison's report."""
     comparison = _complete(comparison)
-    environment, own = _environment()
+    environment, content = _environment()
     verdict = comparison["verdict"]
     environment.filters["named"] = lambda sentence: _named(sentence, comparison["scores"])
     lines = scores.lines(comparison)
@@ -111,12 +117,12 @@ def _render(comparison: dict[str, Any]) -> str:
         figures=figures(comparison, order),
         trials=[trial for trial in comparison["trials"] if trial.get("epochs")],
         examples=examples(comparison, order),
-        **own,
+        **content,
     )
 
 
 def _said(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The verdict's sentences, its warnings and its recommendation, none of them twice."""
+    """Return the verdict's sentences, its warnings and its recommendation, none of them twice."""
     sentences = list(dict.fromkeys(verdict.get("sentences", [])))
     recommended = (verdict.get("recommendation") or {}).get("sentence")
     warnings = [w for w in dict.fromkeys(verdict.get("warnings", [])) if w not in sentences]
@@ -128,7 +134,7 @@ def _said(verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _strip(lines: Iterable[scores.Line]) -> Any:
-    """The axis of the small pictures in the table of scores."""
+    """Make the axis of the small pictures in the table of scores."""
     values: list[Any] = []
     for line in lines:
         if line.standing:
@@ -138,21 +144,21 @@ def _strip(lines: Iterable[scores.Line]) -> Any:
 
 
 def number(value: object, digits: int = 0) -> str:
-    """The number with thousands set off; a dash for what is none."""
-    found = numbers([value])
-    return minus(f"{found[0]:,.{digits}f}") if found else "—"
+    """Return a number with thousands set off; a dash for anything else."""
+    finite = numbers([value])
+    return minus(f"{finite[0]:,.{digits}f}") if finite else "—"
 
 
 def _p(value: object) -> str:
-    """A probability, never rounded to nothing."""
-    found = numbers([value])
-    if not found:
+    """Return a probability, never rounded to nothing."""
+    finite = numbers([value])
+    if not finite:
         return "—"
-    return "< 0.001" if found[0] < 0.001 else f"{found[0]:.3f}"
+    return "< 0.001" if finite[0] < 0.001 else f"{finite[0]:.3f}"
 
 
 def _plain(value: object) -> str:
-    """A setting or fact of any kind in words."""
+    """Return a setting or fact of any kind in words."""
     if value is None:
         return "—"
     if isinstance(value, bool):
@@ -169,12 +175,12 @@ def _plain(value: object) -> str:
 
 
 def _named(sentence: str, names: list[str]) -> Markup:
-    """The sentence with the names of scores and options set off, numbers kept with their units."""
+    """Set off the names of scores and options in a sentence, and keep numbers with their units."""
     sentence = visible(sentence)
     sentence = re.sub(r"(?<=\d) (?=%|ms|points|epoch|times|seeds?|s\b)", "\u00a0", sentence)
     longest_first = sorted(filter(None, map(visible, names)), key=len, reverse=True)
-    found = "|".join([r"--\w[\w-]*", *map(re.escape, longest_first)])
-    parts = re.split(rf"(?<![\w-])({found})(?![\w-])", sentence)
+    pattern = "|".join([r"--\w[\w-]*", *map(re.escape, longest_first)])
+    parts = re.split(rf"(?<![\w-])({pattern})(?![\w-])", sentence)
     for i, part in enumerate(parts):
         option = part.startswith("--")
         kind = "{}" if not i % 2 else '<span class="option">{}</span>' if option else "<b>{}</b>"
@@ -183,7 +189,7 @@ def _named(sentence: str, names: list[str]) -> Markup:
 
 
 def _formula(text: str) -> Markup:
-    """The formula with the subscripts of its letters, as in W_q, set low."""
+    """Set the subscripts of a formula's letters low, as in W_q."""
     parts = re.split(r"(?<=\b[^\W\d_])_(\w)\b", visible(text))
     return Markup("").join(
         Markup("<sub>{}</sub>" if i % 2 else "{}").format(part) for i, part in enumerate(parts)

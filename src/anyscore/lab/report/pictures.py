@@ -6,10 +6,10 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from anyscore.lab.phrases import visible
 from anyscore.lab.report.axis import losses, numbers
 from anyscore.lab.report.forest import WORDS, Row, forest
 from anyscore.lab.report.scores import lines
-from anyscore.lab.wording import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,27 +20,27 @@ _MARKS = {"differs": "o", "equal": "s", "undecided": "D"}
 
 
 def forest_picture(comparison: dict[str, Any]) -> bytes | None:
-    """Each pair's difference with its interval; None where there is no pair."""
+    """Draw each pair's difference with its interval; None where there is no pair."""
     from matplotlib.figure import Figure
 
     verdict = comparison["verdict"]
-    found = forest(verdict)
-    if found is None:
+    plot = forest(verdict)
+    if plot is None:
         return None
-    figure = Figure(figsize=(7.5, 1.1 + 0.36 * len(found.rows)), layout="constrained")
+    figure = Figure(figsize=(7.5, 1.1 + 0.36 * len(plot.rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color=_SOFT, linewidth=1.2)
-    for place, row in enumerate(found.rows):
+    for place, row in enumerate(plot.rows):
         _draw_row(axes, place, row)
     axes.set_yticks(
-        range(len(found.rows)), [f"{_plain(r.better)} over {_plain(r.worse)}" for r in found.rows]
+        range(len(plot.rows)), [f"{_plain(r.better)} over {_plain(r.worse)}" for r in plot.rows]
     )
-    axes.set_xlim(found.axis.low, found.axis.high)
-    axes.set_ylim(len(found.rows) - 0.5, -0.5)
+    axes.set_xlim(plot.axis.low, plot.axis.high)
+    axes.set_ylim(len(plot.rows) - 0.5, -0.5)
     measure = f"{_plain(verdict['unit'])} of {_plain(verdict['title'])}"
     axes.set_xlabel(f"{measure} by which the first is ahead")
     side = axes.secondary_yaxis("right")
-    side.set_yticks(range(len(found.rows)), [WORDS.get(r.verdict, r.verdict) for r in found.rows])
+    side.set_yticks(range(len(plot.rows)), [WORDS.get(r.verdict, r.verdict) for r in plot.rows])
     for part in (axes, side):
         part.tick_params(length=0)
         part.spines[:].set_visible(False)
@@ -50,6 +50,7 @@ def forest_picture(comparison: dict[str, Any]) -> bytes | None:
 
 
 def _draw_row(axes: Axes, place: int, row: Row) -> None:
+    """Draw a pair of scores."""
     decided = row.verdict == "differs"
     if row.low is not None and row.high is not None:
         style = ":" if row.verdict == "undecided" else "-"
@@ -68,7 +69,7 @@ def _draw_row(axes: Axes, place: int, row: Row) -> None:
 
 
 def curves_picture(comparison: dict[str, Any]) -> bytes | None:
-    """A column for each score, its trials before all others; None where nothing was recorded."""
+    """Draw a column for each score, its trials before all others; None if there are no epochs."""
     from matplotlib.figure import Figure
 
     trials = [trial for trial in comparison["trials"] if trial.get("epochs")]
@@ -87,9 +88,9 @@ def curves_picture(comparison: dict[str, Any]) -> bytes | None:
     for (key, title), row in zip(keys, grid, strict=True):
         for name, axes in zip(order, row, strict=True):
             for trial in sorted(trials, key=lambda t: t["score"] == name):
-                own = trial["score"] == name
-                _draw_curve(axes, trial, key, _ACCENT if own else _FAINT)
-                if own and key == "valid_loss":
+                in_front = trial["score"] == name
+                _draw_curve(axes, trial, key, _ACCENT if in_front else _FAINT)
+                if in_front and key == "valid_loss":
                     _draw_curve(axes, trial, "train_loss", _ACCENT, "--")
             axes.spines[["top", "right"]].set_visible(False)
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -118,13 +119,13 @@ def _draw_curve(axes: Axes, trial: dict[str, Any], key: str, colour: str, style:
 
 
 def _plain(text: str) -> str:
-    """A name as matplotlib prints it: no formulas, nothing unseen, and not too long."""
+    """Return a name as matplotlib prints it: no formulas, nothing unseen, and not too long."""
     text = " ".join(visible(text).encode("utf-8", errors="replace").decode().split())
     return (text if len(text) <= 40 else f"{text[:39]}…").replace("$", r"\$")
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a file."""
+    """Return a figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():  # a script that the font lacks is drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph")

@@ -10,13 +10,13 @@ from anyscore.lab.report.curves import Curve, Figure, Panel
 
 
 def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """Mean test results for each score and learning rate, where any score has several rates."""
+    """Return mean test results by score and learning rate, if any score has several rates."""
     measure = comparison["verdict"].get("measure", "")
-    found: dict[tuple[str, float | None], list[float]] = {}
+    results: dict[tuple[str, float | None], list[float]] = {}
     for trial in comparison["trials"]:
         value = numbers([(trial.get("test") or {}).get(measure)])
-        found.setdefault((trial["score"], trial.get("learning_rate")), []).extend(value)
-    if len(found) == len({score for score, _ in found}):
+        results.setdefault((trial["score"], trial.get("learning_rate")), []).extend(value)
+    if len(results) == len({score for score, _ in results}):
         return []
     usual = comparison["settings"].get("learning_rate")
     rows: list[dict[str, Any]] = [
@@ -26,45 +26,53 @@ def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
             "seeds": len(values),
             "mean": mean(values) if values else None,
         }
-        for (score, rate), values in found.items()
+        for (score, rate), values in results.items()
     ]
     order = {name: place for place, name in enumerate(comparison["scores"])}
     return sorted(rows, key=lambda r: (order.get(r["score"], 0), r["learning_rate"] or 0.0))
 
 
 def searched(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The trainings of all searches: "score", "learning_rate", "hidden", "valid_loss", "state"."""
+    """Return the trainings of all searches, each with its score.
+
+    Keys: "score", "learning_rate", "hidden", "valid_loss", "state", "failure", "chosen".
+    """
     return [
-        {"score": score, "hidden": None, **one, "chosen": _is_part(search["chosen"], one)}
+        {"score": score, "hidden": None, **training, "chosen": _is_part(search["chosen"], training)}
         for score, search in (comparison.get("searches") or {}).items()
-        for one in sorted(search["tried"], key=lambda x: float(x["learning_rate"]))
+        for training in sorted(search["tried"], key=lambda x: float(x["learning_rate"]))
     ]
 
 
 def learning_rate(trial: dict[str, Any], comparison: dict[str, Any]) -> float | None:
-    """What a trial was trained with: its own, that which a search chose, or the settings'."""
-    own = trial.get("learning_rate")
+    """Return the learning rate of a trial: its own, a search's choice, or the settings'."""
+    trial_rate = trial.get("learning_rate")
     search = (comparison.get("searches") or {}).get(trial["score"])
     usual = comparison["settings"].get("learning_rate")
-    found = (search["chosen"]["learning_rate"] if search else usual) if own is None else own
-    return None if found is None else float(found)
+    rate = (
+        (search["chosen"]["learning_rate"] if search else usual)
+        if trial_rate is None
+        else trial_rate
+    )
+    return None if rate is None else float(rate)
 
 
 def rate_figure(comparison: dict[str, Any], order: list[str], title: str) -> Figure | None:
-    """The measure `title` against the learning rate; a dot at the one scores are judged by."""
+    """Draw the measure `title` against the learning rate; a dot at the settings' rate."""
     usual = comparison["settings"].get("learning_rate")
     points = [
-        (r["score"], r["learning_rate"], r["mean"], r["learning_rate"] == usual)
-        for r in rates(comparison)
+        (row["score"], row["learning_rate"], row["mean"], row["learning_rate"] == usual)
+        for row in rates(comparison)
     ]
     note = "against the learning rate; a dot at the one that the verdict is about"
     return _figure("rates", f"{title} of the test set", note, points, order)
 
 
 def search_figure(comparison: dict[str, Any], order: list[str]) -> Figure | None:
-    """Validation loss against the learning rate of each training; a dot at what was chosen."""
+    """Draw the validation loss against the learning rate of each training; a dot at the choice."""
     points = [
-        (r["score"], r["learning_rate"], r["valid_loss"], r["chosen"]) for r in searched(comparison)
+        (row["score"], row["learning_rate"], row["valid_loss"], row["chosen"])
+        for row in searched(comparison)
     ]
     note = "lowest of each training, against its learning rate; a dot at what was chosen"
     return _figure("search", "Validation loss, nats per token", note, points, order)
@@ -73,29 +81,35 @@ def search_figure(comparison: dict[str, Any], order: list[str]) -> Figure | None
 def _figure(
     name: str, title: str, note: str, points: list[tuple[str, Any, Any, bool]], order: list[str]
 ) -> Figure | None:
-    known = [p for p in points if numbers(p[1:2]) and p[1] > 0 and numbers(p[2:3])]
+    """Draw a panel for each score; None if there are fewer than two rates."""
+    known = [
+        point for point in points if numbers(point[1:2]) and point[1] > 0 and numbers(point[2:3])
+    ]
     if len({rate for _, rate, _, _ in known}) < 2:
         return None
     x = logarithmic([rate for _, rate, _, _ in known])
     y = linear([value for _, _, value, _ in known], room=0.05, at_most=4)
     panels = []
     for score in order:
-        own = [p for p in known if p[0] == score]
-        if own:
-            panels.append(Panel(score, (_curve(own, x, y),), _label(score, own)))
+        points_of_score = [point for point in known if point[0] == score]
+        if points_of_score:
+            panels.append(
+                Panel(score, (_curve(points_of_score, x, y),), _label(score, points_of_score))
+            )
     return Figure(name, title, note, x, y, tuple(panels))
 
 
-def _curve(own: list[tuple[str, Any, Any, bool]], x: Axis, y: Axis) -> Curve:
-    places = [(x.place(rate), 100 - y.place(value)) for _, rate, value, _ in own]
+def _curve(points: list[tuple[str, Any, Any, bool]], x: Axis, y: Axis) -> Curve:
+    places = [(x.place(rate), 100 - y.place(value)) for _, rate, value, _ in points]
     line = " ".join(f"{10 * across:.0f},{10 * down:.0f}" for across, down in places)
-    dots = [place for place, point in zip(places, own, strict=True) if point[3]]
+    dots = [place for place, point in zip(places, points, strict=True) if point[3]]
     return Curve(line, dots[0] if dots else None)
 
 
-def _label(score: str, own: list[tuple[str, Any, Any, bool]]) -> str:
-    return f"{score}: " + ", ".join(f"{value:.4g} at {rate:g}" for _, rate, value, _ in own)
+def _label(score: str, points: list[tuple[str, Any, Any, bool]]) -> str:
+    return f"{score}: " + ", ".join(f"{value:.4g} at {rate:g}" for _, rate, value, _ in points)
 
 
-def _is_part(chosen: dict[str, Any], one: dict[str, Any]) -> bool:
-    return all(one.get(name) == value for name, value in chosen.items())
+def _is_part(chosen: dict[str, Any], training: dict[str, Any]) -> bool:
+    """Tell whether a training had the chosen numbers."""
+    return all(training.get(name) == value for name, value in chosen.items())

@@ -1,4 +1,4 @@
-"""The templates of pages, and what a page holds: its own style sheet and script, and no others."""
+"""The templates of pages, with the one style sheet and script that a page may hold."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from anyscore.lab.wording import visible
+from anyscore.lab.phrases import visible
 
 
 def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:
-    """Make what renders pages, and what each page is given: style, script and policy.
+    """Make the environment that renders pages, and what each page is given.
 
-    script: the file of the page's script; without it the policy allows none.
+    Args:
+        script: the file of the page's script; without it the policy allows none.
+
+    Returns:
+        The environment; and "style", "script" and "policy" for a page.
     """
     environment = Environment(
         loader=PackageLoader("anyscore.lab.report"),
@@ -28,13 +32,13 @@ def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]
     loader = environment.loader
     assert loader is not None
     # They stand in the page as they are.
-    style, own = (
+    style, script_text = (
         loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
     )
-    allowed = f"script-src '{_hash(own)}'; " if script else ""
+    allowed = f"script-src '{_hash(script_text)}'; " if script else ""
     return environment, {
         "style": Markup(style),
-        "script": Markup(own),
+        "script": Markup(script_text),
         "policy": f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'",
     }
@@ -48,6 +52,6 @@ def _seen(value: Any) -> Any:
 
 
 def _hash(text: str) -> str:
-    """Name a script or style sheet as a content security policy does."""
+    """Return the hash of a script or style sheet, as a content security policy has it."""
     digest = hashlib.sha256(f"\n{text}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

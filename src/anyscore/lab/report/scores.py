@@ -16,7 +16,7 @@ COSTS = ("peak_memory_mib", "parameters", "score_parameters")
 
 @dataclass
 class Line:
-    """One score. What was not measured is None or empty."""
+    """A score in the table; what was not measured is None or empty."""
 
     name: str
     formula: str
@@ -29,48 +29,50 @@ class Line:
 
 
 def lines(comparison: dict[str, Any]) -> list[Line]:
-    """The scores of a comparison, best first; those without a finished trial last."""
+    """Return the scores of a comparison, best first; those without a finished trial last."""
     standings = {s["score"]: s for s in comparison["verdict"].get("standings", [])}
     rest = [name for name in comparison["scores"] if name not in standings]
     return [_line(name, standings.get(name), comparison) for name in [*standings, *rest]]
 
 
 def judged(verdict: dict[str, Any]) -> tuple[str, str]:
-    """Title and unit of the measure judged by, as they head a column."""
+    """Return title and unit of the measure judged by, as they head a column."""
     title = verdict.get("title", "mean")
     usual = (title[:1].upper() + title[1:], "0–100")
     return TITLES.get(verdict.get("measure", ""), usual)
 
 
-def measures(found: Sequence[Line], by: str) -> list[tuple[str, str, str]]:
-    """Measures other than the one judged by, with title and unit.
+def measures(lines: Sequence[Line], by: str) -> list[tuple[str, str, str]]:
+    """Return the measures other than the one judged by, with title and unit.
 
-    One that is zero for every score says nothing and is left out, as BLEU of single words read by
-    characters is: it counts runs of four words.
+    A measure that is zero for every score says nothing and is left out, as BLEU of single words
+    read by characters is: it counts runs of four words.
     """
-    names = dict.fromkeys(name for line in found for name in line.measures)
+    names = dict.fromkeys(name for line in lines for name in line.measures)
     return [
         (name, *TITLES.get(name, (name.replace("_", " "), "")))
         for name in names
-        if name != by and any(line.measures.get(name) for line in found)
+        if name != by and any(line.measures.get(name) for line in lines)
     ]
 
 
-def bests(found: Sequence[Line]) -> dict[str, float]:
-    """The best value of each column in which at least two scores have different ones."""
+def bests(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the best value of each column in which at least two scores differ."""
     best = {}
-    for name in dict.fromkeys(name for line in found for name in line.measures):
-        best[name] = [line.measures[name] for line in found if name in line.measures]
+    for name in dict.fromkeys(name for line in lines for name in line.measures):
+        best[name] = [line.measures[name] for line in lines if name in line.measures]
     columns = {name: (max, values) for name, values in best.items()}
     for name in COSTS:
-        columns[name] = (min, [line.costs[name] for line in found if name in line.costs])
-    times = [line.step_ms["median"] for line in found if line.step_ms]
+        columns[name] = (min, [line.costs[name] for line in lines if name in line.costs])
+    times = [line.step_ms["median"] for line in lines if line.step_ms]
     columns["step_ms"] = (min, times)
-    return {name: choose(v) for name, (choose, v) in columns.items() if len(set(v)) > 1}
+    return {
+        name: choose(values) for name, (choose, values) in columns.items() if len(set(values)) > 1
+    }
 
 
 def main_trials(name: str, comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The finished trials of a score at the learning rate that has most of them."""
+    """Return the finished trials of a score at the learning rate that has most of them."""
     by_rate: dict[float | None, list[dict[str, Any]]] = {}
     for trial in comparison["trials"]:
         if trial["score"] == name and trial.get("test"):
@@ -79,19 +81,20 @@ def main_trials(name: str, comparison: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _line(name: str, standing: dict[str, Any] | None, comparison: dict[str, Any]) -> Line:
+    """Collect the line of a score."""
     trials = main_trials(name, comparison)
-    found = Line(name, comparison.get("formulas", {}).get(name) or "", standing, None)
-    found.failures = sum(t["score"] == name and "failure" in t for t in comparison["trials"])
+    line = Line(name, comparison.get("formulas", {}).get(name) or "", standing, None)
+    line.failures = sum(t["score"] == name and "failure" in t for t in comparison["trials"])
     time = comparison.get("step_ms", {}).get(name)
-    found.step_ms = time if time and numbers([time.get("median")]) else None
+    line.step_ms = time if time and numbers([time.get("median")]) else None
     if trials:
-        own = trials[0].get("learning_rate") is not None or comparison.get("searches")
-        found.learning_rate = learning_rate(trials[0], comparison) if own else None
+        own_rate = trials[0].get("learning_rate") is not None or comparison.get("searches")
+        line.learning_rate = learning_rate(trials[0], comparison) if own_rate else None
         for measure in dict.fromkeys(key for trial in trials for key in trial["test"]):
             if values := numbers(trial["test"].get(measure) for trial in trials):
-                found.measures[measure] = mean(values)
+                line.measures[measure] = mean(values)
         for cost in COSTS:
             if values := numbers(trial.get(cost) for trial in trials):
                 middle = median(values)
-                found.costs[cost] = middle if cost == "peak_memory_mib" else round(middle)
-    return found
+                line.costs[cost] = middle if cost == "peak_memory_mib" else round(middle)
+    return line

@@ -1,4 +1,4 @@
-"""Asking a model for answers."""
+"""Answers of a trained model to sources."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ _TOGETHER = 256  # outputs that grow side by side
 
 
 class Known(Protocol):
-    """What is needed to read a model's answers: of the data, or of a run that was kept."""
+    """The facts that reading a model's answers takes: of the data, or of a run that was kept."""
 
     @property
-    def limit(self) -> int: ...
+    def limit(self) -> int:
+        """The most tokens of an output."""
 
     @property
-    def target_vocabulary(self) -> Vocabulary: ...
+    def target_vocabulary(self) -> Vocabulary:
+        """The vocabulary of the targets."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says to one source.
+    """A model's answer to one source.
 
     Attributes:
-        tokens: the output, "</s>" excluded; "<unk>" stays.
-        complete: whether it ended by itself, with "</s>".
+        tokens: the output, without "</s>"; "<unk>" stays.
+        complete: whether the output ended by itself, with "</s>".
         log_probability: of the tokens, "</s>" included, in nats.
-        weights: (rows, T_k), a row per token and one for "</s>"; None if not asked for.
+        weights: attention weights (rows, T_k), a row per token and one for "</s>"; None if not
+            asked for.
     """
 
     tokens: tuple[str, ...]
@@ -53,27 +56,33 @@ def answers(
     beam: int = 1,
     return_weights: bool = False,
 ) -> list[Answer]:
-    """The model's output for each item, in the order of `items`.
+    """Answer each item; return the answers in the order of `items`.
 
-    beam: how many outputs are followed side by side (see `beam`); with 1, or a model of labels,
-    the likeliest token is taken each time.
+    Args:
+        model: is put in evaluation mode.
+        known: vocabulary of the targets and limit of an output.
+        beam: how many outputs are followed side by side (see `beam`); with 1, or a model of labels,
+            the likeliest token is taken each time.
+        return_weights: whether answers have attention weights.
     """
     model.eval()
     sources = Sequences([item.numbers for item in items], next(model.parameters()).device)
-    found: dict[int, Answer] = {}
+    by_item: dict[int, Answer] = {}
     for rows in in_order(sources.lengths, max(1, _TOGETHER // beam)):
         source, lengths = sources.take(rows)
         if beam > 1 and isinstance(model, Stepwise):
-            said = beam_search(
+            decoded = beam_search(
                 model, source, lengths, width=beam, limit=known.limit, return_weights=return_weights
             )
         else:
-            said = model.greedy(source, lengths, limit=known.limit, return_weights=return_weights)
-        for i, (numbers, nats, weights) in zip(rows.tolist(), said, strict=True):
-            found[i] = Answer(
+            decoded = model.greedy(
+                source, lengths, limit=known.limit, return_weights=return_weights
+            )
+        for i, (numbers, nats, weights) in zip(rows.tolist(), decoded, strict=True):
+            by_item[i] = Answer(
                 tuple(model.tokens(numbers, items[i].source, known.target_vocabulary)),
                 numbers[-1] == EOS,
                 nats,
                 weights,
             )
-    return [found[i] for i in range(len(items))]
+    return [by_item[i] for i in range(len(items))]

@@ -8,14 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import PreparedKeys
-from anyscore.lab.train.gru import read_both_ways
+from anyscore.lab.train.gru import first_states
 from anyscore.lab.train.model import single_attention
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translator import OneAttention
 
 
 class Memory(NamedTuple):
-    """The keys (B, T_k, hidden), their lengths (B,), the decoder's state (B, hidden)."""
+    """The memory of a decoder.
+
+    Attributes:
+        keys: prepared, of (B, T_k, hidden).
+        lengths: of the keys (B,).
+        state: of the decoder (B, hidden).
+    """
 
     keys: PreparedKeys
     lengths: Tensor
@@ -42,39 +48,39 @@ class Bahdanau(OneAttention):
     ) -> None:
         super().__init__(score, settings, source_size=source_size, target_size=target_size)
         hidden = settings.hidden
-        half = (hidden + 1) // 2
-        self.encoder = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
-        self.to_keys = nn.Linear(2 * half, hidden)
-        self.to_state = nn.Linear(half, hidden)
+        self.to_state = nn.Linear(self.encoder.hidden_size, hidden)
         self.decoder = nn.GRUCell(2 * hidden, hidden)
         self.combine = nn.Linear(3 * hidden, hidden)
         self.to_logits = nn.Linear(hidden, target_size)
         self.attention = single_attention(score, hidden)
 
     def begin(self, source: Tensor, lengths: Tensor) -> Memory:
-        embedded = self.dropout(self.source_embedding(source))
-        read = read_both_ways(self.encoder, embedded, lengths.cpu())
-        state = torch.tanh(self.to_state(read[:, 0, self.encoder.hidden_size :]))
+        """Encode sources (B, T_k) of the lengths (B,); return the first memory."""
+        read = self._read(source, lengths)
+        state = torch.tanh(self.to_state(first_states(self.encoder, read)))
         keys = self.attention.prepare_keys(self.to_keys(read))
         return Memory(keys, lengths.to(source.device), state)
 
     def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Read tokens (B, 1); return states (B, 1, 3 · hidden) and the next memory."""
         return self._follow(self.dropout(self.target_embedding(token)), memory)
 
     def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        """Return the memory in the order of `rows` (B,)."""
         return memory._replace(state=memory.state[rows])
 
     def _follow(self, embedded: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         query = memory.state[:, None]
         context = self.attention(query, memory.keys, valid_lens=memory.lengths)
-        given = torch.cat([embedded, context], dim=-1)
-        state = self.decoder(given[:, 0], memory.state)
-        return torch.cat([state[:, None], given], dim=-1), memory._replace(state=state)
+        inputs = torch.cat([embedded, context], dim=-1)
+        state = self.decoder(inputs[:, 0], memory.state)
+        return torch.cat([state[:, None], inputs], dim=-1), memory._replace(state=state)
 
     def states(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """Return the states (B, T_q, 3 · hidden) after each token of targets (B, T_q)."""
         memory = self.begin(source, lengths)
-        found = []
+        states = []
         for embedded in self.dropout(self.target_embedding(target)).split(1, 1):
-            states, memory = self._follow(embedded, memory)
-            found.append(states)
-        return torch.cat(found, dim=1)
+            after, memory = self._follow(embedded, memory)
+            states.append(after)
+        return torch.cat(states, dim=1)

@@ -1,4 +1,4 @@
-"""Token sequences in batches."""
+"""Batches of token sequences."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Batch:
     """Pairs side by side, padded on the right.
 
     Attributes:
-        source: (B, T_k).
-        lengths: (B,) of the sources, on the CPU, where packing wants them.
-        inputs: (B, T_q), what the decoder is given: the target behind the start token.
-        targets: (B, T_q), what it is to say.
+        source: tokens (B, T_k), int64.
+        lengths: of the sources (B,), int64 on the CPU, where packing wants them.
+        inputs: tokens (B, T_q) that the decoder reads: the target behind the start token.
+        targets: tokens (B, T_q) that the decoder should predict.
         tokens: how many target tokens are not padding.
     """
 
@@ -35,36 +35,36 @@ class Batch:
 
 
 class Sequences:
-    """Token sequences one after the other in one tensor, padded and of 64 bits only when taken.
+    """Token sequences in one flat tensor, padded and made 64 bits wide only in batches.
 
-    They lie on `device`, or on disk as they did before.
+    The tensor lies on `device`, or on disk if the sequences did.
 
     Attributes:
-        lengths: (N,), on the CPU.
+        lengths: (N,), int64 on the CPU.
     """
 
     def __init__(self, sequences: Ragged | Sequence[Sequence[int]], device: torch.device) -> None:
-        given = sequences if isinstance(sequences, Ragged) else Ragged(sequences)
-        self.lengths = torch.from_numpy(given.lengths.array()).long()
+        ragged = sequences if isinstance(sequences, Ragged) else Ragged(sequences)
+        self.lengths = torch.from_numpy(ragged.lengths.array()).long()
         # From disk, only what is taken goes to the device.
-        place = torch.device("cpu") if given.on_disk else device
-        self._starts = (self.lengths.cumsum(0) - self.lengths).to(place)
-        self._tokens = torch.from_numpy(given.tokens.array()).to(place)
+        storage = torch.device("cpu") if ragged.on_disk else device
+        self._starts = (self.lengths.cumsum(0) - self.lengths).to(storage)
+        self._tokens = torch.from_numpy(ragged.tokens.array()).to(storage)
         self._device = device
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The sequences of these numbers (B,) -> tokens (B, longest), padded, and lengths (B,)."""
+        """Return sequences by number (B,): tokens (B, longest), padded, and lengths (B,)."""
         lengths, device = self.lengths[rows], self._tokens.device
-        place = torch.arange(int(lengths.max()), device=device)
+        position = torch.arange(int(lengths.max()), device=device)
         ends = lengths.to(device)[:, None]
         # Beyond a sequence's end its last token is read in place of padding, then replaced.
-        at = self._starts[rows.to(device)][:, None] + torch.minimum(place, ends - 1)
-        tokens = self._tokens.take(at).masked_fill_(place >= ends, PAD)
+        index = self._starts[rows.to(device)][:, None] + torch.minimum(position, ends - 1)
+        tokens = self._tokens.take(index).masked_fill_(position >= ends, PAD)
         return tokens.to(self._device, torch.int64), lengths
 
 
 class Pairs:
-    """All pairs of a part of the data, of which batches are taken, on `device`."""
+    """All pairs of a part of the data, on `device`, from which batches are taken."""
 
     def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
         numbered = pairs if isinstance(pairs, NumberedPairs) else NumberedPairs(pairs)
@@ -75,16 +75,16 @@ class Pairs:
         return len(self.sources.lengths)
 
     def batch(self, rows: Tensor) -> Batch:
-        """The pairs of these numbers."""
+        """Return the pairs of these numbers (B,) as a batch."""
         source, lengths = self.sources.take(rows)
-        targets, said = self.targets.take(rows)
+        targets, target_lengths = self.targets.take(rows)
         start = torch.full_like(targets[:, :1], BOS)
         inputs = torch.cat([start, targets[:, :-1]], dim=1)
-        return Batch(source, lengths, inputs, targets, int(said.sum()))
+        return Batch(source, lengths, inputs, targets, int(target_lengths.sum()))
 
 
 def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Batches, as numbers of pairs, in an order that depends on `seed` and the lengths only.
+    """Yield batches, as numbers of pairs, in an order that depends on `seed` and lengths only.
 
     Sequences of like length stand together, to pad little: the shuffled pairs are cut into pools
     of sixteen batches, each pool is sorted by length, and the batches are shuffled again.
@@ -99,5 +99,5 @@ def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
 
 
 def in_order(lengths: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """Batches for measuring: sorted by length, so that little is padded."""
+    """Yield batches for measuring: sorted by length, so that little is padded."""
     yield from lengths.argsort(stable=True).split(batch_size)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
+from anyscore.lab.run_folder import write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings
@@ -26,13 +26,14 @@ _CONFIG, _TENSORS = "model.json", "model.safetensors"
 
 @dataclass(frozen=True)
 class Run:
-    """One trial's trained model and what is needed to use it.
+    """A trained model of a trial, and what is needed to use it.
 
     Attributes:
         model: on the CPU, in evaluation mode.
-        source_tokeniser, target_tokeniser: text to tokens and back, of either side.
-        limit: how many tokens an output may have.
-        longest_source: how many tokens the longest one trained on had; None if that was not kept.
+        source_vocabulary, target_vocabulary: tokens to numbers and back, for each side.
+        source_tokeniser, target_tokeniser: text to tokens and back, for each side.
+        limit: the most tokens of an output.
+        longest_source: the most tokens of a source in training; None if that was not kept.
         config: everything in the JSON file.
     """
 
@@ -51,10 +52,11 @@ def save_run(
 ) -> None:
     """Write `model.safetensors` and `model.json` into `folder`, each of them whole.
 
-    `facts` (of the trial) are kept in the JSON file.
+    Args:
+        facts: of the trial, kept in the JSON file.
 
     Raises:
-        RunFailure: when the disk is full or a file cannot be written.
+        RunFailure: the disk is full or a file cannot be written.
     """
     config = {
         "format": _FORMAT,
@@ -76,10 +78,10 @@ def save_run(
 
 
 def load_run(folder: str | Path) -> Run:
-    """The model that `save_run` wrote into `folder`, a trial's.
+    """Load the model that `save_run` wrote into `folder`, a trial's.
 
     Raises:
-        InputError: when the folder holds no model, a damaged one, or one of a newer release.
+        InputError: the folder holds no model, a damaged one, or one of a newer release.
     """
     folder = Path(folder)
     for name in (_CONFIG, _TENSORS):
@@ -116,6 +118,7 @@ def load_run(folder: str | Path) -> Run:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
+    """Read the JSON file of a model; raise InputError if it is damaged."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -134,6 +137,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _count(x: object) -> int:
+    """Return x if it is a whole number from 1 on; raise ValueError if not."""
     if not isinstance(x, int) or isinstance(x, bool) or x < 1:
         raise ValueError(f"expected a whole number from 1 on, found {x!r:.40}")
     return x

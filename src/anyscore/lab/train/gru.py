@@ -20,10 +20,26 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
-def read_forwards(gru: nn.GRU, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The states (B, T, hidden) of one direction over x (B, T, input), and the last (1, B, hidden).
+def source_encoder(hidden: int) -> tuple[nn.GRU, nn.Linear]:
+    """Make a GRU each way over embeddings of the width `hidden`, and the map of states to keys."""
+    half = (hidden + 1) // 2
+    gru = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
+    return gru, nn.Linear(2 * half, hidden)
 
-    `state` (1, B, hidden) is that before the first step, zeros if None.
+
+def first_states(gru: nn.GRU, states: Tensor) -> Tensor:
+    """Return what the backward GRU has read at the first token, of the states of both ways."""
+    return states[:, 0, gru.hidden_size :]
+
+
+def read_forwards(gru: nn.GRU, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Run one direction over x (B, T, input).
+
+    Args:
+        state: before the first step (1, B, hidden); None is zeros.
+
+    Returns:
+        The states (B, T, hidden), and the last one (1, B, hidden).
     """
     if x.device.type != "cpu":
         states, state = gru(x, state)
@@ -33,10 +49,14 @@ def read_forwards(gru: nn.GRU, x: Tensor, state: Tensor | None) -> tuple[Tensor,
 
 
 def read_both_ways(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
-    """The states (B, T, 2 · hidden) of both directions over sequences padded on the right.
+    """Run both directions over sequences x (B, T, input), padded on the right.
 
-    `lengths` (B,) on the CPU, each at least 1: the second direction begins at each sequence's own
-    end and never sees padding. What stands at the padding means nothing.
+    Args:
+        lengths: (B,) on the CPU, each at least 1: the second direction begins at each sequence's
+            own end and never sees padding.
+
+    Returns:
+        The states (B, T, 2 · hidden); those at the padding mean nothing.
     """
     if x.device.type != "cpu":
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -49,45 +69,45 @@ def read_both_ways(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _run(gru: nn.GRU, x: Tensor, state: Tensor | None) -> Tensor:
-    """The states (D, T, B, hidden) of D directions, each over its own x (D, T, B, input)."""
+    """Return the states (D, T, B, hidden) of D directions, each over its own x (D, T, B, input)."""
     directions, steps, batch, _ = x.shape
     w_i, w_h, b_i, b_h = (
         torch.stack([getattr(gru, name + end) for end in ("", "_reverse")[:directions]])
         for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     )
-    given = torch.baddbmm(b_i[:, None], x.flatten(1, 2), w_i.mT)
-    given = given.view(directions, steps, batch, -1)
+    inputs = torch.baddbmm(b_i[:, None], x.flatten(1, 2), w_i.mT)
+    inputs = inputs.view(directions, steps, batch, -1)
     if state is None:
         state = x.new_zeros(directions, batch, gru.hidden_size)
-    states: Tensor = _Recurrence.apply(given, state, w_h, b_h[:, None])  # type: ignore[no-untyped-call]
+    states: Tensor = _Recurrence.apply(inputs, state, w_h, b_h[:, None])  # type: ignore[no-untyped-call]
     return states
 
 
 class _Recurrence(torch.autograd.Function):
-    """given (D, T, B, 3H), state (D, B, H), w_h (D, 3H, H), b_h (D, 1, 3H) → states (D, T, B, H).
+    """The recurrence of a GRU: inputs and a first state → states (D, T, B, H).
 
-    `given` is W_i x + b_i. The backward needs three operations per step: the derivative with
-    respect to the gates is that with respect to the new state times a factor that does not depend
-    on it, made for all steps at once.
+    Inputs are W_i x + b_i (D, T, B, 3H); state (D, B, H); w_h (D, 3H, H); b_h (D, 1, 3H). The
+    backward needs three operations per step: the derivative with respect to the gates is that with
+    respect to the new state times a factor that does not depend on it, made for all steps at once.
     """
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, state: Tensor, w_h: Tensor, b_h: Tensor) -> Tensor:
-        directions, steps, batch, _ = given.shape
+    def forward(ctx: Any, inputs: Tensor, state: Tensor, w_h: Tensor, b_h: Tensor) -> Tensor:
+        directions, steps, batch, _ = inputs.shape
         width = state.shape[-1]
-        states = given.new_empty(directions, steps + 1, batch, width)
+        states = inputs.new_empty(directions, steps + 1, batch, width)
         states[:, 0] = state
-        kept = torch.empty_like(given)  # W_h h + b_h
-        gates = given.new_empty(directions, steps, batch, 2 * width)  # r, z
-        new = given.new_empty(directions, steps, batch, width)  # n
+        hidden = torch.empty_like(inputs)  # W_h h + b_h
+        gates = inputs.new_empty(directions, steps, batch, 2 * width)  # r, z
+        new = inputs.new_empty(directions, steps, batch, width)  # n
         transposed = w_h.mT
         h = state
-        for given_rz, given_n, kept_t, kept_rz, kept_n, gates_t, r, z, n, following in zip(
-            given[..., : 2 * width].unbind(1),
-            given[..., 2 * width :].unbind(1),
-            kept.unbind(1),
-            kept[..., : 2 * width].unbind(1),
-            kept[..., 2 * width :].unbind(1),
+        for inputs_rz, inputs_n, hidden_t, hidden_rz, hidden_n, gates_t, r, z, n, following in zip(
+            inputs[..., : 2 * width].unbind(1),
+            inputs[..., 2 * width :].unbind(1),
+            hidden.unbind(1),
+            hidden[..., : 2 * width].unbind(1),
+            hidden[..., 2 * width :].unbind(1),
             gates.unbind(1),
             gates[..., :width].unbind(1),
             gates[..., width:].unbind(1),
@@ -95,56 +115,56 @@ class _Recurrence(torch.autograd.Function):
             states[:, 1:].unbind(1),
             strict=True,
         ):
-            torch.baddbmm(b_h, h, transposed, out=kept_t)
-            torch.add(given_rz, kept_rz, out=gates_t).sigmoid_()
-            torch.addcmul(given_n, r, kept_n, out=n).tanh_()
+            torch.baddbmm(b_h, h, transposed, out=hidden_t)
+            torch.add(inputs_rz, hidden_rz, out=gates_t).sigmoid_()
+            torch.addcmul(inputs_n, r, hidden_n, out=n).tanh_()
             h = torch.lerp(n, h, z, out=following)
-        ctx.save_for_backward(states, kept[..., 2 * width :], gates, new, w_h)
+        ctx.save_for_backward(states, hidden[..., 2 * width :], gates, new, w_h)
         return states[:, 1:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        states, kept_n, gates, n, w_h = ctx.saved_tensors
+        states, hidden_n, gates, n, w_h = ctx.saved_tensors
         width = n.shape[-1]
         r, z = gates[..., :width], gates[..., width:]
         before = states[:, :-1]
         # d gate = factor · d state, of r, of z, and of W_h h's part of n; of n itself.
         factors = n.new_empty(*n.shape[:-1], 3, width)
-        of_r, of_z, of_kept = factors.unbind(-2)
-        rest = 1 - z
-        of_n = torch.addcmul(rest, rest * n, n, value=-1)  # (1 − z) (1 − n²)
-        torch.mul(of_n, r, out=of_kept)
-        torch.mul(of_kept, kept_n, out=of_r).addcmul_(of_r, r, value=-1)  # … r (1 − r)
-        torch.sub(before, n, out=of_z).mul_(z).mul_(rest)
-        d_kept = torch.empty_like(factors)  # (D, T, B, 3, H)
+        by_r, by_z, by_hidden = factors.unbind(-2)
+        one_minus_z = 1 - z
+        by_n = torch.addcmul(one_minus_z, one_minus_z * n, n, value=-1)  # (1 − z) (1 − n²)
+        torch.mul(by_n, r, out=by_hidden)
+        torch.mul(by_hidden, hidden_n, out=by_r).addcmul_(by_r, r, value=-1)  # … r (1 − r)
+        torch.sub(before, n, out=by_z).mul_(z).mul_(one_minus_z)
+        d_hidden = torch.empty_like(factors)  # (D, T, B, 3, H)
         d = torch.empty_like(states)
         d[:, 0] = 0
         d[:, 1:] = d_states
-        flat = d_kept.flatten(-2)
-        for factor, z_t, d_t, d_before, d_kept_t, flat_t in reversed(
+        flat = d_hidden.flatten(-2)
+        for factor, z_t, d_t, d_before, d_hidden_t, flat_t in reversed(
             list(
                 zip(
                     factors.unbind(1),
                     z.unbind(1),
                     d[:, 1:, :, None].unbind(1),
                     d[:, :-1].unbind(1),
-                    d_kept.unbind(1),
+                    d_hidden.unbind(1),
                     flat.unbind(1),
                     strict=True,
                 )
             )
         ):
-            torch.mul(d_t, factor, out=d_kept_t)
+            torch.mul(d_t, factor, out=d_hidden_t)
             d_before.addcmul_(d_t[:, :, 0], z_t).baddbmm_(flat_t, w_h)
-        d_given = torch.cat((flat[..., : 2 * width], d[:, 1:] * of_n), dim=-1)
-        joined = flat.flatten(1, 2)
-        d_w = joined.mT @ before.flatten(1, 2)
-        return d_given, d[:, 0], d_w, joined.sum(1, keepdim=True)
+        d_inputs = torch.cat((flat[..., : 2 * width], d[:, 1:] * by_n), dim=-1)
+        flat_steps = flat.flatten(1, 2)
+        d_w = flat_steps.mT @ before.flatten(1, 2)
+        return d_inputs, d[:, 0], d_w, flat_steps.sum(1, keepdim=True)
 
 
 class _Permuted(torch.autograd.Function):
-    """x (T, B, d) with its tokens in another order, one that is its own inverse."""
+    """Permutes the tokens of x (T, B, d) by an order that is its own inverse."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor) -> Tensor:
@@ -164,7 +184,7 @@ def _permute(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _turned(lengths: Tensor, steps: int) -> Tensor:
-    """Where each token of (T, B) comes from when every sequence is reversed, its padding not."""
+    """Return where each token of (T, B) comes from when sequences are reversed, padding not."""
     t, batch = torch.arange(steps)[:, None], len(lengths)
     source = torch.where(t < lengths, lengths - 1 - t, t)
     return (source * batch + torch.arange(batch)).flatten()

@@ -1,4 +1,4 @@
-"""What every model of the laboratory can do, and how their parameters are drawn."""
+"""The interface of the laboratory's models, and how their parameters are drawn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from anyscore.layers import find_score, has_hidden
 from anyscore.torch import Attention
 
 
-class Said(NamedTuple):
-    """What a model says to one source.
+class Decoded(NamedTuple):
+    """A model's output to one source.
 
     Attributes:
-        numbers: of its tokens, with `EOS` as the last one if it ended by itself.
-        log_probability: of all of them, in nats.
-        weights: (T_q, T_k) on the CPU, a row for each token; None if not asked for.
+        numbers: of the output's tokens, with `EOS` as the last one if the output ended by itself.
+        log_probability: of all tokens, in nats.
+        weights: attention weights (T_q, T_k) on the CPU, a row for each token; None if not asked
+            for.
     """
 
     numbers: list[int]
@@ -39,13 +40,13 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """Nats per target token of the batch, the ends included."""
+        """Return the loss in nats per target token of the batch, the ends included."""
 
     @abstractmethod
     def greedy(
         self, source: Tensor, lengths: Tensor, *, limit: int, return_weights: bool = False
-    ) -> list[Said]:
-        """What is likeliest to each source (B, T_k), of the `lengths` (B,), token after token.
+    ) -> list[Decoded]:
+        """Predict outputs to sources (B, T_k) of the `lengths` (B,), the likeliest token each time.
 
         An output that does not end by itself has `limit` tokens.
         """
@@ -53,11 +54,11 @@ class Model(nn.Module, ABC):
     def tokens(
         self, numbers: Sequence[int], source: Sequence[str], vocabulary: Vocabulary
     ) -> list[str]:
-        """Decode what was said to a source; `vocabulary` is that of the targets."""
+        """Decode an output to a source; `vocabulary` is that of the targets."""
         return vocabulary.decode(numbers)
 
     def score_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are the score's own."""
+        """Return the parameters that are the score's own."""
         return {
             f"{path}.{name}": parameter
             for path, module in self.named_modules()
@@ -66,27 +67,27 @@ class Model(nn.Module, ABC):
         }
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that every score has."""
-        own = self.score_parameters()
-        return {name: x for name, x in self.named_parameters() if name not in own}
+        """Return the parameters that the models of all scores have."""
+        excluded = self.score_parameters()
+        return {name: x for name, x in self.named_parameters() if name not in excluded}
 
     def draw(self) -> None:
-        """Draw all parameters anew; from the same seed the shared ones are the same for all scores.
+        """Draw all parameters anew; one seed gives the shared ones the same values for all scores.
 
-        The scores' come last: what they draw must not move what all share.
+        The scores' parameters come last: what they draw must not move what all share.
         """
         for module in sorted(_drawn(self), key=lambda module: isinstance(module, Attention)):
             module.reset_parameters()
 
 
 def single_attention(score: str, hidden: int) -> Attention:
-    """An attention layer of one head over queries and keys of the width `hidden`."""
+    """Make an attention layer of one head over queries and keys of the width `hidden`."""
     width = hidden if has_hidden(find_score(score)) else None
     return Attention(score, hidden=width, d_q=hidden, d_k=hidden)
 
 
 def _drawn(module: nn.Module) -> Iterator[Any]:
-    """The modules inside that draw their parameters."""
+    """Yield the modules inside that draw their parameters."""
     for child in module.children():
         if hasattr(child, "reset_parameters"):
             yield child

@@ -11,6 +11,7 @@ import torch
 from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.data.tokens import UNK
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.bahdanau import Bahdanau
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.pointer import Pointer
@@ -34,9 +35,13 @@ MODELS: dict[str, type[Model]] = {
 def new_model(
     settings: Settings, score: str, source_size: int, target_size: int, seed: int
 ) -> Model:
-    """A model in its initial state, on the settings' device.
+    """Make a model in its initial state, on the settings' device.
 
-    source_size, target_size: of the vocabularies.
+    Args:
+        settings: name and widths of the model.
+        score: name of the score.
+        source_size, target_size: of the vocabularies.
+        seed: of the parameters.
     """
     model = drawn(
         lambda: MODELS[settings.model](
@@ -48,7 +53,11 @@ def new_model(
 
 
 def drawn(make: Callable[[], _M], seed: int) -> _M:
-    """Draw the parameters of the model that `make` makes from `seed`, and from nothing else."""
+    """Make a model whose parameters are drawn from `seed`, and from nothing else.
+
+    Args:
+        make: makes the model.
+    """
     with torch.random.fork_rng(devices=[]):
         model = make()
         torch.manual_seed(seed)
@@ -57,13 +66,17 @@ def drawn(make: Callable[[], _M], seed: int) -> _M:
 
 
 def build_model(score: str, data: Encoded, settings: Settings, seed: int) -> Model:
-    """`new_model` with the vocabularies of `data`."""
+    """Make `new_model` with the vocabularies of `data`."""
     sizes = len(data.source_vocabulary), len(data.target_vocabulary)
     return new_model(settings, score, *sizes, seed)
 
 
 def check_fits(model: str, data: Encoded) -> None:
-    """Raises InputError, in one line, where targets are not what the model can say."""
+    """Check that a model can say the targets of the data.
+
+    Raises:
+        InputError: it cannot; the text says why, in one line.
+    """
     if (model == "pointer") != data.places:
         raise InputError(
             f"--model {model}: expected targets as "
@@ -71,19 +84,21 @@ def check_fits(model: str, data: Encoded) -> None:
             f"the task with places={model == 'pointer'}"
         )
     if data.places:
-        strange = sum(UNK in pair.target for pair in chain(data.train, data.valid_pairs))
-        if strange:
+        unknown = sum(UNK in pair.target for pair in chain(data.train, data.valid_pairs))
+        if unknown:
             count = len(data.train) + len(data.valid_pairs)
             raise InputError(
                 "--model pointer: expected targets made of tokens of their sources, got others in "
-                f"{strange:,} of {count:,} pairs; give a --unit by which they are, or another model"
+                f"{unknown:,} of {counted(count, 'pair')}; give a --unit by which they are, or "
+                "another model"
             )
     for item in chain(data.train, data.valid_pairs) if model in ("tagger", "classifier") else ():
         source, labels = len(item.source), len(item.target) - 1
         if model == "tagger" and labels != source:
             raise InputError(
-                f"--model tagger: expected a label for every token, got {labels} for {source} "
-                "tokens; give units by which they are as many, or another model"
+                f"--model tagger: expected a label for every token, got {labels} for "
+                f"{counted(source, 'token')}; give units by which they are as many, or another "
+                "model"
             )
         if model == "classifier" and labels != 1:
             raise InputError(

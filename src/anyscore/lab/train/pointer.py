@@ -1,4 +1,4 @@
-"""A pointer network: the weights of its attention are what it says."""
+"""A pointer network: the attention weights are the output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyscore import PreparedKeys, attention
 from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
 from anyscore.lab.train.batches import Batch
 from anyscore.lab.train.dropout import Dropout
-from anyscore.lab.train.gru import read_both_ways, read_forwards
+from anyscore.lab.train.gru import first_states, read_both_ways, read_forwards, source_encoder
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.stepwise import Stepwise
 from anyscore.layers import find_score, has_hidden
@@ -23,8 +23,15 @@ PLACES = len(SPECIALS)
 
 
 class Memory(NamedTuple):
-    """The keys (B, 1 + T_k, hidden), their lengths (B,), the decoder's state (1, B, hidden), the
-    source (B, T_k), and for each of its tokens the first one that equals it (B, T_k)."""
+    """The memory of a pointer network's decoder.
+
+    Attributes:
+        keys: prepared, of (B, 1 + T_k, hidden).
+        lengths: of the keys (B,).
+        state: of the decoder (1, B, hidden).
+        source: tokens (B, T_k).
+        first: for each token of the source, the first place of an equal one (B, T_k).
+    """
 
     keys: PreparedKeys
     lengths: Tensor
@@ -37,13 +44,13 @@ class Pointer(Stepwise):
     """Says tokens of its source, by the attention to them alone.
 
         keys    = [the end; W_e [forward GRU; backward GRU](source)]    (B, 1 + T_k, hidden)
-        queries = GRU(embeddings of what was said), from tanh(W_s of what the backward GRU has read)
+        queries = GRU(embeddings of the output so far), from tanh(W_s of the backward GRU's end)
         p(token | …) = Σ of Attention's weights over all places where the token stands
 
-    The first key is learned: to look at it is to end. Targets are no numbers of a vocabulary but
-    of places (`PLACES`, the first of each token); a token that stands at several places is said by
-    looking at any of them, and a token that the source vocabulary lacks can be said like others,
-    except that two equal ones are not known to be so.
+    The first key is learned: to look at it is to end. Targets are no numbers of a vocabulary but of
+    places (`PLACES`, the first of each token). A token that stands at several places is said by
+    looking at any of them. A token that the source vocabulary lacks can be said like others, except
+    that two equal ones are not known to be equal.
 
     Vinyals et al., "Pointer networks", 2015; the sum is that of Kadlec et al., "Text understanding
     with the attention sum reader network", 2016.
@@ -55,19 +62,17 @@ class Pointer(Stepwise):
         super().__init__()
         self.score = score
         hidden = settings.hidden
-        half = (hidden + 1) // 2
         self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
-        self.encoder = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
-        self.to_keys = nn.Linear(2 * half, hidden)
+        self.encoder, self.to_keys = source_encoder(hidden)
         self.end = nn.Embedding(1, hidden)
-        self.to_state = nn.Linear(half, hidden)
+        self.to_state = nn.Linear(self.encoder.hidden_size, hidden)
         self.decoder = nn.GRU(hidden, hidden, batch_first=True)
         self.dropout = Dropout(settings.dropout)
         width = hidden if has_hidden(find_score(score)) else None
         self.attention = Pointing(score, hidden=width, d_q=hidden, d_k=hidden)
 
     def loss(self, batch: Batch) -> Tensor:
-        """log Σ exp of all scores − that of the scores of the places that are right."""
+        """Return the mean of log Σ exp of all scores − log Σ exp of the scores of right places."""
         source, inputs, targets = batch.source, batch.inputs, batch.targets
         keys, state = self._encode(source, batch.lengths)
         queries, _ = read_forwards(self.decoder, self._embed(inputs, source), state)
@@ -77,16 +82,17 @@ class Pointer(Stepwise):
         right = torch.cat([(targets == EOS)[..., None], right], dim=-1)
         among_all = self.attention.log_sum(queries, keys, valid_lens=lengths)
         among_right = self.attention.log_sum(queries, keys, mask=right)
-        said = targets != 0
-        return (among_all[said] - among_right[said]).mean()
+        predicted = targets != 0
+        return (among_all[predicted] - among_right[predicted]).mean()
 
     def begin(self, source: Tensor, lengths: Tensor) -> Memory:
+        """Encode sources (B, T_k) of the lengths (B,); return the first memory."""
         keys, state = self._encode(source, lengths)
         lengths = lengths.to(source.device) + 1
         return Memory(self.attention.prepare_keys(keys), lengths, state, source, _first(source))
 
     def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """As of `Stepwise`; the states are the probabilities of all numbers."""
+        """Read tokens (B, 1); return probabilities of all numbers (B, 1, V) and the next memory."""
         embedded = self._embed(token, memory.source)
         queries, state = read_forwards(self.decoder, embedded, memory.state)
         self.attention(queries, memory.keys, valid_lens=memory.lengths)
@@ -98,29 +104,33 @@ class Pointer(Stepwise):
         return states, memory._replace(state=state)
 
     def read_out(self, states: Tensor) -> Tensor:
+        """Return the logarithms of probabilities."""
         return states.log()
 
     def weights(self) -> Tensor:
-        """As of `Stepwise`. A row adds up to 1 less the weight of the end."""
+        """Return the last step's weights (B, 1, T_k); a row adds up to 1 − the end's weight."""
         return self._weights()[..., 1:]
 
     def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        """Return the memory in the order of `rows` (B,)."""
         return memory._replace(state=memory.state[:, rows])
 
     def tokens(
         self, numbers: Sequence[int], source: Sequence[str], vocabulary: Vocabulary
     ) -> list[str]:
+        """Return the tokens of the source at the places of an output."""
         return [source[number - PLACES] for number in numbers if number >= PLACES]
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys (B, 1 + T_k, hidden) and the decoder's first state (1, B, hidden)."""
         embedded = self.dropout(self.source_embedding(source))
         read = read_both_ways(self.encoder, embedded, lengths.cpu())
-        state = torch.tanh(self.to_state(read[:, 0, self.encoder.hidden_size :]))
+        state = torch.tanh(self.to_state(first_states(self.encoder, read)))
         end = self.end.weight.expand(len(source), 1, -1)
         return torch.cat([end, self.to_keys(read)], dim=1), state[None]
 
     def _embed(self, numbers: Tensor, source: Tensor) -> Tensor:
-        """Of what numbers (B, T_q) stand for: specials, and tokens of the source (B, T_k)."""
+        """Embed numbers (B, T_q): specials, and places of tokens of the source (B, T_k)."""
         pointed = source.gather(1, (numbers - PLACES).clamp(min=0))
         tokens = torch.where(numbers < PLACES, numbers, pointed)
         embedded: Tensor = self.dropout(self.source_embedding(tokens))
@@ -133,7 +143,7 @@ class Pointer(Stepwise):
 
 
 class Pointing(Attention):
-    """A layer whose log-sum-exp is asked for as well."""
+    """An attention layer that also returns its log-sum-exp."""
 
     def log_sum(
         self,
@@ -143,19 +153,19 @@ class Pointing(Attention):
         valid_lens: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Log Σ exp of the scores (B, T_q), over the keys that a query may attend to."""
-        found = attention(
+        """Return log Σ exp of the scores (B, T_q), over the keys that a query may attend to."""
+        result = attention(
             queries, keys, keys.detach()[..., :1], score=self._score(queries), mask=mask,
             valid_lens=valid_lens, return_lse=True,
         )  # fmt: skip
-        lse: Tensor = found.lse
+        lse: Tensor = result.lse
         return lse
 
 
 def _first(source: Tensor) -> Tensor:
-    """For each token of (B, T_k) the first place where it stands; each unknown one is its own."""
-    own = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    """Return for each token of (B, T_k) the first place of an equal one; an unknown is its own."""
+    place = torch.arange(source.shape[1], device=source.device).expand_as(source)
     shape = len(source), int(source.max()) + 1
     first = torch.full(shape, source.shape[1], device=source.device)
-    first.scatter_reduce_(1, source, own, "amin")
-    return torch.where(source == UNK, own, first.gather(1, source))
+    first.scatter_reduce_(1, source, place, "amin")
+    return torch.where(source == UNK, place, first.gather(1, source))

@@ -24,7 +24,7 @@ from anyscore.lab.trials import Outcome, Report, Trial
 _RANGE = 8.0
 """Learning rates from an eighth of the settings' to eight times as much."""
 _DRAWN = 4
-"""Trainings at random, and none ended early, before proposals go by what is known."""
+"""So many first trainings are drawn at random, and not ended early."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class Search:
     training: those numbers, "valid_loss" (None if it failed) and "state".
 
     Attributes:
+        data: the task in numbers.
+        settings: of the first training.
+        trainings: how many there are.
         widths: whether half and twice the width of the settings are tried too.
         folder: of the journal, SCORE.journal, from which a search that was killed goes on.
         threads: of PyTorch.
@@ -51,52 +54,54 @@ class Search:
     threads: int | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Carry out the trainings that the journal lacks; return what they chose."""
         with cpu_threads(self.threads):
             for number in range(len(self._tried(trial.score)), self.trainings):
                 self._train(trial, number, report)
         tried = self._tried(trial.score)
-        ended = [x for x in tried if x["state"] == "complete"]
-        if not ended:
+        complete = [training for training in tried if training["state"] == "complete"]
+        if not complete:
             raise TrialFailure(f"none of {len(tried)} trainings succeeded: {tried[-1]['failure']}")
-        best = min(ended, key=lambda x: float(x["valid_loss"]))
+        best = min(complete, key=lambda training: float(training["valid_loss"]))
         chosen = {name: best[name] for name in ("learning_rate", "hidden") if name in best}
         return Outcome(
             {"valid_loss": [-best["valid_loss"]]}, facts={"chosen": chosen, "tried": tried}
         )
 
     def _train(self, trial: Trial, number: int, report: Report) -> None:
+        """Carry out the training of this number, and write its result to the journal."""
         import optuna
 
         study = self._study(trial.score, number)
         if number == 0:
             usual = {"learning_rate": self.settings.learning_rate, "hidden": self.settings.hidden}
             study.enqueue_trial(usual if self.widths else {"learning_rate": usual["learning_rate"]})
-        asked = study.ask()
-        settings = replace(self.settings, **self._propose(asked))
+        proposal = study.ask()
+        settings = replace(self.settings, **self._propose(proposal))
         steps = Progress(report, number, self.trainings)
 
-        def tell(told: dict[str, Any]) -> None:
-            if "epoch" in told:
-                asked.report(told["valid_loss"], told["epoch"])
-                if asked.should_prune():
+        def pass_on(details: dict[str, Any]) -> None:
+            if "epoch" in details:
+                proposal.report(details["valid_loss"], details["epoch"])
+                if proposal.should_prune():
                     raise optuna.TrialPruned
             else:
-                steps(told)
+                steps(details)
 
         try:
             with reported_failures():
                 model = build_model(trial.score, self.data, settings, trial.seed)
-                epochs = train(model, self.data, settings, seed=trial.seed, report=tell)
+                epochs = train(model, self.data, settings, seed=trial.seed, report=pass_on)
         except optuna.TrialPruned:
-            study.tell(asked, state=optuna.trial.TrialState.PRUNED)
+            study.tell(proposal, state=optuna.trial.TrialState.PRUNED)
         except TrialFailure as failure:
-            asked.set_user_attr("failure", str(failure))
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            proposal.set_user_attr("failure", str(failure))
+            study.tell(proposal, state=optuna.trial.TrialState.FAIL)
         else:
-            study.tell(asked, min(epoch["valid_loss"] for epoch in epochs))
+            study.tell(proposal, min(epoch["valid_loss"] for epoch in epochs))
 
     def _study(self, score: str, number: int) -> Any:
-        """The study, to propose training `number` from those before it and nothing else."""
+        """Open the study, to propose training `number` from those before it and nothing else."""
         import optuna
         from optuna.samplers import TPESampler
         from optuna.storages.journal import JournalFileBackend
@@ -119,11 +124,11 @@ class Search:
                 "anew"
             ) from None
 
-    def _propose(self, asked: Any) -> dict[str, Any]:
-        """Numbers of `Settings` for a training."""
+    def _propose(self, proposal: Any) -> dict[str, Any]:
+        """Return numbers of `Settings` for a training."""
         rate, hidden = self.settings.learning_rate, self.settings.hidden
-        found = {
-            "learning_rate": asked.suggest_float(
+        numbers = {
+            "learning_rate": proposal.suggest_float(
                 "learning_rate", rate / _RANGE, rate * _RANGE, log=True
             )
         }
@@ -131,32 +136,35 @@ class Search:
             half = max(1, hidden // 2)
             if self.settings.model == "transformer":  # heads divide the width
                 half = max(1, half // self.settings.heads) * self.settings.heads
-            found["hidden"] = asked.suggest_categorical("hidden", [half, hidden, 2 * hidden])
-        return found
+            numbers["hidden"] = proposal.suggest_categorical("hidden", [half, hidden, 2 * hidden])
+        return numbers
 
     def _tried(self, score: str) -> list[dict[str, Any]]:
-        """The trainings that ended, in order; one that was killed with its process is none."""
+        """Return the trainings that ended, in order; one killed with its process is none."""
         if not (self.folder / f"{score}.journal").exists():
             return []
-        found = []
-        for one in self._study(score, 0).get_trials(deepcopy=False):
-            failure = one.user_attrs.get("failure")
-            state = "failed" if failure else one.state.name.lower()
+        trainings = []
+        for trial in self._study(score, 0).get_trials(deepcopy=False):
+            failure = trial.user_attrs.get("failure")
+            state = "failed" if failure else trial.state.name.lower()
             if state in ("complete", "pruned", "failed"):
-                losses = [*one.intermediate_values.values(), *(one.values or [])]
+                losses = [*trial.intermediate_values.values(), *(trial.values or [])]
                 loss = min(losses) if losses and not failure else None
-                found.append({**one.params, "valid_loss": loss, "state": state, "failure": failure})
-        return found
+                trainings.append(
+                    {**trial.params, "valid_loss": loss, "state": state, "failure": failure}
+                )
+        return trainings
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Steps of one training told as steps of all."""
+    """Reports the steps of one training as steps of all."""
 
     report: Callable[[dict[str, Any]], None]
     number: int
     trainings: int
 
-    def __call__(self, told: dict[str, Any]) -> None:
-        done = self.number * told["steps"] + told["step"]
-        self.report({"step": done, "steps": self.trainings * told["steps"]})
+    def __call__(self, details: dict[str, Any]) -> None:
+        """Report a step of this training as a step of all."""
+        done = self.number * details["steps"] + details["step"]
+        self.report({"step": done, "steps": self.trainings * details["steps"]})

@@ -1,4 +1,4 @@
-"""How every trial of a comparison is trained."""
+"""Settings that all trials of a comparison are trained with."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from anyscore.lab.data.task import Task
 from anyscore.lab.errors import InputError
-
-MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
-"""The names of the models; see `anyscore.lab.train.models`."""
+from anyscore.lab.options import MODELS, TrainingOptions
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials have in common; score and seed are the trial's.
+    """Settings that all trials share; score and seed are the trial's.
 
     Attributes:
         model: a name in `MODELS`.
-        learning_rate: of Adam, where a trial has none of its own; it falls to 0 in a straight line
-            over all steps.
+        epochs: passes over the training pairs.
+        batch_size: pairs in a training step.
         hidden: width of embeddings, states, queries and keys.
-        dropout: of embeddings and of what the last layer is given, in training only.
-        layers, heads: of a Transformer, in encoder and decoder each; kv_heads: heads of keys and
-            values, fewer where they divide the others (as many if left out).
+        learning_rate: of Adam, if a trial has none of its own; it falls to 0 in a straight line
+            over all steps.
+        dropout: rate, of embeddings and of the last layer's input, in training only.
+        layers, heads: of a Transformer, in encoder and decoder each.
+        kv_heads: heads of keys and values, a divisor of `heads`; None is as many.
         device: as PyTorch names it.
     """
 
@@ -39,7 +39,7 @@ class Settings:
     device: str = "cpu"
 
     def check(self) -> None:
-        """Raises InputError, in one line, where a setting cannot be or does not fit another."""
+        """Raise InputError, in one line, if a setting is out of range or does not fit another."""
         if self.model not in MODELS:
             raise InputError(f"--model: expected {', '.join(MODELS)}, got {self.model!r}")
         for name in ("epochs", "batch_size", "hidden", "layers", "heads", "kv_heads"):
@@ -61,8 +61,37 @@ class Settings:
                 )
 
 
+# The default width and training steps, by whether the task is that of the dates: they are easy, a
+# wide model answers them with any score, a narrow one shows what a score is worth.
+_HIDDEN = {True: 32, False: 128}
+_STEPS = {True: 1900, False: 1000}
+
+
+def settings_for(options: TrainingOptions, task: Task, *, dates: bool, device: str) -> Settings:
+    """Return the settings that a user's options mean for a task, checked.
+
+    Args:
+        dates: whether the task is that of the dates, which has defaults of its own.
+        device: the device that `options.device` stands for.
+
+    Raises:
+        InputError: a setting is out of range or does not fit another.
+    """
+    settings = Settings(
+        model=options.model,
+        epochs=options.epochs or default_epochs(task, options.batch_size, _STEPS[dates]),
+        batch_size=options.batch_size,
+        hidden=options.hidden or _HIDDEN[dates],
+        learning_rate=options.learning_rate,
+        dropout=options.dropout,
+        device=device,
+    )
+    settings.check()
+    return settings
+
+
 def default_epochs(task: Task, batch_size: int, steps: int) -> int:
-    """As many as make about `steps` steps, but 2 to 30."""
+    """Return the number of epochs, 2 to 30, that make about `steps` training steps."""
     pairs = sum(len(example.references) for example in task.train)
     return min(30, max(2, round(steps / math.ceil(pairs / batch_size))))
 

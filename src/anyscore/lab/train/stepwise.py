@@ -1,4 +1,4 @@
-"""Models that say one token after the other: what they are asked, and the likeliest token first."""
+"""Models that say one token after the other: their interface, and greedy decoding."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.data.tokens import BOS, EOS, PAD
-from anyscore.lab.train.model import Model, Said
+from anyscore.lab.train.model import Decoded, Model
 
 
 class Stepwise(Model):
-    """A model that is given the tokens said so far, and what it remembers, to say the next."""
+    """A model that reads the tokens so far, and its memory, to say the next one."""
 
     @abstractmethod
     def read_out(self, states: Tensor) -> Tensor:
-        """States (..., ·) → logits (..., V) of the token that follows each."""
+        """Return the logits (..., V) of the token that follows each of the states (..., ·)."""
 
     @abstractmethod
     def begin(self, source: Tensor, lengths: Tensor) -> Any:
-        """What `follow` is given with the first token, of sources (B, T_k) of the lengths (B,)."""
+        """Encode sources (B, T_k) of the lengths (B,); return the memory for `follow`."""
 
     @abstractmethod
     def follow(self, token: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        """Tokens (B, 1) and what is remembered → states (B, 1, ·), what is remembered then."""
+        """Read tokens (B, 1); return states (B, 1, ·) and the next memory."""
 
     @abstractmethod
     def weights(self) -> Tensor:
-        """Where the last call of `follow` looked, (B, 1, T_k)."""
+        """Return the attention weights (B, 1, T_k) of the last call of `follow`."""
 
     @abstractmethod
     def reorder(self, memory: Any, rows: Tensor) -> Any:
-        """What is remembered in the rows (B,), each of the same source as the row it replaces."""
+        """Return the memory in the order of `rows` (B,).
+
+        Each row's source is the same as that of the row it replaces.
+        """
 
     def step(self, token: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        """Tokens (B, 1) → log-probabilities (B, V) of the next, and what is remembered then.
+        """Read tokens (B, 1); return the next one's log-probabilities (B, V) and the next memory.
 
-        Neither padding nor the start is ever said.
+        Padding and the start token have probability 0.
         """
         states, memory = self.follow(token, memory)
         logits = self.read_out(states)[:, 0]
@@ -48,28 +51,29 @@ class Stepwise(Model):
     @torch.no_grad()
     def greedy(
         self, source: Tensor, lengths: Tensor, *, limit: int, return_weights: bool = False
-    ) -> list[Said]:
+    ) -> list[Decoded]:
+        """Take the likeliest token of each step; see `Model.greedy`."""
         memory = self.begin(source, lengths)
         token = torch.full((len(source), 1), BOS, device=source.device)
         done = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         tokens: list[Tensor] = []
-        likely: list[Tensor] = []
-        looked: list[Tensor] = []
+        logps: list[Tensor] = []
+        weights_by_step: list[Tensor] = []
         for _ in range(limit):
-            found, memory = self.step(token, memory)
-            best, token = found.max(-1, keepdim=True)
+            logp, memory = self.step(token, memory)
+            best, token = logp.max(-1, keepdim=True)
             tokens.append(token)
-            likely.append(best)
+            logps.append(best)
             if return_weights:
-                looked.append(self.weights().cpu())
+                weights_by_step.append(self.weights().cpu())
             done |= token.squeeze(1) == EOS
             if done.all():
                 break
-        maps = torch.cat(looked, dim=1) if return_weights else None
-        said = []
-        rows = zip(torch.cat(tokens, 1).tolist(), torch.cat(likely, 1).cpu(), lengths, strict=True)
+        maps = torch.cat(weights_by_step, dim=1) if return_weights else None
+        outputs = []
+        rows = zip(torch.cat(tokens, 1).tolist(), torch.cat(logps, 1).cpu(), lengths, strict=True)
         for i, (row, nats, length) in enumerate(rows):
             count = row.index(EOS) + 1 if EOS in row else len(row)
             weights = None if maps is None else maps[i, :count, :length]
-            said.append(Said(row[:count], float(nats[:count].sum()), weights))
-        return said
+            outputs.append(Decoded(row[:count], float(nats[:count].sum()), weights))
+        return outputs

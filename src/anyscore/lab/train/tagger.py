@@ -11,16 +11,15 @@ from torch.nn.functional import cross_entropy
 from anyscore.lab.data.tokens import UNK
 from anyscore.lab.train.batches import Batch
 from anyscore.lab.train.dropout import Dropout
-from anyscore.lab.train.gru import read_both_ways
-from anyscore.lab.train.model import Model, Said, single_attention
+from anyscore.lab.train.gru import read_both_ways, source_encoder
+from anyscore.lab.train.model import Decoded, Model, single_attention
 from anyscore.lab.train.settings import Settings
 
 
 class _Labeller(Model):
-    """One attention layer over a GRU each way, and labels read off what it found.
+    """One attention layer over a GRU each way, and labels read off its output.
 
-    How many labels there are is known, so their end is not predicted, and costs nothing in the
-    loss.
+    The number of labels is known, so their end is not predicted, and costs nothing in the loss.
     """
 
     def __init__(
@@ -29,33 +28,32 @@ class _Labeller(Model):
         super().__init__()
         self.score = score
         hidden = settings.hidden
-        half = (hidden + 1) // 2
         self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
-        self.encoder = nn.GRU(hidden, half, batch_first=True, bidirectional=True)
-        self.to_keys = nn.Linear(2 * half, hidden)
+        self.encoder, self.to_keys = source_encoder(hidden)
         self.dropout = Dropout(settings.dropout)
         self._build(hidden, target_size)
         self.attention = single_attention(score, hidden)
 
     @abstractmethod
     def _build(self, hidden: int, labels: int) -> None:
-        """Make what is the class's own."""
+        """Make the layers of the class."""
 
     @abstractmethod
     def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings and keys (B, T_k, hidden) → logits (B, labels of a sequence, V)."""
+        """Return logits (B, labels, V) of embeddings and keys (B, T_k, hidden)."""
 
     @abstractmethod
     def _counts(self, lengths: Tensor) -> list[int]:
-        """How many labels each sequence has."""
+        """Return the number of labels of each sequence."""
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """Tokens (B, T_k), padded on the right, of the lengths (B,) → logits of the labels."""
+        """Return the logits of labels of tokens (B, T_k), padded on the right, of lengths (B,)."""
         embedded = self.dropout(self.source_embedding(source))
         keys = self.to_keys(read_both_ways(self.encoder, embedded, lengths.cpu()))
         return self._logits(embedded, keys, lengths.to(source.device))
 
     def loss(self, batch: Batch) -> Tensor:
+        """Return the loss in nats per target token of the batch; ends cost nothing."""
         logits = self(batch.source, batch.lengths)
         ends = batch.targets.shape[1] - 1
         # The last token of a target is its end: the labels are those that another one follows.
@@ -69,18 +67,18 @@ class _Labeller(Model):
     @torch.no_grad()
     def greedy(
         self, source: Tensor, lengths: Tensor, *, limit: int, return_weights: bool = False
-    ) -> list[Said]:
-        """The likeliest label of each token or sequence; `limit` does not matter."""
+    ) -> list[Decoded]:
+        """Return the likeliest label of each token or sequence; `limit` does not matter."""
         logits = self(source, lengths)
         logits[..., : UNK + 1] = -torch.inf  # what stands for something else is no label
-        likely, labels = logits.log_softmax(-1).max(-1)
-        looked = self.attention.attention_weights if return_weights else None
-        said = []
+        logps, labels = logits.log_softmax(-1).max(-1)
+        maps = self.attention.attention_weights if return_weights else None
+        outputs = []
         for i, (count, length) in enumerate(zip(self._counts(lengths), lengths, strict=True)):
-            weights = None if looked is None else looked[i, :count, :length].cpu()
+            weights = None if maps is None else maps[i, :count, :length].cpu()
             numbers = labels[i, :count].tolist()
-            said.append(Said(numbers, float(likely[i, :count].sum()), weights))
-        return said
+            outputs.append(Decoded(numbers, float(logps[i, :count].sum()), weights))
+        return outputs
 
 
 class Tagger(_Labeller):
@@ -89,7 +87,7 @@ class Tagger(_Labeller):
         keys   = W_e [forward GRU; backward GRU](source)         (B, T_k, hidden)
         logits = W_o dropout(tanh(W_c [Attention(keys, keys); embeddings]))
 
-    What a label depends on besides its own token comes through the attention alone.
+    A label depends on other tokens than its own through the attention alone.
     """
 
     def _build(self, hidden: int, labels: int) -> None:

@@ -1,7 +1,7 @@
 """One training in several processes of torchrun: each has a shard of every batch.
 
-The first process leads: it alone has a comparison, and tells the others which trial is next. They
-train along and keep nothing.
+The first process leads: it alone has a comparison, and tells the others which trial is next. The
+others train along and keep nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure, TrialFailure
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.batches import Batch, Pairs
 from anyscore.lab.train.model import Model
 from anyscore.lab.trials import Outcome, Report, Train, Trial
@@ -28,32 +28,32 @@ from anyscore.lab.trials import Outcome, Report, Train, Trial
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train one model; one of them by itself is a group too.
+    """The processes that train one model; one process by itself is a group too.
 
     Attributes:
         rank: the number of this process, from 0 on.
-        size: how many there are.
+        size: the number of processes.
     """
 
     rank: int = 0
     size: int = 1
 
     def shard(self, pairs: Pairs, rows: Tensor) -> tuple[Batch, float]:
-        """This process's part of the batch `rows`, and what its loss counts in the mean.
+        """Return this process's part of the batch `rows`, and the weight of its loss in the mean.
 
-        A loss is a mean over the target tokens of its part, and parts have not equally many of
-        them: loss of the batch = Σ over processes (weight · loss of the part), and its gradient
-        likewise. A process that is left without pairs takes one that counts nothing.
+        A loss is a mean over the target tokens of its part, and parts differ in their number: loss
+        of the batch = Σ over processes (weight · loss of the part), and its gradient likewise. A
+        process that is left without pairs takes one of weight 0.
         """
         if self.size == 1:
             return pairs.batch(rows), 1.0
-        own = rows[self.rank :: self.size]
-        whole = int(pairs.targets.lengths[rows].sum())
-        batch = pairs.batch(own if len(own) else rows[:1])
-        return batch, batch.tokens / whole if len(own) else 0.0
+        share = rows[self.rank :: self.size]
+        tokens = int(pairs.targets.lengths[rows].sum())
+        batch = pairs.batch(share if len(share) else rows[:1])
+        return batch, batch.tokens / tokens if len(share) else 0.0
 
     def loss_of(self, model: Model) -> Callable[[Batch, float], Tensor]:
-        """(part of a batch, its weight) → a loss whose gradient is that of the whole batch."""
+        """Return (part of a batch, weight) → loss, whose gradient is that of the whole batch."""
         if self.size == 1:
             return lambda batch, weight: model.loss(batch)
         from torch.nn.parallel import DistributedDataParallel
@@ -63,23 +63,23 @@ class Group:
         return lambda batch, weight: together(batch) * (weight * self.size)
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of every process's x, of the same shape."""
+        """Return the sum of every process's x, of the same shape."""
         if self.size > 1:
             torch.distributed.all_reduce(x)
         return x
 
     def next_trial(self, trial: Trial | None) -> Trial | None:
-        """The trial that the first process gives; None from it is the end."""
-        told = [trial]
-        torch.distributed.broadcast_object_list(told)
-        return told[0]
+        """Return the trial that the first process passes; None from it is the end."""
+        message = [trial]
+        torch.distributed.broadcast_object_list(message)
+        return message[0]
 
 
 ALONE = Group()
 
 
 class _Loss(nn.Module):
-    """The loss as what a call of a module gives, which is what DistributedDataParallel wraps."""
+    """The loss as the call of a module, which DistributedDataParallel wraps."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _Loss(nn.Module):
 
 @contextmanager
 def joined(device: str) -> Iterator[Group]:
-    """Inside, the group that torchrun says this process belongs to; without torchrun, `ALONE`.
+    """Give the group that torchrun says this process belongs to; without torchrun, `ALONE`.
 
     On GPUs each process has one of its own.
 
@@ -108,7 +108,7 @@ def joined(device: str) -> Iterator[Group]:
         if device != "cuda" or local >= torch.cuda.device_count():
             raise InputError(
                 "--device: under torchrun expected cuda, and a GPU for each process, got "
-                f"{device!r}, {torch.cuda.device_count()} GPU for process {local + 1}"
+                f"{device!r}, {counted(torch.cuda.device_count(), 'GPU')} for process {local + 1}"
             )
         torch.cuda.set_device(local)
     torch.distributed.init_process_group(
@@ -135,7 +135,7 @@ def _end_at_once() -> None:
 
 @contextmanager
 def leading(train: Train, group: Group) -> Iterator[Train]:
-    """Inside, what trains with the whole group, in its first process; afterwards the others go."""
+    """Give a training function for the whole group, in its first process; then end the others."""
     if group.size == 1:
         yield train
         return
@@ -147,7 +147,7 @@ def leading(train: Train, group: Group) -> Iterator[Train]:
 
 
 class _Leader:
-    """What trains, in the first process: the others are told, and train along."""
+    """A training function for the first process: it tells the others of each trial."""
 
     def __init__(self, train: Train, group: Group) -> None:
         self._train, self._group = train, group
@@ -174,7 +174,7 @@ class _Leader:
 
 
 def follow(train: Train, group: Group) -> None:
-    """In the other processes: train along with the first, until it says that this was the last.
+    """Train along with the first process until it has no more trials, in the other processes.
 
     Ctrl-C is for the first process; the others go when it is gone.
     """
@@ -188,7 +188,7 @@ def follow(train: Train, group: Group) -> None:
     try:
         while (trial := group.next_trial(None)) is not None:
             with suppress(TrialFailure):
-                train(trial, lambda told: None)
+                train(trial, lambda details: None)
     except Exception as error:
         if not stopped:
             print(f"anyscore: {_lost(group, error)}", file=sys.stderr, flush=True)
@@ -196,5 +196,6 @@ def follow(train: Train, group: Group) -> None:
 
 
 def _lost(group: Group, error: Exception) -> str:
-    said = (" ".join(str(error).split()) or type(error).__name__)[:300]
-    return f"process {group.rank + 1} of {group.size} cannot go on ({said}), so all of them end"
+    """Say that a process cannot go on, and why."""
+    message = (" ".join(str(error).split()) or type(error).__name__)[:300]
+    return f"process {group.rank + 1} of {group.size} cannot go on ({message}), so all of them end"

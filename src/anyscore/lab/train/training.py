@@ -1,4 +1,4 @@
-"""Training one model."""
+"""Training of one model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.batches import Batch, Pairs, in_order, shuffled
+from anyscore.lab.train.metrics import exact_match
 from anyscore.lab.train.model import Model
-from anyscore.lab.train.quality import exact_match
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.trials import Report
@@ -43,18 +43,23 @@ def train(
 
     The loss and not the exact match: it is an average over every token of every validation pair,
     while the exact match is that of a few hundred sources and often the same for several epochs.
-
-    `report` is told of the steps a few times a second, and of every epoch. The order of batches
-    and the dropout masks depend on the seed alone, not on the score.
+    The order of batches and the dropout masks depend on the seed alone, not on the score.
 
     The processes of a `group` call this together; each has a shard of every batch, and dropout
-    masks of its own. All end with the same parameters; the first alone looks at exact match.
+    masks of its own. All end with the same parameters; the first alone computes exact match.
+
+    Args:
+        model: on the settings' device.
+        data: the task in numbers.
+        seed: of batches and dropout.
+        learning_rate: None takes that of the settings.
+        report: takes progress a few times a second, and the record of every epoch.
 
     Returns:
         A record per epoch, as `Outcome.epochs` has them.
 
     Raises:
-        TrialFailure: when the loss stops being a number.
+        TrialFailure: the loss stops being a number.
     """
     device = torch.device(settings.device)
     rate = settings.learning_rate if learning_rate is None else learning_rate
@@ -90,26 +95,27 @@ def train(
 
 
 def _watch(model: Model, data: Encoded) -> float:
+    """Return the exact match of the first validation sources."""
     watched = data.valid[:_WATCHED]
     outputs = [answer.tokens for answer in answers(model, data, watched)]
     return exact_match(outputs, [item.answers for item in watched])
 
 
 def best_epoch(epochs: list[dict[str, Any]]) -> int:
-    """The number of the one with the lowest validation loss; the first of several."""
+    """Return the number of the epoch with the lowest validation loss, the first of equals."""
     best = min(epochs, key=lambda epoch: epoch["valid_loss"])
     return int(best["epoch"])
 
 
 class _Progress:
-    """Counts steps, and tells of them a few times a second."""
+    """Counts steps, and reports them a few times a second."""
 
     def __init__(self, steps: int, report: Report) -> None:
         self.step, self.steps = 0, steps
         self._report, self._next = report, time.monotonic()
 
     def advance(self) -> bool:
-        """One more step is done; whether it was told."""
+        """Count one more step; return whether it was reported."""
         self.step += 1
         due = time.monotonic() >= self._next
         if due:
@@ -129,7 +135,7 @@ def _one_epoch(
     progress: _Progress,
     group: Group,
 ) -> float:
-    """Train on every pair once. Nats per target token, on average."""
+    """Train on every pair once; return the loss in nats per target token, on average."""
     losses: list[Tensor] = []  # read seldom: a GPU would have to be waited for
     tokens: list[int] = []
     for rows in batches:
@@ -148,17 +154,17 @@ def _one_epoch(
 
 
 def epoch_batches(pairs: Pairs, batch_size: int, seed: int, number: int) -> Iterator[Tensor]:
-    """The batches of epoch `number`, the same for every score."""
+    """Yield the batches of epoch `number`, the same for every score."""
     return shuffled(pairs.sources.lengths, batch_size, seed * 10_000 + number)
 
 
 def new_optimiser(model: Model, rate: float) -> torch.optim.Optimizer:
-    """Adam, the same for every score."""
+    """Make the optimiser, Adam, the same for every score."""
     return torch.optim.Adam(model.parameters(), lr=rate, fused=True)
 
 
 def training_step(model: Model, batch: Batch, optimiser: torch.optim.Optimizer) -> Tensor:
-    """Forward, backward and update; the loss before the update."""
+    """Train one step: forward, backward, update; return the loss before the update."""
     return _update(model, model.loss(batch), optimiser)
 
 
@@ -176,13 +182,13 @@ def _check(loss: float, when: str) -> None:
 
 
 def steps_per_epoch(data: Encoded, settings: Settings) -> int:
-    """How many batches the training pairs make."""
+    """Return how many batches the training pairs make."""
     return math.ceil(len(data.train) / settings.batch_size)
 
 
 @torch.no_grad()
 def mean_loss(model: Model, pairs: Pairs, group: Group = ALONE) -> float:
-    """Nats per target token, with teacher forcing and without dropout."""
+    """Return the loss in nats per target token, with teacher forcing and without dropout."""
     model.eval()
     total, tokens = 0.0, 0
     batches = in_order(pairs.sources.lengths, _MEASURED)
@@ -196,7 +202,7 @@ def mean_loss(model: Model, pairs: Pairs, group: Group = ALONE) -> float:
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, PyTorch's generators start from `seed`; outside, they are as if nothing was drawn."""
+    """Seed PyTorch's generators inside; leave them outside as if nothing was drawn."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -205,7 +211,7 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """Inside, PyTorch computes with this many threads; with as many as before for None."""
+    """Let PyTorch compute with this many threads inside; None changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else count)
     try:
@@ -216,7 +222,7 @@ def cpu_threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def reported_failures() -> Iterator[None]:
-    """Turns a lack of memory into a TrialFailure."""
+    """Turn a lack of memory inside into a TrialFailure."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -18,8 +18,13 @@ _WIDER = 4  # the hidden layer between two attention layers
 
 
 class Memory(NamedTuple):
-    """What the encoder made of the source (B, T_k, hidden), its lengths (B,), and for each layer of
-    the decoder what its attention to the target has read so far (B, t, hidden)."""
+    """The memory of a Transformer's decoder.
+
+    Attributes:
+        source: the encoder's output (B, T_k, hidden).
+        lengths: of the sources (B,).
+        past: by layer of the decoder, what its attention to the target has read (B, t, hidden).
+    """
 
     source: Tensor
     lengths: Tensor
@@ -36,7 +41,7 @@ class Transformer(Translator):
         y ← y + W_2 relu(W_1 norm y)
         logits = W_o dropout(norm y)
 
-    Places are told by sines and cosines added to the embeddings.
+    Positions are encoded by sines and cosines added to the embeddings.
 
     Vaswani et al., "Attention is all you need", 2017; Xiong et al., "On layer normalization in the
     Transformer architecture", 2020.
@@ -53,6 +58,7 @@ class Transformer(Translator):
         self.to_logits = nn.Linear(hidden, target_size)
 
     def begin(self, source: Tensor, lengths: Tensor) -> Memory:
+        """Encode sources (B, T_k) of the lengths (B,); return the first memory."""
         lengths = lengths.to(source.device)
         x = self._placed(self.source_embedding(source), 0)
         for layer in self.encoder:
@@ -60,10 +66,14 @@ class Transformer(Translator):
         return Memory(self.source_norm(x), lengths, [])
 
     def states(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """Return the states (B, T_q, hidden) after each token of targets (B, T_q)."""
         return self.follow(target, self.begin(source, lengths))[0]
 
     def follow(self, token: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """As of `Translator`; also of several tokens at once where none came before."""
+        """Read tokens (B, T_q); return states (B, T_q, hidden) and the next memory.
+
+        Several tokens at once are allowed where none came before.
+        """
         before = memory.past[0].shape[1] if memory.past else 0
         y, past = self._placed(self.target_embedding(token), before), []
         for number, layer in enumerate(self.decoder):
@@ -72,22 +82,25 @@ class Transformer(Translator):
         return y, memory._replace(past=past)
 
     def reorder(self, memory: Memory, rows: Tensor) -> Memory:
+        """Return the memory in the order of `rows` (B,)."""
         return memory._replace(past=[read[rows] for read in memory.past])
 
     def read_out(self, states: Tensor) -> Tensor:
+        """Return the logits (..., V) of the token that follows each of the states."""
         logits: Tensor = self.to_logits(self.dropout(self.norm(states)))
         return logits
 
     def weights(self) -> Tensor:
-        """Of the last layer, the mean over its heads."""
+        """Return the weights of the last layer (B, T_q, T_k), the mean over its heads."""
         weights = cast(_Decoder, self.decoder[-1]).to_source.attention_weights
         assert weights is not None  # the layer was just called
         return weights.mean(1)
 
     def _placed(self, embedded: Tensor, before: int) -> Tensor:
-        places = _places(before, embedded.shape[1], embedded.shape[2], embedded.device)
-        placed: Tensor = self.dropout(embedded + places)
-        return placed
+        """Add positions to embeddings (B, T, hidden) behind `before` other tokens."""
+        positions = _places(before, embedded.shape[1], embedded.shape[2], embedded.device)
+        result: Tensor = self.dropout(embedded + positions)
+        return result
 
 
 class _Encoder(nn.Module):
@@ -113,7 +126,7 @@ class _Decoder(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, y: Tensor, memory: Memory, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The new y, and what the attention to the target has read by then."""
+        """Return the new y, and what the attention to the target has read by then."""
         queries = self.norm(y)
         read = queries if past is None else torch.cat([past, queries], dim=1)
         # With a past there is one query, which may see all.

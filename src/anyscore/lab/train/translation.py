@@ -1,4 +1,4 @@
-"""What trains a trial of the laboratory's own: a small model on pairs of sequences."""
+"""The training of a trial by the laboratory itself: a small model on pairs of sequences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from anyscore.lab.errors import TrialFailure
 from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import save_run
-from anyscore.lab.train.cost import peak_memory
-from anyscore.lab.train.measure import parameters
+from anyscore.lab.train.cost import parameters, peak_memory
+from anyscore.lab.train.metrics import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import build_model, check_fits
-from anyscore.lab.train.quality import SCORE_OF_SUMS, matches, statistics
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group
 from anyscore.lab.train.training import (
@@ -36,7 +35,8 @@ from anyscore.lab.trials import Outcome, Report, Trial
 class TranslationTrain:
     """Trains and tests one trial; can be pickled. See `translation_train`.
 
-    chosen: numbers of `Settings` by score, which a search found; None where there was none.
+    Attributes:
+        chosen: numbers of `Settings` by score, which a search chose; None where there was none.
     """
 
     data: Encoded
@@ -46,35 +46,36 @@ class TranslationTrain:
     chosen: Mapping[str, Mapping[str, Any]] | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Train and test one trial; see `trials.Train`."""
         settings = self.settings
         if self.chosen is not None:
             if trial.score not in self.chosen:
                 raise TrialFailure("the search for its learning rate failed; it has no numbers")
             settings = replace(settings, **self.chosen[trial.score])
         # Of several processes, one that lacks memory ends them all.
-        told = reported_failures() if self.group.size == 1 else nullcontext()
-        with cpu_threads(self.threads), told:
+        failures = reported_failures() if self.group.size == 1 else nullcontext()
+        with cpu_threads(self.threads), failures:
             return _run(self.data, settings, trial, report, self.group)
 
 
 def translation_train(
     data: Encoded, settings: Settings, *, threads: int | None = None, group: Group = ALONE
 ) -> TranslationTrain:
-    """The function (trial, report) → outcome that trains the settings' model on `data`.
+    """Return the function (trial, report) → outcome that trains the settings' model on `data`.
 
-    The outcome has exact match, chrF and BLEU of the test items, answered by the model of the
-    best epoch, and examples with attention weights.
+    The outcome has exact match, chrF and BLEU of the test items, answered by the model of the best
+    epoch, and examples with attention weights.
 
     Args:
-        threads: of PyTorch while it trains; as many as it has if left out.
-        group: the processes that train together; of the first alone the outcome means something.
+        threads: of PyTorch while it trains; None changes nothing.
+        group: the processes that train together; only the first one's outcome has a meaning.
 
     Raises:
-        InputError: the settings do not fit together, or the model not the data.
+        InputError: the settings do not fit together, or the model does not fit the data.
 
-    Raises (when what it returns is called):
-        TrialFailure: the loss stops being a number, there is not enough memory, or a search
-            found nothing for the score.
+    Raises (when the returned function is called):
+        TrialFailure: the loss stops being a number, there is not enough memory, or a search found
+            nothing for the score.
     """
     settings.check()
     check_fits(settings.model, data)
@@ -82,12 +83,13 @@ def translation_train(
 
 
 def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group: Group) -> Outcome:
+    """Train one trial, answer the test items, and collect the outcome."""
     model = build_model(trial.score, data, settings, trial.seed)
-    own = replace(settings, batch_size=math.ceil(settings.batch_size / group.size))
+    shard_settings = replace(settings, batch_size=math.ceil(settings.batch_size / group.size))
     facts: dict[str, Any] = {
         "parameters": parameters(model),
         "score_parameters": sum(x.numel() for x in model.score_parameters().values()),
-        "peak_memory_mib": peak_memory(model, data, own),
+        "peak_memory_mib": peak_memory(model, data, shard_settings),
     }
     epochs = train(
         model,
@@ -104,18 +106,18 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group:
         facts["processes"] = group.size
     facts["best_epoch"] = best_epoch(epochs)
     facts["examples"] = _examples(model, data, choose_examples(data.test))
-    given = answers(model, data, data.test)
-    outputs = [data.target_tokeniser.detokenise(answer.tokens) for answer in given]
+    test_answers = answers(model, data, data.test)
+    outputs = [data.target_tokeniser.detokenise(answer.tokens) for answer in test_answers]
     references = [item.references for item in data.test]
     rows = statistics(outputs, references, characters=data.unit in ("character", "label"))
     facts["related"] = _chrf(rows)
     # What answers have in common with those to other sources has nothing to do with their own.
-    others = statistics(outputs, [*references[1:], references[0]], characters=False)
-    facts["unrelated"] = _chrf(others)
+    unrelated = statistics(outputs, [*references[1:], references[0]], characters=False)
+    facts["unrelated"] = _chrf(unrelated)
     return Outcome(
         measures={
             "exact_match": matches(
-                [answer.tokens for answer in given], [item.answers for item in data.test]
+                [answer.tokens for answer in test_answers], [item.answers for item in data.test]
             )
         },
         statistics=dict(rows),
@@ -127,15 +129,16 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group:
 
 
 def _chrf(rows: dict[str, list[list[int]]]) -> float:
+    """Return chrF of the sums of its rows."""
     return float(SCORE_OF_SUMS["chrf"](np.array(rows["chrf"], np.float64).sum(0)))
 
 
 def _examples(model: Model, data: Encoded, shown: Sequence[Item]) -> list[dict[str, Any]]:
-    """What a heatmap needs of each item: a row of weights per output token, "</s>" among them."""
+    """Collect what a heatmap needs of each item: a row of weights per output token."""
     examples = []
-    given = answers(model, data, shown, return_weights=True)
-    right = matches([answer.tokens for answer in given], [item.answers for item in shown])
-    for item, answer, correct in zip(shown, given, right, strict=True):
+    shown_answers = answers(model, data, shown, return_weights=True)
+    right = matches([answer.tokens for answer in shown_answers], [item.answers for item in shown])
+    for item, answer, correct in zip(shown, shown_answers, right, strict=True):
         assert answer.weights is not None
         end = [SPECIALS[EOS]] if answer.complete else []
         examples.append(

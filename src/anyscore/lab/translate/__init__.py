@@ -1,1 +1,1 @@
-"""What a trained model says to sources of the user's."""
+"""Answers of a trained model to sources of the user's."""

@@ -1,4 +1,4 @@
-"""Where a model looked, as a picture and as a page."""
+"""Attention weights as a picture and as a page."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.files import write_whole
 from anyscore.lab.report.alignments import label
 from anyscore.lab.report.page import write_page
-from anyscore.lab.translate.telling import Told
+from anyscore.lab.run_folder import write_whole
+from anyscore.lab.translate.translations import Translation
 
 MOST = 100
-"""Sources on a page."""
+"""The most sources on a page."""
 _SIDE = 200  # tokens of a side that a picture has room for
 
 
 def check_place(option: str, path: Path | None) -> None:
-    """Raises InputError, before any work, if `path` cannot be a file's."""
+    """Raise InputError, before any work, if `path` cannot be a file's."""
     if path is not None and path.is_dir():
         raise InputError(f"{option}: expected the name of a file, got the directory {path}")
     if path is not None and not path.parent.is_dir():
@@ -25,10 +25,14 @@ def check_place(option: str, path: Path | None) -> None:
 
 
 def few(option: str, sources: Iterable[str], most: int) -> list[str]:
-    """All sources, of which at least one and at most `most` have a text; InputError if not."""
-    found, texts = [], 0
+    """Take all sources, of which at least one and at most `most` have a text.
+
+    Raises:
+        InputError: there are fewer, or more.
+    """
+    taken, texts = [], 0
     for source in sources:
-        found.append(source)
+        taken.append(source)
         texts += bool(source.strip())
         if texts > most:
             break
@@ -36,11 +40,11 @@ def few(option: str, sources: Iterable[str], most: int) -> list[str]:
         wanted = "one source" if most == 1 else f"1 to {most} sources"
         got = "more; give fewer, or --json" if texts else "none; give some"
         raise InputError(f"{option}: expected {wanted} with a text, got {got}")
-    return found
+    return taken
 
 
-def write_picture(told: Told, units: tuple[str, str], path: Path) -> None:
-    """A heatmap as PNG, a row for each token of the output.
+def write_picture(translation: Translation, units: tuple[str, str], path: Path) -> None:
+    """Write a heatmap as PNG, a row for each token of the output.
 
     Raises:
         InputError: a side is too long.
@@ -49,15 +53,15 @@ def write_picture(told: Told, units: tuple[str, str], path: Path) -> None:
     from anyscore.lab.report.pictures import png
     from anyscore.plot import show_heatmaps
 
-    across = [label(token, units[0]).text for token in told.tokens]
-    down = [label(token, units[1]).text for token in told.output]
+    across = [label(token, units[0]).text for token in translation.tokens]
+    down = [label(token, units[1]).text for token in translation.output]
     if max(len(across), len(down)) > _SIDE:
         raise InputError(
             f"--png: expected at most {_SIDE} tokens on a side, got {len(across)} of the source "
             f"and {len(down)} of the output; give --html or --json"
         )
     figure = show_heatmaps(
-        told.rows,
+        translation.rows,
         xlabel="source",
         ylabel="output",
         figsize=(2.2 + 0.25 * len(across), 1.4 + 0.25 * len(down)),
@@ -67,18 +71,20 @@ def write_picture(told: Told, units: tuple[str, str], path: Path) -> None:
     write_whole(path, png(figure))
 
 
-def write_html(all_told: Sequence[Told], score: str, units: tuple[str, str], path: Path) -> None:
-    """A page with a heatmap of each source, as in a report.
+def write_html(
+    translations: Sequence[Translation], score: str, units: tuple[str, str], path: Path
+) -> None:
+    """Write a page with a heatmap of each source, as in a report.
 
     Raises:
         RunFailure: the file cannot be written.
     """
     shown = [
         {
-            "source": list(told.tokens),
-            "answers": {score: {"output": told.output, "weights": told.rows}},
+            "source": list(translation.tokens),
+            "answers": {score: {"output": translation.output, "weights": translation.rows}},
         }
-        for told in all_told
+        for translation in translations
     ]
     task = {"source_unit": units[0], "target_unit": units[1]}
     write_page("said.html.j2", path, {"examples": shown, "task": task}, [score])

@@ -12,32 +12,36 @@ from anyscore.lab.data.options import STDIN
 from anyscore.lab.errors import InputError
 
 
-def is_text(given: str | None) -> bool:
-    """Tell whether a source itself is given, rather than the name of a file, or nothing."""
-    if given is None or given == STDIN:
+def is_text(text: str | None) -> bool:
+    """Tell whether a source itself is given, rather than the name of a file, or nothing.
+
+    Raises:
+        InputError: a directory is given.
+    """
+    if text is None or text == STDIN:
         return False
     try:
-        mode = os.stat(given).st_mode
+        mode = os.stat(text).st_mode
     except (OSError, ValueError):  # no such file, or no name that a file could have
         return True
     if stat.S_ISDIR(mode):
         raise InputError(
-            f"{readable_name(given)}: this is a directory; give a text or a file of sources, one a "
+            f"{readable_name(text)}: this is a directory; give a text or a file of sources, one a "
             "line (the word itself can be piped in)"
         )
     return False
 
 
-def read_sources(given: str | None) -> Iterator[str]:
-    """The sources, each as it came, without its line end.
+def read_sources(text: str | None) -> Iterator[str]:
+    """Yield the sources, each without its line end.
 
     Raises:
         InputError: nothing is given and nothing piped in; or the file cannot be read or is no text.
     """
-    if given is not None and is_text(given):
-        yield given
+    if text is not None and is_text(text):
+        yield text
         return
-    path = STDIN if given is None else given
+    path = STDIN if text is None else text
     if path == STDIN and sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty():
         raise InputError(
             "expected a source, and standard input is a terminal; give a text or a file of "

@@ -1,4 +1,4 @@
-"""Which trained model is asked."""
+"""The trained model that is asked: which trial of a comparison it is from."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from anyscore.lab.assemble import COMPARISON_FILE
 from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import listed
 from anyscore.lab.trials import Trial
-from anyscore.lab.wording import listed
 
 
 def find_trial(folder: Path, score: str | None = None, seed: int | None = None) -> Path:
-    """The folder of a trial with a model in it.
+    """Return the folder of a trial with a model in it.
 
     Of a trial's folder, that folder. Of a comparison's: the trial with the score that the verdict
-    recommends (the highest mean where it recommends none), and of its seeds the one with the
-    lowest loss in validation.
+    recommends (the highest mean where it recommends none), and of its seeds the one with the lowest
+    loss in validation.
 
     Args:
         folder: of a comparison, or of one of its trials.
@@ -53,29 +53,31 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
         raise InputError(f"--seed: {folder} has trials of {score} with {has}, none with {seed}")
     if seed is None:
         seed = _best_seed(comparison, score, seeds[score])
-    place = comparison.place(Trial(score, seed))
+    place = comparison.folder_of(Trial(score, seed))
     if not (place / "model.json").is_file():
         raise _no_model(place)
     return place
 
 
 def _no_model(place: Path) -> InputError:
+    """Return the error of a folder without a model."""
     return InputError(
         f"{place}: there is no model in it; only those that anyscore compare trains can be asked"
     )
 
 
 def _seeds(comparison: Comparison) -> dict[str, list[int]]:
-    """By score, the seeds of its trials, without those at other learning rates."""
-    found: dict[str, list[int]] = {}
+    """Return by score the seeds of its trials, without those at other learning rates."""
+    seeds_by_score: dict[str, list[int]] = {}
     for name in sorted(comparison.names()):
         match = re.fullmatch(r"(.+)-seed(\d+)", name, re.DOTALL)
         if match:
-            found.setdefault(match[1], []).append(int(match[2]))
-    return {score: sorted(seeds) for score, seeds in found.items()}
+            seeds_by_score.setdefault(match[1], []).append(int(match[2]))
+    return {score: sorted(seeds) for score, seeds in seeds_by_score.items()}
 
 
 def _recommended(folder: Path) -> str:
+    """Return the score that the verdict recommends, or the best one."""
     try:
         verdict = json.loads((folder / COMPARISON_FILE).read_text(encoding="utf-8"))["verdict"]
         score = verdict["recommendation"]["score"] or verdict["standings"][0]["score"]
@@ -88,12 +90,13 @@ def _recommended(folder: Path) -> str:
 
 
 def _best_seed(comparison: Comparison, score: str, seeds: list[int]) -> int:
-    """Of the lowest validation loss, that of its best epoch; the first of several."""
+    """Return the seed with the lowest validation loss of any epoch; the first of equals."""
     if len(seeds) == 1:
         return seeds[0]
     return min(seeds, key=lambda seed: _loss(comparison.load(Trial(score, seed).name)))
 
 
 def _loss(trial: Finished) -> float:
+    """Return the lowest validation loss of a trial."""
     losses = [x.get("valid_loss") for x in trial.epochs if isinstance(x, dict)]
     return min((x for x in losses if isinstance(x, int | float)), default=math.inf)

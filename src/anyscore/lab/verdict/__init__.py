@@ -1,1 +1,1 @@
-"""What a comparison says."""
+"""The verdict of a comparison: statistics, judgement, sentences."""

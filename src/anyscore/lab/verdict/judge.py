@@ -1,4 +1,4 @@
-"""The verdict on a comparison as plain data: standings, differences of all pairs, words."""
+"""The verdict on a comparison as plain data: standings, differences of all pairs, sentences."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anyscore.lab.comparison import Finished
-from anyscore.lab.train.quality import SCORE_OF_SUMS
-from anyscore.lab.verdict import words
+from anyscore.lab.train.metrics import SCORE_OF_SUMS
+from anyscore.lab.verdict import text
 from anyscore.lab.verdict.statistics import (
     Spread,
     holm,
@@ -23,7 +23,7 @@ from anyscore.lab.verdict.statistics import (
 
 LEVEL = 0.95
 MATTERS = 1.0
-"""Points; where the whole interval is within as many, two scores are called equal."""
+"""Two scores are called equal where the whole interval is within so many points."""
 _FEW_RIGHT = 1 / 3
 """Below this share of right answers, exact match says little of how wrong the others are."""
 
@@ -32,14 +32,14 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measure:
-    """What scores are judged by.
+    """A measure that scores are judged by.
 
     Attributes:
         name: of the results of items in a trial, or of their statistics.
-        title: what a reader calls it.
+        title: for readers.
         scale: points that a result of 1 stands for.
         span: points from the worst answer to the best.
-        bounded: whether it lies between 0 and `span`.
+        bounded: whether the measure lies between 0 and `span`.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Measure:
     bounded: bool = False
 
     def of_items(self, trial: Finished) -> Values:
-        """(items,), what each item adds; the mean is the measure."""
+        """Return what each item adds (items,); the mean is the measure."""
         if self.name in trial.measures:
             return self.scale * trial.measures[self.name]
         return self.scale * pseudo_values(trial.statistics[self.name], SCORE_OF_SUMS[self.name])
 
     def of(self, trial: Finished) -> float:
-        """Of the whole test set."""
+        """Return the measure of the whole test set, in points."""
         if self.name in trial.measures:
             return self.scale * float(trial.measures[self.name].mean())
         sums = trial.statistics[self.name].sum(0)
@@ -63,7 +63,7 @@ class Measure:
 
 
 def choose(measures: Sequence[Measure], trials: Sequence[Finished]) -> Measure:
-    """The first measure, unless it is exact match and most outputs of every score are wrong."""
+    """Return the first measure, or the second if that is exact match and most outputs are wrong."""
     first = measures[0]
     if first.name != "exact_match" or len(measures) == 1:
         return first
@@ -84,14 +84,14 @@ def judge(
     sizes: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What `trials` say by `measure`; two scores are compared over the seeds that both have.
+    """Judge trials by `measure`; two scores are compared over the seeds that both have.
 
     Args:
         level: 1 − the chance of calling any pair different that is not, over all pairs.
         matters: points within which scores are called equal.
         costs: of a training step, by score: "median", "low", "high", in milliseconds.
         sizes: how many parameters the score itself has, by score.
-        warnings: what stands against any recommendation, in sentences.
+        warnings: sentences that stand against any recommendation.
 
     Returns:
         "measure", "title", "unit", "items", "level", "standings" (best first), "differences" (of
@@ -123,11 +123,11 @@ def judge(
         "differences": differences,
         "warnings": list(warnings),
     }
-    return verdict | words.said(verdict, costs or {}, sizes or {})
+    return verdict | text.conclude(verdict, costs or {}, sizes or {})
 
 
 def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int, Values]]:
-    """By score and seed: what each item adds. Trials of other learning rates are no part of it."""
+    """Collect by score and seed what each item adds; trials must be of the rounds."""
     tables: dict[str, dict[int, Values]] = {}
     for trial in trials:
         tables.setdefault(trial.trial.score, {})[trial.trial.seed] = measure.of_items(trial)
@@ -137,6 +137,7 @@ def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int,
 def _standing(
     score: str, table: Mapping[int, Values], level: float, measure: Measure
 ) -> dict[str, Any]:
+    """Return the mean of a score over its seeds, with its interval."""
     spread = Spread.of(np.array([table[seed] for seed in sorted(table)]), measure.span)
     low = high = None
     if spread.seeds > 1:
@@ -154,7 +155,7 @@ def _standing(
 
 
 def _spread(a: Mapping[int, Values], b: Mapping[int, Values], span: float) -> Spread | None:
-    """Of a − b over the seeds of both; None of fewer than two."""
+    """Return the spread of a − b over the seeds of both; None if there are fewer than two."""
     seeds = sorted(a.keys() & b.keys())
     return Spread.of(np.array([a[s] - b[s] for s in seeds]), span) if len(seeds) > 1 else None
 
@@ -163,29 +164,33 @@ def _difference(
     a: str, b: str, spread: Spread | None, adjusted: float | None, level: float, matters: float,
     pairs: int, measure: Measure,
 ) -> dict[str, Any]:  # fmt: skip
-    """Of a, which has the larger mean of all its seeds, and b; `better` is so where both ran."""
-    found: dict[str, Any] = {
+    """Return the difference of a and b as plain data.
+
+    Score a has the larger mean over all its seeds; "better" is the one that is better over the
+    seeds of both.
+    """
+    difference: dict[str, Any] = {
         "better": a, "worse": b, "difference": None, "low": None, "high": None, "p": None,
         "holm": None, "verdict": "undecided", "bound": None, "more_seeds": None,
         "more_items": None, "seeds": 0, "items": 0,
     }  # fmt: skip
     if spread is not None and adjusted is not None:
         if spread.mean < 0:
-            found |= {"better": b, "worse": a}
+            difference |= {"better": b, "worse": a}
         mean, margin = abs(spread.mean), spread.margin(level)
         bound = mean + margin
-        found |= {
+        difference |= {
             "difference": mean, "low": mean - margin, "high": mean + margin, "p": spread.p,
             "holm": adjusted, "seeds": spread.seeds, "items": spread.items, "bound": bound,
         }  # fmt: skip
         if adjusted < 1 - level:
-            found["verdict"] = "differs"
+            difference["verdict"] = "differs"
         elif bound <= matters:
-            found["verdict"] = "equal"
+            difference["verdict"] = "equal"
         else:
             strict = 1 - (1 - level) / max(pairs, 1)
             needed = seeds_needed(spread, strict, matters)
-            found["more_seeds"] = None if needed is None else max(1, needed - spread.seeds)
+            difference["more_seeds"] = None if needed is None else max(1, needed - spread.seeds)
             if needed is None:
-                found["more_items"] = items_needed(spread, strict, matters)
-    return found | {"sentence": words.difference(found, measure.title, level)}
+                difference["more_items"] = items_needed(spread, strict, matters)
+    return difference | {"sentence": text.difference(difference, measure.title, level)}

@@ -26,6 +26,12 @@ class Spread:
     seed      n Σ_r (x̄_r − x̄)² / (R − 1), but not less than the residual
     item      R Σ_i (x̄_i − x̄)² / (n − 1)
     residual  Σ_ri (x_ri − x̄_r − x̄_i + x̄)² / ((R − 1)(n − 1))
+
+    Attributes:
+        mean: x̄.
+        seeds, items: R and n.
+        seed, item, residual: the mean squares.
+        unit: points from the worst result of an item to the best.
     """
 
     mean: float
@@ -38,7 +44,7 @@ class Spread:
 
     @classmethod
     def of(cls, x: Values, unit: float = 1.0) -> Spread:
-        """Of x (R, n)."""
+        """Compute the spread of a table x (R, n)."""
         seeds, items = x.shape
         mean, by_seed, by_item = x.mean(), x.mean(1), x.mean(0)
         noise = 1e-26 * float(np.square(x).max(initial=0.0)) * x.size  # of rounding
@@ -54,7 +60,7 @@ class Spread:
         return cls(float(mean), seeds, items, max(seed, residual), item, residual, unit)
 
     def with_size(self, seeds: int, items: int) -> Spread:
-        """What is expected of a table of another size."""
+        """Return the spread that is expected of a table of another size."""
         seed = self.residual + (self.seed - self.residual) * items / self.items
         item = self.residual + max(self.item - self.residual, 0.0) * seeds / self.seeds
         return replace(self, seeds=seeds, items=items, seed=seed, item=item)
@@ -63,8 +69,8 @@ class Spread:
     def error(self) -> float:
         """The standard error of the mean, over new seeds and new items.
 
-        Never less than what one item right in one score alone and one in the other would give:
-        that no item tells two scores apart does not show that none does.
+        Never less than one item right in one score alone and one in the other would give: that no
+        item tells two scores apart does not show that none does.
         """
         variance = (self.seed + max(self.item - self.residual, 0.0)) / (self.seeds * self.items)
         least = self.unit * math.sqrt(2) / (self.items + 2) if self.items > 1 else 0.0
@@ -81,40 +87,41 @@ class Spread:
         return (self.seeds - 1) * (1 + items / self.seed) ** 2 if self.seed else self.seeds - 1
 
     def margin(self, level: float) -> float:
-        """Half the width of an interval that holds the true mean with that probability."""
+        """Return half the width of an interval that holds the true mean at this level."""
         return float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
 
     @property
     def p(self) -> float:
-        """Of a mean as far from 0 as this, were the true mean 0."""
+        """The probability of a mean as far from 0 as this, were the true mean 0."""
         if not self.error:
             return 1.0 if self.mean == 0 else 0.0
         return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p-values of several tests, so adjusted that 5 % is the chance of one wrong one in all.
+    """Adjust p-values of several tests so that 5 % is the chance of one wrong finding in all.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure.
     """
-    found = [0.0] * len(ps)
+    adjusted = [0.0] * len(ps)
     highest = 0.0
     for place, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         highest = max(highest, min(1.0, (len(ps) - place) * ps[i]))
-        found[i] = highest
-    return found
+        adjusted[i] = highest
+    return adjusted
 
 
 def pseudo_values(rows: Values, measure: Callable[[Values], Values]) -> Values:
-    """What each item adds to a measure of the whole test set, such as chrF: (n,), mean ≈ measure.
+    """Return what each item adds to a measure of the whole test set, such as chrF: (n,).
 
         n · measure(Σ rows) − (n − 1) · measure(Σ rows but the item's)
 
-    A measure that is a mean over items gives the items' own values (Quenouille 1956).
+    The mean is about the measure. A measure that is a mean over items gives the items' own values
+    (Quenouille 1956).
 
     Args:
         rows: (n, k), statistics of each item that are added up.
-        measure: of such sums (..., k).
+        measure: sums (..., k) → measure (...).
     """
     total, n = rows.sum(0), len(rows)
     if n == 1:
@@ -123,7 +130,7 @@ def pseudo_values(rows: Values, measure: Callable[[Values], Values]) -> Values:
 
 
 def seeds_needed(spread: Spread, level: float, bound: float, most: int = 100) -> int | None:
-    """Seeds in all that would settle a difference, if what was seen so far is how it is.
+    """Return how many seeds in all would settle a difference, if nothing else changed.
 
     Settled: different with p below 1 − level, or within ±bound with 95 %. None: not with `most`.
     """
@@ -134,13 +141,17 @@ def seeds_needed(spread: Spread, level: float, bound: float, most: int = 100) ->
 
 
 def items_needed(spread: Spread, level: float, bound: float, most: int = 100) -> int | None:
-    """Test items in all that would settle it with as many seeds; None: not with `most` times."""
-    for more in np.geomspace(1, most, 60).tolist():
-        items = math.ceil(spread.items * float(more))
+    """Return how many test items in all would settle a difference with as many seeds.
+
+    None: not with `most` times as many.
+    """
+    for factor in np.geomspace(1, most, 60).tolist():
+        items = math.ceil(spread.items * float(factor))
         if _settles(spread.with_size(spread.seeds, items), level, bound):
             return items
     return None
 
 
 def _settles(spread: Spread, level: float, bound: float) -> bool:
+    """Tell whether a spread shows a difference, or equality within ±bound."""
     return bool(spread.p < 1 - level or abs(spread.mean) + spread.margin(0.95) <= bound)

@@ -16,19 +16,19 @@ from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.extras import check_engine
 from anyscore.lab.logs import with_log
+from anyscore.lab.phrases import counted
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Watcher
+from anyscore.lab.session import Execution, Watcher
 from anyscore.lab.session import compare as carry_out
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
-from anyscore.lab.wording import counted
 
 _RESULT = "result"
 _LONGEST = 200
-"""Bytes of a name as it stands in that of a folder, where file systems allow 255."""
+"""Most bytes of a score's name in the name of a folder, of which file systems allow 255."""
 
-Given = Outcome | float | Sequence[float] | Mapping[str, Sequence[float]]
-"""What a function that trains may return: results of each test item, by measure or of one; or a
+Results = Outcome | float | Sequence[float] | Mapping[str, Sequence[float]]
+"""The results that a training function may return: of each test item, by measure or of one; or one
 number for all."""
 
 
@@ -36,41 +36,43 @@ number for all."""
 class _Wrapped:
     """A user's function as the laboratory calls it."""
 
-    function: Callable[[str, int, Report], Given]
+    function: Callable[[str, int, Report], Results]
     measure: str
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        found = self._outcome(self.function(trial.score, trial.seed, report))
-        if self.measure == _RESULT and found.measures and _RESULT not in found.measures:
-            first = next(iter(found.measures.values()))
-            found = replace(found, measures={**found.measures, _RESULT: first})
-        names = [*found.measures, *found.statistics]
+        outcome = self._outcome(self.function(trial.score, trial.seed, report))
+        if self.measure == _RESULT and outcome.measures and _RESULT not in outcome.measures:
+            first = next(iter(outcome.measures.values()))
+            outcome = replace(outcome, measures={**outcome.measures, _RESULT: first})
+        names = [*outcome.measures, *outcome.statistics]
         if self.measure not in names:
             raise TypeError(
                 f"expected results named {self.measure!r}, got {', '.join(names) or 'none'}; let "
                 "the function return them, or give another measure"
             )
-        return found
+        return outcome
 
-    def _outcome(self, given: Given) -> Outcome:
-        if isinstance(given, Outcome):
-            return given
-        if isinstance(given, Mapping):
-            return Outcome({str(name): _numbers(x) for name, x in given.items()})
-        return Outcome({self.measure: _numbers(given)})
+    def _outcome(self, results: Results) -> Outcome:
+        """Return the function's results as an outcome."""
+        if isinstance(results, Outcome):
+            return results
+        if isinstance(results, Mapping):
+            return Outcome({str(name): _numbers(values) for name, values in results.items()})
+        return Outcome({self.measure: _numbers(results)})
 
 
-def _numbers(x: Any) -> list[float]:
-    if x is None:
+def _numbers(results: Any) -> list[float]:
+    """Return results as a list of numbers, of which a single number is the only one."""
+    if results is None:
         raise TypeError(
             "expected results of the test items, got None; let the function return them"
         )
-    array = np.asarray(x, np.float64)
+    array = np.asarray(results, np.float64)
     return [float(array)] if array.ndim == 0 else array.tolist()
 
 
 def compare(
-    train: Callable[[str, int, Report], Given],
+    train: Callable[[str, int, Report], Results],
     scores: Sequence[str],
     *,
     seeds: int = 5,
@@ -98,41 +100,43 @@ def compare(
         train: (score, seed, report) → results of each test item, larger is better, always of the
             same items; or one number; or a dict of such by the names of measures; or an `Outcome`.
             `report({"step": 10, "steps": 100})` may be called to show progress.
-        scores: names, handed to `train`; they need not be anyscore's.
-        seeds: 0, 1, … are handed to `train`.
+        scores: names, passed to `train`; they need not be anyscore's.
+        seeds: 0, 1, … are passed to `train`.
         out: folder of the comparison.
-        settings: plain data that tells this comparison from others; other ones in the same folder
-            are refused.
-        measure: which of several to judge by; the first one if not given.
+        settings: plain data that tells this comparison from others; the same folder refuses other
+            settings.
+        measure: the name of the measure to judge by, of several; None takes the first.
         scale: points that a result of 1 stands for.
         span: points from the worst result that an item can have to the best.
         jobs: trials side by side, in processes of their own; then `train` must be a function that
-            a module defines. With 1, or none given, all run in this process. With Ray, the most
-            that run side by side; if none is given, as many as the cluster has room for.
+            a module defines. With 1 or None all run in this process. With Ray, the most that run
+            side by side; None is as many as the cluster has room for.
         minutes: stop when every pair is settled, or when time is up.
         engine: "processes" of this machine, or "ray": the machines of a Ray cluster, which all
             have `out` at the same path; see docs/machines.md.
-        address: with Ray, of the cluster; if not given, $RAY_ADDRESS, or this machine alone.
-        gpus: with Ray, how many each trial is given.
-        log: "tensorboard" or "trackio": curves are kept for these too; see docs/machines.md.
+        address: of the Ray cluster; None takes $RAY_ADDRESS, or this machine alone.
+        gpus: GPUs of each trial, with Ray.
+        log: "tensorboard" or "trackio": these tools get the learning curves too; see
+            docs/machines.md.
+        watcher: is told how the comparison goes.
 
     Returns:
         The record that `comparison.json` in `out` holds; "verdict" is its conclusion, and
         `report.html` shows it.
 
     Raises:
-        InputError: fewer than one seed, a score named twice, a `train` that no other process can
-            be given, a folder of something else, no cluster, a package that is not installed.
+        InputError: fewer than one seed, a score named twice, a `train` that cannot be sent to
+            another process, a folder of something else, no cluster, or a missing package.
         RunFailure: the disk is full or a file cannot be written.
-        TrialFailure: every trial failed. A trial that fails beside others is warned of.
+        TrialFailure: every trial failed. If only some fail, a warning names them.
 
     Example:
         >>> import random, tempfile
         >>> def train(score, seed, report):
         ...     luck = random.Random(f"{score}{seed}")
         ...     return [luck.random() < (0.9 if score == "good" else 0.5) for _ in range(200)]
-        >>> found = compare(train, ["good", "bad"], seeds=5, out=tempfile.mkdtemp())
-        >>> found["verdict"]["differences"][0]["verdict"]
+        >>> record = compare(train, ["good", "bad"], seeds=5, out=tempfile.mkdtemp())
+        >>> record["verdict"]["differences"][0]["verdict"]
         'differs'
     """
     names = tuple(scores)
@@ -163,22 +167,20 @@ def compare(
         Path(out),
         shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
         measures=[Measure(measure or _RESULT, title, scale, span=span)],
-        jobs=jobs or 0,
+        execution=Execution(jobs or 0, here=cluster is None and not side_by_side, cluster=cluster),
         watcher=watcher,
-        here=cluster is None and not side_by_side,
-        cluster=cluster,
     )
     _tell_of_failures(record, Path(out))
     return record
 
 
 def _tell_of_failures(record: Mapping[str, Any], out: Path) -> None:
-    """Raises TrialFailure if no trial is finished; warns of those that failed beside others."""
+    """Warn of trials that failed beside others; raise TrialFailure if all trials failed."""
     failed = [trial for trial in record["trials"] if "failure" in trial]
     if not failed:
         return
     first = f"{failed[0]['score']} with seed {failed[0]['seed']}: {failed[0]['failure']}"
-    told = f"{first} (tracebacks are in {out / 'failures'}; the same call tries again)"
+    message = f"{first} (tracebacks are in {out / 'failures'}; the same call tries again)"
     if len(failed) == len(record["trials"]):
-        raise TrialFailure(f"every trial failed; {told}")
-    warnings.warn(f"{counted(len(failed), 'trial')} failed; {told}", stacklevel=3)
+        raise TrialFailure(f"every trial failed; {message}")
+    warnings.warn(f"{counted(len(failed), 'trial')} failed; {message}", stacklevel=3)

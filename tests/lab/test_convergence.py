@@ -11,7 +11,7 @@ from made_trials import finished
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.trials import Trial
-from anyscore.lab.verdict.doubts import doubts, overfitting
+from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
 
 ENOUGH = [1.0, 0.5, 0.3, 0.25, 0.25]
 
@@ -27,8 +27,8 @@ def trial(
 
 
 def test_no_trials_and_trials_without_curves_or_facts_leave_no_doubt() -> None:
-    assert doubts([]) == []
-    assert doubts([trial(losses=[0.5])]) == []
+    assert convergence_warnings([]) == []
+    assert convergence_warnings([trial(losses=[0.5])]) == []
     assert overfitting([]) is None
 
 
@@ -45,7 +45,7 @@ def test_no_trials_and_trials_without_curves_or_facts_leave_no_doubt() -> None:
     ],
 )
 def test_training_that_ended_too_early(losses: list[float], doubted: bool) -> None:
-    found = doubts([trial(losses=losses)])
+    found = convergence_warnings([trial(losses=losses)])
     assert bool(found) == doubted
     assert not found or found[0].startswith("Training ended too early: the validation loss of dot")
 
@@ -54,18 +54,21 @@ def test_a_score_is_doubted_for_most_of_its_seeds_and_named_unless_all_are() -> 
     falling = [1.0, 0.5, 0.4]
     one = [trial("dot", n, falling if n else ENOUGH) for n in range(3)]
     other = [trial("gatv2", n, ENOUGH if n else falling) for n in range(3)]
-    assert "the validation loss of dot was" in doubts([*one, *other])[0]
-    assert "the validation loss of every score was" in doubts([*one, trial("gatv2", 0, falling)])[0]
+    assert "the validation loss of dot was" in convergence_warnings([*one, *other])[0]
+    assert (
+        "the validation loss of every score was"
+        in convergence_warnings([*one, trial("gatv2", 0, falling)])[0]
+    )
 
 
 def test_nothing_learnt_is_said_alone() -> None:
     """Outputs that fit any item as well as their own, though the loss may still be falling."""
     nothing = trial(losses=[1.0, 0.5, 0.4], related=12.0, unrelated=11.0)
-    (said,) = doubts([nothing])
+    (said,) = convergence_warnings([nothing])
     assert said.startswith("Nothing was learnt")
     # One score that has learnt is enough for the others to be judged.
     learnt = trial("gatv2", related=50.0, unrelated=11.0)
-    assert not any("Nothing" in x for x in doubts([nothing, learnt]))
+    assert not any("Nothing" in x for x in convergence_warnings([nothing, learnt]))
 
 
 def test_overfitting_costs_time_alone() -> None:

@@ -1,4 +1,4 @@
-"""What stands against a recommendation: nothing learnt, still learning; and overfitting."""
+"""Signs that training went wrong: nothing learnt, still learning, overfitting."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from statistics import mean, median
 from typing import Any
 
 from anyscore.lab.comparison import Finished
-from anyscore.lab.wording import listed
+from anyscore.lab.phrases import listed
 
 _LITTLE = 0.05
 _FALLING = 0.02
 _NATS = 0.001  # of a token: of ten tokens, one output in a hundred
 
 
-def doubts(trials: Sequence[Finished]) -> list[str]:
-    """Sentences on trials that no recommendation should be made from."""
+def convergence_warnings(trials: Sequence[Finished]) -> list[str]:
+    """Return sentences on trials from which no recommendation should be made."""
     if not trials:
         return []
     nothing = _nothing_learnt(trials)
@@ -23,7 +23,7 @@ def doubts(trials: Sequence[Finished]) -> list[str]:
 
 
 def _nothing_learnt(trials: Sequence[Finished]) -> str | None:
-    """Tell whether outputs fit the sources of other items as well as their own.
+    """Return a sentence if outputs fit the sources of other items as well as their own.
 
     "unrelated" among the facts of a trial: by measure, its outputs against the references of other
     items.
@@ -43,7 +43,7 @@ def _nothing_learnt(trials: Sequence[Finished]) -> str | None:
 
 
 def _still_learning(trials: Sequence[Finished]) -> list[str]:
-    """Scores whose validation loss was still falling when training ended."""
+    """Return a sentence on scores whose validation loss was still falling at the end."""
     falling: dict[str, list[bool]] = {}
     for trial in trials:
         losses = [epoch["valid_loss"] for epoch in trial.epochs if "valid_loss" in epoch]
@@ -52,27 +52,32 @@ def _still_learning(trials: Sequence[Finished]) -> list[str]:
             best = min(losses)
             fallen = last - best > max(_FALLING * last, _NATS)
             falling.setdefault(trial.trial.score, []).append(fallen and losses[-1] == best)
-    names = [score for score, seen in falling.items() if mean(seen) > 0.5]
+    names = [score for score, fallen in falling.items() if mean(fallen) > 0.5]
     if not names:
         return []
-    who = "every score" if len(names) == len(falling) > 1 else listed(names)
+    names_text = "every score" if len(names) == len(falling) > 1 else listed(names)
     return [
-        f"Training ended too early: the validation loss of {who} was still falling by more than "
-        f"{_FALLING * 100:.0f} % in the last tenth of training. Give more --epochs."
+        f"Training ended too early: the validation loss of {names_text} was still falling by more "
+        f"than {_FALLING * 100:.0f} % in the last tenth of training. Give more --epochs."
     ]
 
 
 def overfitting(trials: Sequence[Finished]) -> str | None:
-    """How early training was at its best; the best epoch is tested, so it costs time alone."""
-    at: dict[str, list[int]] = {}
+    """Return a sentence on how early training was at its best, if it was for every score.
+
+    The best epoch is tested, so overfitting costs time alone.
+    """
+    epochs_by_score: dict[str, list[int]] = {}
     epochs = 0
     for trial in trials:
         best: Any = trial.facts.get("best_epoch")
         if best is not None and trial.epochs:
-            at.setdefault(trial.trial.score, []).append(best)
+            epochs_by_score.setdefault(trial.trial.score, []).append(best)
             epochs = max(epochs, len(trial.epochs))
-    early = {score: median(x) for score, x in at.items() if median(x) <= epochs / 2}
-    if not early or len(early) < len(at):
+    early = {
+        score: median(best) for score, best in epochs_by_score.items() if median(best) <= epochs / 2
+    }
+    if not early or len(early) < len(epochs_by_score):
         return None
     low, high = min(early.values()), max(early.values())
     when = f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -1,7 +1,7 @@
-"""How each score would be computed, for the arrays of one framework.
+"""Plans of each score for the arrays of one framework: how it would be computed.
 
-`python -m anyscore.lab.places jax` prints it: frameworks are asked in processes of their own, side
-by side, since they do not all go together, and one that is broken must not hide the others.
+`python -m anyscore.lab.plans jax` prints it. Frameworks are asked in processes of their own, side
+by side: they do not all go together, and one that is broken must not hide the others.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ _SECONDS = 120
 
 
 def plans(frameworks: list[str]) -> dict[str, dict[str, Plan] | str]:
-    """Per place ("numpy", "torch cpu", …) and score: what would run, and why.
+    """Return by place ("numpy", "torch cpu", …) and score which implementation would run, and why.
 
-    A framework that cannot be asked has the last line of what it said instead.
+    A framework that cannot be asked has the last line of its output in place of the plans.
     """
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "anyscore.lab.places"]
+    command = [sys.executable, "-m", "anyscore.lab.plans"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    asked = {x: subprocess.Popen([*command, x], env=quiet, **pipes) for x in frameworks}
-    found: dict[str, dict[str, Plan] | str] = {}
-    for name, process in asked.items():
+    processes = {
+        name: subprocess.Popen([*command, name], env=quiet, **pipes) for name in frameworks
+    }
+    by_place: dict[str, dict[str, Plan] | str] = {}
+    for name, process in processes.items():
         try:
-            said, wrong = process.communicate(timeout=_SECONDS)
+            output, errors = process.communicate(timeout=_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            said, wrong = process.communicate()
+            output, errors = process.communicate()
         try:
-            places = json.loads(said.splitlines()[-1]) if process.returncode == 0 else None
+            answer = json.loads(output.splitlines()[-1]) if process.returncode == 0 else None
         except (IndexError, ValueError):
-            places = None
-        if places is None:
-            found[name] = (wrong.strip().splitlines() or [f"no answer in {_SECONDS} s"])[-1]
+            answer = None
+        if answer is None:
+            by_place[name] = (errors.strip().splitlines() or [f"no answer in {_SECONDS} s"])[-1]
         else:
-            for place, by_score in places.items():
-                found[place] = {score: Plan(*fields) for score, fields in by_score.items()}
-    return found
+            for place, by_score in answer.items():
+                by_place[place] = {score: Plan(*fields) for score, fields in by_score.items()}
+    return by_place
 
 
 def _makers(framework: str) -> dict[str, Callable[[tuple[int, ...]], Any]]:
-    """What makes arrays of zeros, by the place where they are."""
+    """Return the functions that make arrays of zeros, by the place of the arrays."""
     if framework == "torch":
         import torch
 
         devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-        return {f"torch {x}": partial(torch.zeros, device=x) for x in devices}
+        return {f"torch {name}": partial(torch.zeros, device=name) for name in devices}
     if framework == "jax":
         import jax
 
@@ -75,23 +77,25 @@ def _makers(framework: str) -> dict[str, Callable[[tuple[int, ...]], Any]]:
 
 
 def _plan(name: str, zeros: Callable[[tuple[int, ...]], Any]) -> Plan:
+    """Plan a small call of the score of this name on arrays that `zeros` makes."""
     score = SCORES[name]
-    made = score.parameters(_WIDTH, _WIDTH, _WIDTH)
+    parameters = score.parameters(_WIDTH, _WIDTH, _WIDTH)
     fields = {
         field: init if isinstance(init, float) else zeros(init.shape)
-        for field, init in made.items()
+        for field, init in parameters.items()
     }
     x = zeros((1, 2, _WIDTH))
     return plan(x, x, x, score=score(**fields))
 
 
 def main() -> None:
+    """Print the plans of the framework that the first argument names, as JSON."""
     makers = _makers(sys.argv[1])
-    found = {
+    by_place = {
         place: {name: astuple(_plan(name, zeros)) for name in SCORES}
         for place, zeros in makers.items()
     }
-    print(json.dumps(found))
+    print(json.dumps(by_place))
 
 
 if __name__ == "__main__":

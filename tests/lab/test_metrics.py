@@ -10,7 +10,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from anyscore.lab.train.quality import SCORE_OF_SUMS, exact_match, matches, statistics
+from anyscore.lab.train.metrics import SCORE_OF_SUMS, exact_match, matches, statistics
 
 WORDS = ["der", "Hund", "schläft", "im", "Haus", "ab", "c", "d.", "the", "cat,"]
 

@@ -1,7 +1,8 @@
-"""Chinese phrases and how they are read, a syllable for each character; of the package pypinyin.
+"""Chinese phrases and their reading, a syllable for each character; of the package pypinyin.
 
-Its dictionary says the reading of 47,111 phrases. Those that are taken consist of common characters
-alone, so that a test asks how a character is read in a phrase, hardly whether it was ever met.
+Its dictionary has the reading of 47,111 phrases. Those that are taken consist of common
+characters alone, so that a test asks how a character is read in a phrase, hardly whether it was
+ever met.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ _WATCHED = 500  # phrases of the validation set
 
 
 def phrases(characters: int) -> list[Example]:
-    """Every phrase made of as many characters, those that most phrases have, in a fixed order.
+    """Return every phrase made of the characters that most phrases have, in a fixed order.
 
     Left out are the few phrases with a character that the dictionary reads in two ways.
+
+    Args:
+        characters: how many characters there are.
     """
     from pypinyin.phrases_dict import phrases_dict  # needed for this proof only
 
@@ -31,12 +35,12 @@ def phrases(characters: int) -> list[Example]:
 
 
 def task(characters: int, tested: int) -> Task:
-    """The phrases of `characters` characters to train on, 500 to watch and `tested` to test on."""
-    made = phrases(characters)
-    random.Random(0).shuffle(made)
+    """Make the task: phrases of `characters` characters, 500 to validate, `tested` to test on."""
+    examples = phrases(characters)
+    random.Random(0).shuffle(examples)
     test, valid, train = (
-        made[:tested],
-        made[tested : tested + _WATCHED],
-        made[tested + _WATCHED :],
+        examples[:tested],
+        examples[tested : tested + _WATCHED],
+        examples[tested + _WATCHED :],
     )
     return Task("phrases", "phrases → pinyin", "token", train, valid, test, source_unit="character")

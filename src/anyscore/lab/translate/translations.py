@@ -1,4 +1,4 @@
-"""Sources to what a model says to them, many at a time and in their order."""
+"""Translations: answers of a model to many sources, in their order."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any
 
 from anyscore.lab.data.encoding import Item
 from anyscore.lab.data.tokens import EOS, SPECIALS, normalise
-from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.files import RunFailure
+from anyscore.lab.errors import InputError, RunFailure, TrialFailure
+from anyscore.lab.phrases import counted
 from anyscore.lab.train.answering import Answer, answers
 from anyscore.lab.train.checkpoint import Run
 from anyscore.lab.train.training import reported_failures
-from anyscore.lab.wording import counted
 
 _TOGETHER = 256  # sources
 _MOST = 10_000  # tokens of a source
 
 
 @dataclass(frozen=True)
-class Told:
-    """A source and what was said to it.
+class Translation:
+    """A source and the answer to it.
 
     Attributes:
         source: its text, in the normal form that the model was trained on.
         tokens: of the source.
         answer: None if the source is empty.
-        text: what was said.
+        text: of the answer.
     """
 
     source: str
@@ -38,33 +37,41 @@ class Told:
 
     @property
     def output(self) -> list[str]:
-        """The tokens of the answer, "</s>" among them where it was said."""
+        """The tokens of the answer, "</s>" among them if it ended by itself."""
         if self.answer is None:
             return []
         return [*self.answer.tokens, *([SPECIALS[EOS]] if self.answer.complete else [])]
 
     @property
     def rows(self) -> list[list[float]]:
-        """The weights, a row for each token of the output; none where they were not asked for."""
+        """The weights, a row for each token of the output; none if they were not asked for."""
         if self.answer is None or self.answer.weights is None:
             return []
         return [[round(w, 4) for w in row] for row in self.answer.weights.tolist()]
 
     def record(self, *, weights: bool) -> dict[str, Any]:
-        """Plain data, as `--json` prints it."""
-        found: dict[str, Any] = {"source": self.source, "text": self.text}
+        """Return plain data, as `--json` prints it."""
+        record: dict[str, Any] = {"source": self.source, "text": self.text}
         answer = self.answer
-        found["tokens"] = [] if answer is None else list(answer.tokens)
-        found["complete"] = answer is not None and answer.complete
-        found["log_probability"] = None if answer is None else round(answer.log_probability, 6)
+        record["tokens"] = [] if answer is None else list(answer.tokens)
+        record["complete"] = answer is not None and answer.complete
+        record["log_probability"] = None if answer is None else round(answer.log_probability, 6)
         if weights:
-            found |= {"source_tokens": list(self.tokens), "weights": self.rows}
-        return found
+            record |= {"source_tokens": list(self.tokens), "weights": self.rows}
+        return record
 
 
 @dataclass
 class Notes:
-    """What a user should know of the sources as a whole; it is complete once all are answered."""
+    """Remarks on the sources as a whole, complete once all are answered.
+
+    Attributes:
+        limit: the most tokens of an output.
+        longest: tokens of the longest source in training; None if unknown.
+        empty, strange, long: sources without text, with unknown tokens, and far too long.
+        cut: outputs that reached the limit.
+        unknown: the first unknown tokens.
+    """
 
     limit: int
     longest: int | None
@@ -75,38 +82,39 @@ class Notes:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """One for each thing that there is to say."""
-        found = []
+        """Return a line for each note."""
+        lines = []
         if self.empty:
             outputs = "its output is" if self.empty == 1 else "their outputs are"
-            found.append(f"{counted(self.empty, 'source')} without text: {outputs} empty")
+            lines.append(f"{counted(self.empty, 'source')} without text: {outputs} empty")
         if self.strange:
             shown = ", ".join(list(self.unknown)[:8]) + (", …" if len(self.unknown) > 8 else "")
-            found.append(
+            lines.append(
                 f"{counted(self.strange, 'source')} with tokens that the model does not know "
                 f"({shown}); it reads each as the same unknown one"
             )
         if self.long:
-            found.append(
+            lines.append(
                 f"{counted(self.long, 'source')} more than twice as long as any that the model was "
                 f"trained on ({counted(self.longest or 0, 'token')}); do not rely on the outputs"
             )
         if self.cut:
-            found.append(
+            lines.append(
                 f"{counted(self.cut, 'output')} cut at {counted(self.limit, 'token')}, more than "
                 "any target in training had"
             )
-        return found
+        return lines
 
 
 def notes_for(run: Run) -> Notes:
+    """Begin the notes of a run."""
     return Notes(run.limit, run.longest_source)
 
 
-def tell(
+def translate(
     run: Run, lines: Iterable[str], notes: Notes, *, beam: int = 1, return_weights: bool = False
-) -> Iterator[Told]:
-    """What the model says to each line, in their order; what is remarkable goes to `notes`.
+) -> Iterator[Translation]:
+    """Yield the translation of each line, in order; what is remarkable goes to `notes`.
 
     Raises:
         InputError: a source has more than 10,000 tokens.
@@ -118,7 +126,7 @@ def tell(
         asked = [item for item in items if item.source]
         try:
             with reported_failures():
-                said = iter(
+                answered = iter(
                     answers(run.model, run, asked, beam=beam, return_weights=return_weights)
                     if asked
                     else ()
@@ -128,13 +136,14 @@ def tell(
                 "there is not enough memory; give shorter sources, or a smaller --beam"
             ) from None
         for item, (_, line) in zip(items, part, strict=True):
-            answer = next(said) if item.source else None
+            answer = next(answered) if item.source else None
             _note(run, notes, item, answer)
             text = "" if answer is None else run.target_tokeniser.detokenise(answer.tokens)
-            yield Told(normalise(line), item.source, answer, text)
+            yield Translation(normalise(line), item.source, answer, text)
 
 
 def _item(run: Run, number: int, line: str) -> Item:
+    """Tokenise and number a source."""
     tokens = tuple(run.source_tokeniser.tokenise(line))
     if len(tokens) > _MOST:
         raise InputError(
@@ -145,6 +154,7 @@ def _item(run: Run, number: int, line: str) -> Item:
 
 
 def _note(run: Run, notes: Notes, item: Item, answer: Answer | None) -> None:
+    """Note what is remarkable in a source and its answer."""
     notes.empty += answer is None
     unknown = _unknown(run, item.source)
     notes.strange += bool(unknown)
@@ -154,4 +164,5 @@ def _note(run: Run, notes: Notes, item: Item, answer: Answer | None) -> None:
 
 
 def _unknown(run: Run, tokens: Sequence[str]) -> list[str]:
+    """Return the tokens that the model does not know."""
     return [token for token in tokens if token not in run.source_vocabulary]

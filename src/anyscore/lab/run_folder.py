@@ -1,4 +1,4 @@
-"""Folders and files of a run: whole or not there, and one clear line when that is impossible."""
+"""Folders and files of a run: whole or not there, with one clear line when that is impossible."""
 
 from __future__ import annotations
 
@@ -10,19 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from anyscore.lab.errors import InputError
-
-
-class RunFailure(Exception):
-    """Something outside the user's input went wrong; the text is the one line they are shown.
-
-    The command line exits with status 1.
-    """
+from anyscore.lab.errors import InputError, RunFailure
 
 
 @contextmanager
 def run_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """The folder of a run, runs/NAME-DATE-TIME unless given; removed again if it stays empty."""
+    """Give the folder of a run, runs/NAME-DATE-TIME unless given; remove it if it stays empty."""
     folder = new_folder(out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
     try:
         yield folder
@@ -32,10 +25,10 @@ def run_folder(out: Path | None, name: str) -> Iterator[Path]:
 
 
 def new_folder(path: Path) -> Path:
-    """`path` as an empty folder that can be written to, made if it is not there.
+    """Make an empty folder that can be written to; return its path.
 
     Raises:
-        InputError: when it holds something, is a file or cannot be written to.
+        InputError: the path holds something, is a file or cannot be written to.
     """
     try:
         if path.exists() and not path.is_dir():
@@ -61,24 +54,24 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file beside its place, then move it there: a reader never finds half of it.
 
     Raises:
-        RunFailure: when the disk is full or the file cannot be written.
+        RunFailure: the disk is full or the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with open(beside, "wb") as stream:
+        with open(temporary, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except OSError as error:
         raise RunFailure(f"{path}: {why(error)}") from None
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def why(error: OSError) -> str:
-    """Why a file cannot be written, and what to do."""
+    """Return why a file cannot be written, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and give the same command again"
     return f"cannot be written ({error.strerror or error})"

@@ -1,4 +1,4 @@
-"""Where a model looked, on a terminal: a heatmap of shades, or a list where there is no room."""
+"""Attention weights on a terminal: a heatmap of shades, or a list where there is no room."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from anyscore.lab.phrases import visible
 from anyscore.lab.report.alignments import Label, heaviest, label
-from anyscore.lab.translate.telling import Told
-from anyscore.lab.wording import visible
+from anyscore.lab.translate.translations import Translation
 
 _SHADES = ((70, "██"), (40, "▓▓"), (20, "▒▒"), (5, "░░"), (0, "  "))
-"""From so many percent on."""
+"""Shades, each from so many percent on."""
 _LONGEST = 24  # columns of a token's name
 
 
-def heatmap(told: Told, units: tuple[str, str], width: int) -> list[str]:
-    """Lines, at most `width` columns wide: a column for each token of the output, or of the source.
+def heatmap(translation: Translation, units: tuple[str, str], width: int) -> list[str]:
+    """Draw the weights of a translation, a column for each token of the output or of the source.
 
-    Where neither fits, a line for each token of the output, with what it looked at most.
+    Where neither fits, draw a line for each token of the output, with the tokens it looked at most.
 
     Args:
         units: what a token is, of source and output.
+        width: columns of the terminal.
+
+    Returns:
+        Lines, at most `width` columns wide.
     """
-    rows = [[round(100 * w) for w in row] for row in told.rows]
+    rows = [[round(100 * w) for w in row] for row in translation.rows]
     if not rows:
         return []
-    source = [label(token, units[0]) for token in told.tokens]
-    output = [label(token, units[1]) for token in told.output]
+    source = [label(token, units[0]) for token in translation.tokens]
+    output = [label(token, units[1]) for token in translation.output]
     across = _grid(source, output, list(map(list, zip(*rows, strict=True))), width)
-    found = across or _grid(output, source, rows, width)
-    return found or [
+    grid = across or _grid(output, source, rows, width)
+    return grid or [
         set_cell_size(line, width) if cell_len(line) > width else line
         for line in _list(source, output, rows)
     ]
@@ -39,7 +43,7 @@ def heatmap(told: Told, units: tuple[str, str], width: int) -> list[str]:
 def _grid(
     down: Sequence[Label], across: Sequence[Label], cells: list[list[int]], width: int
 ) -> list[str]:
-    """A row for each of `down`; nothing where `across` has no room."""
+    """Draw a row for each of `down`; nothing where `across` has no room."""
     names, heads = ([_name(x) for x in side] for side in (down, across))
     left = max(map(cell_len, names))
     sizes = [max(2, cell_len(head)) for head in heads]
@@ -55,15 +59,16 @@ def _grid(
 
 
 def _list(source: Sequence[Label], output: Sequence[Label], rows: list[list[int]]) -> list[str]:
+    """Draw a line for each token of the output."""
     names = [_name(x) for x in output]
     left = max(map(cell_len, names))
     lines = []
     for name, row in zip(names, rows, strict=True):
-        looks = [
+        heaviest_text = [
             f"{_name(x)} ({percent} % at token {place})"
             for place, x, percent in heaviest(row, source)
         ]
-        lines.append(f"{set_cell_size(name, left)} ← {', '.join(looks)}")
+        lines.append(f"{set_cell_size(name, left)} ← {', '.join(heaviest_text)}")
     return lines
 
 

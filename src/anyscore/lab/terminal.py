@@ -1,4 +1,4 @@
-"""A comparison on the terminal: bar, lines, table, words."""
+"""A comparison on the terminal: progress bar, lines, table, sentences."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
+from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
-from anyscore.lab.wording import counted, visible
 
 _WIDE = 60  # columns from which the bar has room for the time gone by
 
 
 class TerminalWatcher(Watcher):
-    """A progress bar over all trials, a line for each, a table after each round.
+    """Shows a progress bar over all trials, a line for each, a table after each round.
 
     Where the output is not a terminal there is no bar. Where it cannot be written any more, the
     trials go on.
 
     Args:
-        lines: what is said of the data first.
+        lines: said of the data before anything else.
         steps: of training in a trial.
     """
 
@@ -59,6 +59,7 @@ class TerminalWatcher(Watcher):
         self.bar = self.progress.add_task("", total=None)
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
+        """Say that the searches begin, and start the bar."""
         self._introduce()
         self.searching = self.steps * trainings
         self._line(
@@ -69,46 +70,51 @@ class TerminalWatcher(Watcher):
         self.progress.start()
 
     def searched(self, event: Event) -> None:
+        """Show an event of a search."""
         self._advance(event, f"{event.trial.score}, search:", self.searching)
 
     def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
-        for score, found in numbers.items():
-            width = f", width {found['hidden']}" if "hidden" in found else ""
-            self._line(f"{score}: learning rate {found['learning_rate']:.2g}{width}")
+        """Say which numbers the searches chose."""
+        for score, settings in numbers.items():
+            width = f", width {settings['hidden']}" if "hidden" in settings else ""
+            self._line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
 
     def _introduce(self) -> None:
+        """Say once what the data are."""
         lines, self.lines = self.lines, []
         for line in lines:
             self._line(line)
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
+        """Say what is to be trained, and start the bar."""
         self._introduce()
         trials = plan.trials
-        have = sum(comparison.has(trial) for trial in trials)
-        what = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
+        finished = sum(comparison.has(trial) for trial in trials)
+        trials_text = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
         if plan.extra:
-            what += f", and {counted(len(plan.extra), 'trial')} at other learning rates"
-        self._line(f"{', '.join(plan.scores)}: {what}, {self.steps:,} steps each")
-        if have:
-            self._line(f"{have} of {len(trials)} trials are there already, in {self.folder}")
+            trials_text += f", and {counted(len(plan.extra), 'trial')} at other learning rates"
+        self._line(f"{', '.join(plan.scores)}: {trials_text}, {counted(self.steps, 'step')} each")
+        if finished:
+            self._line(f"{present(finished, len(trials))} already, in {self.folder}")
         else:
             self._line(f"Into {self.folder}; the same command again goes on where it stopped")
         self._line("Ctrl-C stops early and reports what is finished.\n")
         self.done.clear()
-        self.progress.reset(self.bar, total=self.steps * (len(trials) - have))
-        if have < len(trials):
+        self.progress.reset(self.bar, total=self.steps * (len(trials) - finished))
+        if finished < len(trials):
             self.progress.start()
 
     def event(self, event: Event) -> None:
+        """Show an event of a trial."""
         self._advance(event, _named(event.trial), self.steps)
 
     def _advance(self, event: Event, name: str, steps: int) -> None:
-        """Show what happened to a trial or search of so many steps."""
+        """Show an event of a trial or search of so many steps."""
         if event.kind == "progress":
-            if "steps" in event.told and "step" in event.told:
-                self.done[event.trial] = steps * event.told["step"] / event.told["steps"]
+            if "steps" in event.details and "step" in event.details:
+                self.done[event.trial] = steps * event.details["step"] / event.details["steps"]
         elif event.kind == "failed":
-            self._line(f"{name} FAILED: {event.told['failure']}", style="bold red")
+            self._line(f"{name} FAILED: {event.details['failure']}", style="bold red")
             self.done[event.trial] = steps
         elif event.kind == "finished":
             self._line(f"{name} done")
@@ -118,11 +124,13 @@ class TerminalWatcher(Watcher):
         )
 
     def verdict(self, verdict: dict[str, Any]) -> None:
+        """Print the standings and the first sentence after a round."""
         self._print(standings(verdict))
         for sentence in verdict["sentences"][:1]:
             self._line(sentence)
 
     def interrupted(self) -> None:
+        """Say that Ctrl-C was seen."""
         self._line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
 
     def stop(self) -> None:
@@ -132,11 +140,12 @@ class TerminalWatcher(Watcher):
     def _line(self, text: str, style: str = "") -> None:
         self._print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def _print(self, *what: Any, **how: Any) -> None:
+    def _print(self, *content: Any, **options: Any) -> None:
+        """Print, unless the output cannot be written any more."""
         if self.muted:
             return
         try:
-            self.console.print(*what, **how)
+            self.console.print(*content, **options)
         except BrokenPipeError:
             raise
         except OSError:  # a full disk is no reason to lose the training
@@ -144,6 +153,7 @@ class TerminalWatcher(Watcher):
 
 
 def _named(trial: Trial) -> str:
+    """Name a trial at the beginning of a line."""
     rate = "" if trial.learning_rate is None else f", learning rate {trial.learning_rate:g}"
     return f"{trial.score}, seed {trial.seed}{rate}:"
 
@@ -151,7 +161,11 @@ def _named(trial: Trial) -> str:
 def show_outcome(
     console: Console, record: dict[str, Any], folder: Path, *, quiet: bool = False
 ) -> None:
-    """The standings, the verdict in words and where the report is."""
+    """Print the standings, the verdict in words and the place of the report.
+
+    Args:
+        quiet: leave the standings out.
+    """
     verdict = record["verdict"]
     if verdict["standings"] and not quiet:
         table = standings(verdict, record.get("step_ms", {}))
@@ -174,6 +188,7 @@ def show_outcome(
 
 
 def _failures(failed: list[dict[str, Any]]) -> str:
+    """Name the first trial that failed, and count the others."""
     first = failed[0]
     rest = "" if len(failed) == 1 else f" (and {len(failed) - 1} more: see the report)"
     return f"{first['score']} with seed {first['seed']} failed: {first['failure']}{rest}."
@@ -182,7 +197,11 @@ def _failures(failed: list[dict[str, Any]]) -> str:
 def standings(
     verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]] | None = None
 ) -> Table:
-    """A row for each score, best first."""
+    """Make the table of scores, best first.
+
+    Args:
+        costs: of a training step by score, in milliseconds, for another column.
+    """
     table = Table()
     table.add_column("score", no_wrap=True)
     table.add_column(verdict["title"], justify="right", no_wrap=True)
@@ -190,11 +209,18 @@ def standings(
     table.add_column("seeds", justify="right", no_wrap=True)
     if costs:
         table.add_column("ms a step", justify="right", no_wrap=True)
-    for number, one in enumerate(verdict["standings"]):
-        span = "" if one["low"] is None else f"{one['low']:.1f} to {one['high']:.1f}"
-        cells = [one["score"], f"{one['mean']:.1f}", span, str(len(one["seeds"]))]
+    for number, standing in enumerate(verdict["standings"]):
+        interval = (
+            "" if standing["low"] is None else f"{standing['low']:.1f} to {standing['high']:.1f}"
+        )
+        cells = [
+            standing["score"],
+            f"{standing['mean']:.1f}",
+            interval,
+            str(len(standing["seeds"])),
+        ]
         if costs:
-            cost = costs.get(one["score"])
+            cost = costs.get(standing["score"])
             cells.append("" if cost is None else f"{cost['median']:.1f}")
         table.add_row(*map(escape, cells), style="" if number else "bold")
     return table

@@ -1,21 +1,24 @@
-"""Everything that goes wrong as one line on stderr and an exit status; no traceback."""
+"""The output of commands: JSON, remarks, and errors as one line on stderr with an exit status."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from anyscore.lab.errors import InputError
-from anyscore.lab.files import RunFailure
-from anyscore.lab.wording import visible
+from anyscore.lab.data.opening import readable_name
+from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.phrases import visible
 
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
 _ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x",
@@ -23,7 +26,7 @@ _ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "..
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
-    """Other characters for those that a terminal does not have."""
+    """Replace characters that a terminal does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
@@ -34,7 +37,7 @@ codecs.register_error(_PLAINER, _plainer)
 
 
 def use_plain_characters() -> None:
-    """A terminal without "→" is no reason to fail."""
+    """Let streams replace characters that they cannot show: a terminal without "→" is no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_PLAINER)
@@ -73,18 +76,28 @@ def _as_ctrl_c(number: int, frame: object) -> None:
 
 
 def close_stdout() -> None:
-    """So that Python does not complain again of what it could not write."""
+    """Close standard output, so that Python does not complain again of what it could not write."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def print_json(record: Any, *, indent: int | None = 1) -> None:
+    """Print plain data as JSON on standard output."""
+    print(json.dumps(record, ensure_ascii=False, indent=indent))
+
+
+def typed_command() -> str:
+    """Return the command line as a user can type it again."""
+    return readable_name(shlex.join(["anyscore", *sys.argv[1:]]))
+
+
 def complain(text: str) -> None:
-    """Say in one line what is wrong."""
+    """Print in one line what is wrong, on standard error."""
     _say(text, "bold red")
 
 
 def remark(text: str) -> None:
-    """Say in one line, beside the output, what is worth knowing."""
+    """Print in one line what is worth knowing, on standard error."""
     _say(text, "dim")
 
 

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
+from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.prove.carry_out import ProofWatcher
 from anyscore.lab.prove.proof import Part, Proof
-from anyscore.lab.prove.words import SIGNS, bound, interval, number, summary
+from anyscore.lab.prove.text import SIGNS, bound, interval, number, summary
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import Watcher
-from anyscore.lab.wording import counted, visible
 
 _STYLES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 
@@ -39,12 +39,15 @@ class TerminalProofs(ProofWatcher):
         self.bar = self.progress.add_task("", total=None)
 
     def begins(self, proof: Proof, part: Part) -> Watcher:
+        """Return the watcher of a part."""
         return _PartWatcher(self, f"{proof.name}, {part.name}")
 
     def ended(self, result: dict[str, Any]) -> None:
+        """Print the outcome of a proof."""
         self.line(f"{result['name']}: {summary(result)}", _STYLES[result["state"]])
 
     def line(self, text: str, style: str = "") -> None:
+        """Print a line."""
         self.console.print(
             visible(text), style=style, markup=False, highlight=False, soft_wrap=True
         )
@@ -55,26 +58,26 @@ class TerminalProofs(ProofWatcher):
 
 
 class _PartWatcher(Watcher):
+    """Shows the progress of one part."""
+
     def __init__(self, proofs: TerminalProofs, name: str) -> None:
         self.proofs, self.name = proofs, name
 
     def begins(self, comparison: Comparison, plan: Plan, about: Any) -> None:
         missing = [trial for trial in plan.trials if not comparison.has(trial)]
-        there = len(plan.trials) - len(missing)
-        what = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
-        told = f"{self.name}: {what}"
-        self.proofs.line(
-            f"{told}, {there} of {len(plan.trials)} trials are there" if there else told
-        )
+        finished = len(plan.trials) - len(missing)
+        trials_text = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
+        line = f"{self.name}: {trials_text}"
+        self.proofs.line(f"{line}, {present(finished, len(plan.trials))}" if finished else line)
         self.proofs.progress.reset(
-            self.proofs.bar, total=len(plan.trials), completed=there, description=self.name
+            self.proofs.bar, total=len(plan.trials), completed=finished, description=self.name
         )
         if missing:
             self.proofs.progress.start()
 
     def event(self, event: Event) -> None:
         if event.kind == "failed":
-            self.proofs.line(f"{event.trial.name} FAILED: {event.told['failure']}", "bold red")
+            self.proofs.line(f"{event.trial.name} FAILED: {event.details['failure']}", "bold red")
         if event.kind in ("finished", "failed"):
             self.proofs.progress.advance(self.proofs.bar)
 
@@ -83,7 +86,7 @@ class _PartWatcher(Watcher):
 
 
 def show(console: Console, record: dict[str, Any], report: Path) -> None:
-    """Each claim with its checks, and where the report is."""
+    """Print each claim with its checks, and the place of the report."""
     for result in record["proofs"]:
         console.print()
         console.print(result["title"], style="bold", markup=False, highlight=False)
@@ -94,8 +97,8 @@ def show(console: Console, record: dict[str, Any], report: Path) -> None:
             cells = SIGNS[check["state"]], check["says"], bound(check), *ours
             table.add_row(*map(escape, cells), style=_STYLES[check["state"]])
         console.print(table)
-        told = summary(result)
-        console.print(f"{told[0].upper()}{told[1:]}.", markup=False, highlight=False)
+        sentence = summary(result)
+        console.print(f"{sentence[0].upper()}{sentence[1:]}.", markup=False, highlight=False)
     if record["interrupted"]:
         console.print("Interrupted: this covers the trials that had finished.")
     where = visible(str(report))

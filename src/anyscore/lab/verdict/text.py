@@ -1,20 +1,26 @@
-"""A verdict in plain sentences."""
+"""The verdict in plain sentences, and the lines of code that use its recommendation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyscore.lab.wording import counted, listed
+from anyscore.lab.phrases import counted, listed
+from anyscore.layers import SCORES, has_hidden
 
 _MANY = 4  # differences told one by one
 _ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
 
 
-def said(
+def conclude(
     verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The recommendation, and all sentences, the most important first."""
+    """Return the recommendation and all sentences, the most important first.
+
+    Args:
+        verdict: what `judge` found, without its sentences.
+        costs, sizes: see `judge`.
+    """
     standings = verdict["standings"]
     if not standings:
         sentence = "No trial has finished, so nothing can be said."
@@ -27,70 +33,73 @@ def said(
             "recommendation": {"score": None, "sentence": sentence},
             "sentences": [reached, sentence],
         }
-    advice = recommendation(verdict, costs, sizes)
-    sentences = [_first(verdict), *_told(verdict), *_cost(costs)]
+    advised = recommendation(verdict, costs, sizes)
+    sentences = [_first(verdict), *_settled(verdict), *_cost(costs)]
     return {
-        "recommendation": advice,
-        "sentences": [*sentences, *verdict["warnings"], advice["sentence"]],
+        "recommendation": advised,
+        "sentences": [*sentences, *verdict["warnings"], advised["sentence"]],
     }
 
 
 def value(standing: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
-    """A score's mean with its interval."""
+    """Say a score's mean with its interval."""
     mean = f"{standing['mean']:.1f} {verdict['unit']} of {verdict['title']}"
     if standing["low"] is None:
         return f"{mean} with one seed"
     return f"{mean} ({interval(standing, verdict['level'])})"
 
 
-def interval(found: Mapping[str, Any], level: float) -> str:
-    """As in "95 %: 0.9 to 2.6"."""
-    low, high = (f"{found[end]:.1f}".replace("-", "−") for end in ("low", "high"))
+def interval(record: Mapping[str, Any], level: float) -> str:
+    """Say an interval, as in "95 %: 0.9 to 2.6"."""
+    low, high = (f"{record[end]:.1f}".replace("-", "−") for end in ("low", "high"))
     return f"{level * 100:.3g} %: {low} to {high}"
 
 
-def difference(found: Mapping[str, Any], title: str, level: float) -> str:
-    """What is known of two scores."""
-    a, b = found["better"], found["worse"]
-    if found["difference"] is None:
+def difference(record: Mapping[str, Any], title: str, level: float) -> str:
+    """Say what is known of two scores."""
+    a, b = record["better"], record["worse"]
+    if record["difference"] is None:
         return f"{a} against {b}: {_ONE_SEED}"
-    points, trials = f"{found['difference']:.1f} points", _trials(found)
-    span = interval(found, level)
-    if found["verdict"] == "differs":
-        p = "p < 0.001" if found["holm"] < 0.001 else f"p = {found['holm']:.2g}"
+    points, trials = f"{record['difference']:.1f} points", _trials(record)
+    span = interval(record, level)
+    if record["verdict"] == "differs":
+        p = "p < 0.001" if record["holm"] < 0.001 else f"p = {record['holm']:.2g}"
         return f"{a} beats {b} by {points} of {title} ({span}; {trials}; Holm {p})."
-    if found["verdict"] == "equal":
-        bound = f"{max(found['bound'], 0.05):.1f} points"
+    if record["verdict"] == "equal":
+        bound = f"{max(record['bound'], 0.05):.1f} points"
         how = f"{level * 100:.3g} %; {trials}"
         return f"No difference larger than {bound} between {a} and {b} ({how})."
-    return f"{a} against {b} is undecided: {points} ({span}; {trials}); {_more(found)}."
+    return f"{a} against {b} is undecided: {points} ({span}; {trials}); {_more(record)}."
 
 
-def _trials(found: Mapping[str, Any]) -> str:
-    seeds = counted(found["seeds"], "seed")
-    return seeds if found["items"] < 2 else f"{seeds} × {found['items']:,} items"
+def _trials(record: Mapping[str, Any]) -> str:
+    """Say how many seeds and items a difference rests on."""
+    seeds = counted(record["seeds"], "seed")
+    return seeds if record["items"] < 2 else f"{seeds} × {record['items']:,} items"
 
 
-def _more(found: Mapping[str, Any]) -> str:
-    if found["more_seeds"] is not None:
-        return f"about {counted(found['more_seeds'], 'more seed')} would decide it"
-    if found["more_items"] is not None:
-        return f"more seeds would not decide it, about {found['more_items']:,} test items would"
+def _more(record: Mapping[str, Any]) -> str:
+    """Say what would decide a difference."""
+    if record["more_seeds"] is not None:
+        return f"about {counted(record['more_seeds'], 'more seed')} would decide it"
+    if record["more_items"] is not None:
+        return f"more seeds would not decide it, about {record['more_items']:,} test items would"
     return "neither a hundred seeds nor a hundred times as many items would decide it"
 
 
 def unbeaten(verdict: Mapping[str, Any]) -> list[str]:
-    """Scores that none beats, best first."""
+    """Return the scores that none beats, best first."""
     beaten = {d["worse"] for d in verdict["differences"] if d["verdict"] == "differs"}
     return [s["score"] for s in verdict["standings"] if s["score"] not in beaten]
 
 
 def _between(verdict: Mapping[str, Any], names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the differences between these scores."""
     return [d for d in verdict["differences"] if {d["better"], d["worse"]} <= set(names)]
 
 
 def _first(verdict: Mapping[str, Any]) -> str:
-    """How the scores fall into those that are beaten and those that are not."""
+    """Say which scores are beaten and which are not."""
     names = [s["score"] for s in verdict["standings"]]
     top, best = unbeaten(verdict), verdict["standings"][0]
     beaten = [name for name in names if name not in top]
@@ -102,41 +111,43 @@ def _first(verdict: Mapping[str, Any]) -> str:
     if kinds == {"equal"}:
         bound = max(d["bound"] for d in _between(verdict, top))
         among = "All scores" if every else listed(top)
-        told = f"{among} are equal within {max(bound, 0.05):.1f} points"
+        sentence = f"{among} are equal within {max(bound, 0.05):.1f} points"
     else:
-        told = "No two scores are told apart" if every else f"{listed(top)} are not told apart"
+        sentence = "No two scores are told apart" if every else f"{listed(top)} are not told apart"
     also = f"; {listed(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten" if beaten else ""
-    return f"{told}{also}; {reached}."
+    return f"{sentence}{also}; {reached}."
 
 
-def _told(verdict: Mapping[str, Any]) -> list[str]:
-    """The largest differences that are settled, and what would settle the rest."""
-    found = verdict["differences"]
-    settled = [d for d in found if d["verdict"] == "differs"]
+def _settled(verdict: Mapping[str, Any]) -> list[str]:
+    """Say the largest differences that are settled, and what would settle the rest."""
+    differences = verdict["differences"]
+    settled = [d for d in differences if d["verdict"] == "differs"]
     settled.sort(key=lambda d: -d["difference"])
     sentences = [d["sentence"] for d in settled[:_MANY]]
     if len(settled) > _MANY:
-        sentences.append(f"{len(settled) - _MANY} more differences are settled: see the report.")
-    open_ones = [d for d in found if d["verdict"] == "undecided"]
+        rest = len(settled) - _MANY
+        verb = "is" if rest == 1 else "are"
+        sentences.append(f"{counted(rest, 'more difference')} {verb} settled: see the report.")
+    open_ones = [d for d in differences if d["verdict"] == "undecided"]
     if open_ones and open_ones[0]["difference"] is None:
         return [*sentences, _ONE_SEED]
     if len(open_ones) <= 2:
         return [*sentences, *(d["sentence"] for d in open_ones)]
-    few = sorted(
+    decidable = sorted(
         (d for d in open_ones if d["more_seeds"] is not None), key=lambda d: d["more_seeds"]
     )
-    told = f"{len(open_ones)} of {len(found)} pairs are undecided"
-    if few:
-        least, most = few[0], few[-1]
-        told += f": about {counted(least['more_seeds'], 'more seed')} would decide "
-        told += f"{least['better']} against {least['worse']}"
+    sentence = f"{len(open_ones)} of {len(differences)} pairs are undecided"
+    if decidable:
+        least, most = decidable[0], decidable[-1]
+        sentence += f": about {counted(least['more_seeds'], 'more seed')} would decide "
+        sentence += f"{least['better']} against {least['worse']}"
         if most["more_seeds"] > least["more_seeds"]:
-            told += f", {most['more_seeds']} more {most['better']} against {most['worse']}"
-    return [*sentences, f"{told}."]
+            sentence += f", {most['more_seeds']} more {most['better']} against {most['worse']}"
+    return [*sentences, f"{sentence}."]
 
 
 def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Who is cheapest in time per step, where intervals part."""
+    """Say which scores are cheapest in time per step, where intervals part."""
     if len(costs) < 2:
         return []
     order = sorted(costs, key=lambda name: costs[name]["median"])
@@ -155,7 +166,7 @@ def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
 def recommendation(
     verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What to take: of those that none beats, the cheapest, if they are known to be equal."""
+    """Recommend a score: the cheapest of those that none beats, if they are known to be equal."""
     if verdict["warnings"]:
         return {"score": None, "sentence": "No recommendation before that is mended."}
     top = unbeaten(verdict)
@@ -182,10 +193,10 @@ def _cheapest(
     names: Sequence[str], order: Sequence[str], costs: Mapping[str, Mapping[str, float]],
     sizes: Mapping[str, int],
 ) -> tuple[str, str]:  # fmt: skip
-    """The score whose step is cheaper than those of the others beyond doubt; else the smallest."""
+    """Return the score whose step is cheaper beyond doubt, else the smallest; and why."""
     if all(name in costs for name in names):
         first = min(names, key=lambda name: costs[name]["median"])
-        level = [n for n in names if costs[n]["low"] <= costs[first]["high"]]
+        level = [name for name in names if costs[name]["low"] <= costs[first]["high"]]
         if len(level) == 1:
             return first, f"has the cheapest training step ({costs[first]['median']:.3g} ms)"
         names = level
@@ -193,3 +204,20 @@ def _cheapest(
         first = min(names, key=lambda name: (sizes[name], order.index(name)))
         return first, f"has the fewest parameters of its own ({sizes[first]:,})"
     return names[0], "has the highest mean"
+
+
+def example_code(score: str | None) -> str | None:
+    """Return lines that put a score into a reader's own model; None if it is none of ours."""
+    if score not in SCORES:
+        return None
+    hidden = ", hidden=128" if has_hidden(SCORES[score]) else ""
+    return f"""\
+import torch
+from anyscore.torch import Attention
+
+attention = Attention("{score}"{hidden}, d_q=128, d_k=128)
+
+query, key, value = torch.randn(4, 10, 128), torch.randn(4, 50, 128), torch.randn(4, 50, 128)
+lengths = torch.tensor([50, 20, 7, 50])  # keys that each query may attend to
+output = attention(query, key, value, valid_lens=lengths)  # (4, 10, 128)
+"""

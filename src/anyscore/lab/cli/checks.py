@@ -1,0 +1,74 @@
+"""Checks of options that need the machine or the list of scores; no framework is imported."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+
+from anyscore.lab.data.options import STDIN
+from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_engine, check_log
+from anyscore.lab.options import CompareOptions
+from anyscore.layers import SCORES
+
+_OTHER_NAMES = {
+    "bahdanau": "additive", "mlp": "additive", "luong": "bilinear", "general": "bilinear",
+    "multiplicative": "bilinear", "vaswani": "scaled_dot", "rbf": "gaussian", "gat": "gatv2",
+}  # fmt: skip
+"""Names of scores in papers, and our names."""
+
+
+def score_names(text: str) -> tuple[str, ...]:
+    """Return the names in `--scores`, in the order given.
+
+    Raises:
+        InputError: a name is not known or given twice, or there is none.
+    """
+    if text.strip().lower() == "all":
+        return tuple(SCORES)
+    names = [name for name in (part.strip() for part in text.split(",")) if name]
+    if not names:
+        raise InputError(f"--scores: expected names, got none; there are {', '.join(SCORES)}")
+    for name in names:
+        if name not in SCORES:
+            known = _OTHER_NAMES.get(name.lower())
+            near = [known] if known else get_close_matches(name.lower(), SCORES, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]}? " if near else ""
+            shown = name if len(name) < 60 else f"{name[:57]}…"
+            raise InputError(
+                f"--scores: there is no score {shown!r}; {meant}there are {', '.join(SCORES)}"
+            )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"--scores: {', '.join(twice)} given twice; give each score once")
+    return tuple(names)
+
+
+def check_machines(options: CompareOptions) -> None:
+    """Check that trials can run where the options say, and be logged as the options say.
+
+    Raises:
+        InputError: an option is not known, its package is not installed, or options exclude each
+            other.
+    """
+    trials = options.trials
+    check_log(options.report.log)
+    check_engine(trials.engine, trials.address)
+    if under_torchrun():
+        if trials.engine != "processes" or trials.jobs > 1:
+            raise InputError(
+                "--engine, --jobs: under torchrun all processes train one model at a time; "
+                "leave them out, or start without torchrun"
+            )
+        if trials.tune:
+            raise InputError(
+                "--tune: under torchrun one model is trained at a time; search first without "
+                "torchrun, and give the --learning-rate that it finds"
+            )
+        if options.data.path == STDIN:
+            raise InputError("-: under torchrun there is no standard input; give a file")
+
+
+def under_torchrun() -> bool:
+    """Tell whether torchrun has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ

@@ -1,0 +1,39 @@
+"""Counts and lists in English, and text that is safe to print."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names as in "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def visible(text: str) -> str:
+    """Replace control characters, which could steer a terminal; line ends stay."""
+    return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: "1 thread", "1,000 items", "2 searches", "3 queries".
+
+    Args:
+        noun: in the singular.
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a regular English noun."""
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
+
+
+def present(finished: int, trials: int) -> str:
+    """Say how many trials are there: "1 of 10 trials is there", "2 of 10 trials are there"."""
+    return f"{finished:,} of {counted(trials, 'trial')} {'is' if finished == 1 else 'are'} there"
