@@ -9,7 +9,7 @@ from command_line import call, plain
 
 from anyscore import Plan
 from anyscore.kernels import cpu
-from anyscore.lab import places
+from anyscore.lab import plans
 
 
 def test_info_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_info_says_why_there_is_no_core(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_info_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"numpy": {"dot": Plan("fused", "because")}, "jax": "it is broken"}
-    monkeypatch.setattr(places, "plans", lambda asked: found)
+    monkeypatch.setattr(plans, "plans", lambda asked: found)
     record = json.loads(call("info", "--json").stdout)
     assert record["frameworks"]["PyTorch"].startswith("2.")
     assert record["plans"]["numpy"]["dot"]["reason"] == "because"
@@ -37,6 +37,6 @@ def test_info_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_quiet_info_asks_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "plans", None)
+    monkeypatch.setattr(plans, "plans", None)
     assert "are computed by" not in plain(call("info", "--quiet").output)
     assert json.loads(call("info", "--quiet", "--json").stdout)["plans"] == {}
