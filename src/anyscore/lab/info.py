@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from anyscore.kernels import cpu
+from anyscore.lab.wording import counted
 
 # What a user calls each framework, the package to import, and the distributions it comes in.
 _FRAMEWORKS = {
@@ -44,12 +45,17 @@ def frameworks() -> list[Framework]:
 
 def devices() -> list[tuple[str, str]]:
     """The devices PyTorch can train on here: name and description."""
-    found = [("cpu", f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads")]
+    found = [("cpu", _processors())]
     for number in range(torch.cuda.device_count()):
         found.append((f"cuda:{number}", torch.cuda.get_device_name(number)))
     if torch.backends.mps.is_available():
         found.append(("mps", "Apple GPU"))
     return found
+
+
+def _processors() -> str:
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    return f"{processor()}, {counted(cores, 'core')}, {counted(threads, 'thread')}"
 
 
 def core() -> str:

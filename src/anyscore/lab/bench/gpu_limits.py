@@ -103,7 +103,7 @@ class Chip:
         """Triples a second that instructions of this cost allow."""
         if self.clock is None:
             return None
-        lanes = LANES.get(self.capability, ISSUED)
+        lanes = LANES.get(tuple(self.capability), ISSUED)  # in JSON it was a list
         each = min(ISSUED / cost.issued, lanes / cost.float32, SPECIAL / cost.special)
         return self.sms * self.clock * each
 
