@@ -180,7 +180,7 @@ def test_projections_and_lengths_in_torch(name: str, passes: str) -> None:
 
 
 def test_keops_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With symbolic matrices that are dense here; tests/studies need not compile C++."""
+    """With symbolic matrices that are dense here: no C++ is compiled."""
     module = ModuleType("pykeops.torch")
     module.LazyTensor = Dense  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pykeops.torch", module)
