@@ -38,7 +38,7 @@ COSTS = {  # of our kernels, counted in the machine code for compute capability 
 }
 SPECIAL = 16  # of them an SM does in a cycle
 ISSUED = 128  # four schedulers, 32 threads each
-LANES = {(8, 0): 64}  # of float32 arithmetic, where they are not ISSUED
+LANES: dict[tuple[int, ...], int] = {(8, 0): 64}  # of float32 arithmetic, where they are not ISSUED
 
 
 def why_not() -> str | None:
@@ -66,7 +66,7 @@ class Chip:
     """A GPU. mhz: its clock under load; max_mhz: the highest; None where nobody says."""
 
     name: str
-    capability: tuple[int, int]
+    capability: tuple[int, ...]
     sms: int
     l2_bytes: int
     memory_bytes: int
