@@ -5,8 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,33 +19,34 @@ from command_line import call, check_help_does_not_wait_for_pytorch, plain
 from test_cli import check_refused
 from torch import Tensor
 
-from anyscore.lab.bench import work as bench_work
-from anyscore.lab.bench.memory import peak_growth
-from anyscore.lab.bench.parts import Settings
-from anyscore.lab.bench.race import Entrant, Pace, enter, race
-from anyscore.lab.bench.rival import Rival, Unavailable, Way
-from anyscore.lab.bench.rivals import OURS, RIVALS
+from anyscore.lab.bench.comparison import Comparison, Contestant, Hosts, measure, prepare, results
+from anyscore.lab.bench.rivals import IN_FRAMEWORKS, OURS, RIVALS, Rival, Unavailable, Variant
 from anyscore.lab.bench.run import bench
-from anyscore.lab.bench.work import FORMULAS, FORWARD, TRAINING, Shape, Work, truth
+from anyscore.lab.bench.runner import Runner
+from anyscore.lab.bench.stages import LARGE, SMALL, Settings
+from anyscore.lab.bench.timing import Deadline, Pace, interleave, spread
+from anyscore.lab.bench.truth import truth
+from anyscore.lab.bench.work import FORMULAS, FORWARD, TRAINING, Shape, Work
+from anyscore.lab.bench.worker import Lost, Worker
 
 SHAPE = Shape(2, 5, 7, 11, 3)
-QUICK = Pace(rounds=3, seconds=0.01)
+QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)
 IN_TORCH = [OURS, *(RIVALS[name] for name in ("eager", "blocks", "cdist", "dot"))]
 
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.race._SHORTEST", 1e-3)
+    monkeypatch.setattr("anyscore.lab.bench.stages.Pace", partial(Pace, turn=1e-3))
 
 
 def fake(change: Callable[[list[Tensor]], Any], name: str = "fake", how: str = "by magic") -> Rival:
     """A rival whose answer is the right one, changed."""
 
-    def ways(work: Work) -> list[Way]:
-        right = truth(work, work.score)
-        return [Way(how, lambda: lambda: change([x.clone() for x in right]))]
+    def variants(work: Work) -> list[Variant]:
+        right = list(truth(work, work.score).values())
+        return [Variant(how, lambda: lambda: change([x.clone() for x in right]))]
 
-    return Rival(name, ways)
+    return Rival(name, variants)
 
 
 def raises(found: list[Tensor]) -> list[Tensor]:
@@ -52,10 +57,23 @@ def interrupted(found: list[Tensor]) -> list[Tensor]:
     raise KeyboardInterrupt
 
 
-def entered(rival: Rival, work: Work) -> Entrant:
-    entrant = Entrant(rival.name, rival, work)
-    enter(entrant, {})
-    return entrant
+def prepared(rival: Rival, work: Work) -> dict[str, Any]:
+    """What preparing it gives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anyscore.lab.bench.runner.find", lambda name, work: rival)
+        return Runner("cpu").prepare(rival.name, work)
+
+
+def compared(rivals: Sequence[Rival], work: Work) -> list[dict[str, Any]]:
+    """What comes of a comparison of them."""
+    by_name = {rival.name: rival for rival in rivals}
+    some = [Contestant(name, name, work) for name in by_name]
+    hosts, deadline = Hosts.of("cpu", 1), Deadline(None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anyscore.lab.bench.runner.find", lambda name, work: by_name[name])
+        prepare(some, hosts, deadline)
+        measure(some, hosts, QUICK, deadline)
+    return results(Comparison("speed", work, some))
 
 
 @pytest.mark.parametrize("passes", [FORWARD, TRAINING])
@@ -67,17 +85,16 @@ def entered(rival: Rival, work: Work) -> Entrant:
 def test_every_rival_is_right(
     rival: Rival, score: str, passes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.torch._BLOCK", 2 * 2 * 7 * 11)
-    entrant = entered(rival, Work(SHAPE, score, passes))
-    assert entrant.problem is None
-    assert entrant.error is not None
-    assert entrant.error < 1e-5
+    monkeypatch.setattr("anyscore.lab.bench.variants_torch._BLOCK", 2 * 2 * 7 * 11)
+    answer = prepared(rival, Work(SHAPE, score, passes))
+    assert answer["problem"] is None
+    assert answer["error"] < 1e-5
 
 
 def test_prepared_keys_are_right() -> None:
     work = Work(SHAPE._replace(queries=1))
     assert work.prepared
-    assert entered(OURS, work).how == "anyscore.attention with prepared keys"
+    assert prepared(OURS, work)["how"] == "anyscore.attention with prepared keys"
 
 
 WRONG: list[tuple[Callable[[list[Tensor]], Any], str]] = [
@@ -94,87 +111,173 @@ WRONG: list[tuple[Callable[[list[Tensor]], Any], str]] = [
 @pytest.mark.parametrize(("change", "problem"), WRONG, ids=[text for _, text in WRONG])
 def test_who_is_wrong_gets_no_speed(change: Callable[..., Any], problem: str) -> None:
     work = Work(SHAPE, passes=TRAINING)
-    ours, other = race(
-        [Entrant(rival.name, rival, work) for rival in (fake(list), fake(change, "wrong"))], QUICK
-    )
+    ours, other = compared([fake(list), fake(change, "wrong")], work)
     assert ours["ratio"] == {"median": 1, "low": 1, "high": 1, "rounds": 3}
     assert other["problem"].startswith(problem)
     assert (other["ms"], other["ratio"]) == (None, None)
 
 
-def test_a_right_way_is_taken_and_reasons_are_kept() -> None:
+def test_a_right_variant_is_taken_and_reasons_are_kept() -> None:
     right, wrong = fake(list), fake(lambda found: [found[0] + 1], how="wrongly")
-    both = Rival("both", lambda work: [*wrong.ways(work), *right.ways(work)])
-    entrant = entered(both, Work(SHAPE))
-    assert entrant.problem is None
-    assert list(entrant.ways) == ["wrongly", "by magic"]
-    assert entrant.ways["wrongly"] is None
-    assert entered(Rival("no", unavailable), Work(SHAPE)).problem == "not on Sundays"
-    big = Rival("big", RIVALS["eager"].ways, copies=(10**9, 10**9))
-    assert str(entered(big, Work(SHAPE)).problem).startswith("would need about")
+    both = Rival("both", lambda work: [*wrong.variants_of(work), *right.variants_of(work)])
+    answer = prepared(both, Work(SHAPE))
+    assert answer["problem"] is None
+    assert list(answer["ways"]) == ["wrongly", "by magic"]
+    assert answer["ways"]["wrongly"] is None
+    assert prepared(Rival("no", unavailable), Work(SHAPE))["problem"] == "not on Sundays"
+    big = Rival("big", RIVALS["eager"].variants, copies=(10**9, 10**9))
+    assert prepared(big, Work(SHAPE))["problem"].startswith("would need about")
     backward = Work(SHAPE, passes=TRAINING)
-    assert "no backward on the CPU" in str(entered(RIVALS["flex"], backward).problem)
-    missing = Rival("missing", right.ways, package="no_such_package")
-    assert entered(missing, Work(SHAPE)).problem == "no_such_package is not installed"
+    assert "no backward on the CPU" in prepared(RIVALS["flex"], backward)["problem"]
+    missing = Rival("missing", right.variants, package="no_such_package", extra="bench")
+    assert prepared(missing, Work(SHAPE))["problem"] == (
+        "no_such_package is not installed: pip install 'anyscore[bench]'"
+    )
 
 
-def unavailable(work: Work) -> list[Way]:
+def unavailable(work: Work) -> list[Variant]:
     raise Unavailable("not on Sundays")
 
 
 def test_a_part_of_the_rows_is_enough_for_every_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(Shape(1, 40, 6, 8, 3), passes=TRAINING)
-    monkeypatch.setattr(bench_work, "_CHECKED", 5 * 6 * 8)
+    monkeypatch.setattr("anyscore.lab.bench.work._CHECKED", {"cpu": 5 * 6 * 8})
     assert work.checked_rows.tolist() == [0, 9, 19, 29, 39]
-    whole = truth(work, "additive")
+    whole = list(truth(work, "additive").values())
     assert [x.shape[1] for x in whole[:2]] == [5, 5]
-    assert entered(RIVALS["eager"], work).problem is None
-    assert "gradient of the key" in str(entered(fake(WRONG[1][0]), work).problem)
+    assert prepared(RIVALS["eager"], work)["problem"] is None
+    assert "gradient of the key" in prepared(fake(WRONG[1][0]), work)["problem"]
+
+
+def test_what_is_timed_has_a_gradient_in_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyscore.lab.bench.work._CHECKED", {"cpu": 5 * 6 * 8})
+    work = Work(Shape(1, 40, 6, 8, 3), passes=TRAINING)
+    assert int((work.upstream != 0).any(-1).sum()) == 5
+    work.checking(False)
+    assert int((work.upstream != 0).any(-1).sum()) == 40
 
 
 def test_truth_in_pieces_is_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work(SHAPE, "gatv2", TRAINING)
-    whole = truth(work, "gatv2")
-    monkeypatch.setattr(bench_work, "_AT_ONCE", 2 * 2 * 7 * 11)
-    for x, y in zip(truth(work, "gatv2"), whole, strict=True):
-        torch.testing.assert_close(x, y)
+    work = Work(SHAPE, passes=TRAINING, projected=False, lengths=True)
+    whole = truth(work, "additive")
+    assert list(whole)[1:] == [f"gradient of the {x}" for x in work.inputs]
+    monkeypatch.setattr("anyscore.lab.bench.truth._AT_ONCE", {"cpu": 2 * 2 * 7 * 11})
+    torch.testing.assert_close(truth(work, "additive"), whole)
 
 
-def test_ratios_are_of_the_same_round_and_the_order_rotates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    rounds: list[list[str]] = [[]]
+def test_work_survives_a_journey_as_json() -> None:
+    work = Work(SHAPE, "gatv2", TRAINING, dtype="bfloat16", lengths=True)
+    assert Work.from_dict(json.loads(json.dumps(asdict(work)))) == work
 
-    def takes(name: str, seconds: float) -> Entrant:
-        def run(found: list[Tensor]) -> Sequence[Tensor]:
-            clock[0] += seconds * len(rounds)  # the machine gets slower and slower
+
+@pytest.mark.parametrize("passes", [FORWARD, TRAINING])
+@pytest.mark.parametrize("name", ["anyscore", "formula"])
+def test_projections_and_lengths_in_torch(name: str, passes: str) -> None:
+    work = Work(SHAPE, passes=passes, framework="torch", projected=False, lengths=True)
+    answer = prepared(IN_FRAMEWORKS["torch"][name], work)
+    assert answer["problem"] is None
+    assert answer["error"] < 1e-5
+
+
+def test_keops_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With symbolic matrices that are dense here: no C++ is compiled."""
+    module = ModuleType("pykeops.torch")
+    module.LazyTensor = Dense  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pykeops.torch", module)
+    monkeypatch.setattr(Rival, "installed", True)
+    for score in RIVALS["keops"].scores:
+        for passes in (FORWARD, TRAINING):
+            answer = prepared(RIVALS["keops"], Work(SHAPE, score, passes))
+            assert answer["problem"] is None, score
+            assert answer["error"] < 1e-5
+            assert None not in answer["ways"].values()
+
+
+class Dense:
+    """The few operations of a KeOps LazyTensor that are used, on whole tensors."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: Dense(getattr(self.x, name)(*args))
+
+    def __add__(self, other: Any) -> Dense:
+        return Dense(self.x + getattr(other, "x", other))
+
+    def __sub__(self, other: Any) -> Dense:
+        return Dense(self.x - getattr(other, "x", other))
+
+    def __mul__(self, other: Any) -> Dense:
+        return Dense(self.x * getattr(other, "x", other))
+
+    def __truediv__(self, other: Any) -> Dense:
+        return Dense(self.x / getattr(other, "x", other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Dense:
+        return Dense(-self.x)
+
+    def __or__(self, other: Dense) -> Dense:
+        return (self * other).sum(-1)
+
+    def sqdist(self, other: Dense) -> Dense:
+        return Dense((self.x - other.x).square().sum(-1))
+
+    def sumsoftmaxweight(self, value: Dense, axis: int) -> Tensor:
+        return (self.x.softmax(axis).unsqueeze(-1) * value.x).sum(axis)  # type: ignore[no-any-return]
+
+
+def test_ratios_are_of_the_same_round_and_the_order_rotates() -> None:
+    rounds: list[list[str]] = []
+
+    def takes(name: str, seconds: float) -> Callable[[], float]:
+        def turn() -> float:
             rounds[-1].append(name)
-            return found
+            return seconds * len(rounds)  # the machine gets slower and slower
 
-        return Entrant(name, fake(run, name), work)
+        return turn
 
-    def busy(text: str) -> None:
-        if text.startswith("round"):
-            rounds.append([])
+    calls = {"ours": 0.03, "slow": 0.15, "slowest": 25.0}
+    pace = Pace(rounds=8, seconds=0.61)
+    counts = [pace.turns(seconds) for seconds in calls.values()]
+    assert counts == [8, 4, 1]
+    times: list[dict[int, float]] = [{}, {}, {}]
+    turns = [takes(*item) for item in calls.items()]
+    interleave(turns, counts, times, lambda text: rounds.append([]))
+    ratios = [spread([t / times[0][n] for n, t in some.items()]) for some in times]
+    assert ratios[1] == pytest.approx({"median": 5, "low": 5, "high": 5, "rounds": 4})
+    assert ratios[2]["rounds"] == 1
+    assert [sorted(names) for names in rounds[:2]] == [["ours", "slow", "slowest"], ["ours"]]
+    assert {names[0] for names in rounds if len(names) == 2} == {"ours", "slow"}
 
-    monkeypatch.setattr("anyscore.lab.bench.race.time.perf_counter", lambda: clock[0])
-    work = Work(SHAPE)
-    entrants = [takes("ours", 0.03), takes("slow", 0.15), takes("slowest", 25.0)]
-    _, slow, slowest = race(entrants, Pace(rounds=8, seconds=0.61), busy)
-    assert slow["ratio"] == pytest.approx({"median": 5, "low": 5, "high": 5, "rounds": 4})
-    assert slowest["ratio"]["rounds"] == 1
-    assert [sorted(turns) for turns in rounds[1:3]] == [["ours", "slow", "slowest"], ["ours"]]
-    first = [turns[0] for turns in rounds[1:] if len(turns) == 2]
-    assert set(first) == {"ours", "slow"}
 
-
-def test_memory_is_that_of_one_call() -> None:
+def test_memory_is_that_of_one_call_and_a_process_that_dies_is_lost() -> None:
     work = Work(Shape(1, 256, 512, 64, 8))  # 32 MiB for each element of the formula
-    plain_way = RIVALS["eager"].ways(work)[0].how
-    assert 60 < peak_growth("eager", plain_way, work, 1)["mib"] < 80
-    assert 0 < peak_growth("dot", "bmm, softmax, bmm", work, 1)["mib"] < 8
-    assert "status" in peak_growth("nobody", "", work, 1)["problem"]
+    worker = Worker("cpu", 1)
+    try:
+        for name, how, low, high in (
+            ("dot", "bmm, softmax, bmm", 0, 8),
+            ("eager", "the formula, broadcast", 60, 80),
+        ):
+            worker.send("peak", name, how, work)
+            assert low < worker.receive(300)["mib"] < high
+        worker.send("prepare", "eager", work)
+        assert worker.receive(300)["problem"] is None
+        worker.send("turn", "eager", work, 0.001)
+        assert worker.receive(300) > 0
+        worker.send("turn", "nobody", work, 0.001)
+        assert worker.receive(300)["problem"].startswith("failed: KeyError")
+        worker.process.kill()
+        worker.process.wait()
+        with pytest.raises(Lost, match="the process ended with status -9"):
+            worker.receive(300)
+        with pytest.raises(Lost):
+            worker.send("turn", "eager", work, 0.001)
+    finally:
+        worker.end()
+    assert not os.path.exists(worker.log)
 
 
 def run(out: Path, *options: str) -> Any:
@@ -218,10 +321,17 @@ def test_json_and_quiet(tmp_path: Path) -> None:
     assert f"bench.json, bench.md, bench.png in {tmp_path / 'quiet'}" in told.stdout
 
 
+def weighs(mib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everybody take so much memory."""
+
+    def weigh(contestant: Contestant, how: str, threads: int) -> None:
+        contestant.mib = mib
+
+    monkeypatch.setattr("anyscore.lab.bench.run.weigh", weigh)
+
+
 def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "anyscore.lab.bench.parts.peak_growth", lambda *_: {"mib": 2.5, "problem": None}
-    )
+    weighs(2.5, monkeypatch)
     parts, lengths = ("growth", "memory"), (8, 16)
     record = bench(
         Settings((SHAPE,), rivals=("dot",), parts=parts, lengths=lengths, pace=QUICK), tmp_path
@@ -239,8 +349,8 @@ def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_who_gets_too_slow_drops_out_of_the_growth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.parts.peak_growth", lambda *_: {"mib": None})
-    monkeypatch.setattr("anyscore.lab.bench.parts._GROWTH_LIMIT", 1e-9)
+    weighs(None, monkeypatch)
+    monkeypatch.setattr("anyscore.lab.bench.stages._TOO_SLOW", 1e-9)
     settings = Settings((SHAPE,), rivals=("dot",), parts=("growth",), lengths=(8, 16), pace=QUICK)
     record = bench(settings, tmp_path)
     first, second = (r["entrants"][1] for r in record["results"][:2])
@@ -263,7 +373,7 @@ def test_a_wrong_rival_is_called_wrong_in_every_table(
 def test_when_anyscore_is_wrong_there_are_no_ratios_and_the_status_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.parts.OURS", fake(WRONG[0][0], "anyscore"))
+    monkeypatch.setattr("anyscore.lab.bench.rivals.OURS", fake(WRONG[0][0], "anyscore"))
     result = run(tmp_path / "run", "--rivals", "dot", "--parts", "speed")
     assert result.exit_code == 1
     assert "anyscore: wrong" in plain(result.output)
@@ -272,10 +382,10 @@ def test_when_anyscore_is_wrong_there_are_no_ratios_and_the_status_is_1(
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ways(work: Work) -> list[Way]:
-        return fake(interrupted if work.training else list).ways(work)
+    def variants(work: Work) -> list[Variant]:
+        return fake(interrupted if work.training else list).variants_of(work)
 
-    monkeypatch.setitem(RIVALS, "dot", Rival("dot", ways))
+    monkeypatch.setitem(RIVALS, "dot", Rival("dot", variants))
     out = tmp_path / "run"
     result = run(out, "--rivals", "dot", "--parts", "speed")
     assert result.exit_code == 130
@@ -299,6 +409,14 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("--rivals", "egaer"), "--rivals: expected one of eager"),
     (("--rivals", "cdist"), "--rivals: cdist cannot compute additive; it can laplace, gaussian"),
     (("--parts", "sped"), "did you mean speed?"),
+    (("--device", "tpu"), "--device: expected one of cpu, cuda, got 'tpu'"),
+    (("--framework", "theano"), "--framework: expected one of torch, jax, tensorflow, mxnet"),
+    (("--framework", "torch", "--rivals", "dot"), "--rivals: expected one of formula, got 'dot'"),
+    (("--framework", "torch", "--score", "laplace"), "is measured with --score additive"),
+    (("--framework", "torch", "--device", "cuda"), "--framework is measured on the CPU"),
+    (("--framework", "torch", "--dtype", "bfloat16"), "--framework is measured in float32"),
+    (("--device", "cuda", "--parts", "speed"), "--parts: expected one of forward, training"),
+    (("--minutes", "0"), "--minutes: expected more than 0, got 0"),
     (("--threads", "0"), "--threads: expected 1 or more, got 0"),
     (("--dtype", "float8"), "--dtype: expected one of float32, bfloat16, got 'float8'"),
 ]
@@ -311,6 +429,41 @@ def test_bad_input_is_one_clear_line(
     out = tmp_path / "run"
     check_refused(call("bench", *options, "--out", out, width=300), message)
     assert not out.exists()
+
+
+def test_a_framework_against_what_its_user_would_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    result = call("bench", "--framework", "torch", "--quick", "--shape", "2,5,7,11,3", "--out", out)
+    assert result.exit_code == 0, result.output
+    record = json.loads((out / "bench.json").read_text(encoding="utf-8"))
+    assert [(r["shape"], r["passes"]) for r in record["results"]] == [
+        (list(SMALL), FORWARD), (list(SMALL), TRAINING),
+        ([2, 5, 7, 11, 3], FORWARD), ([2, 5, 7, 11, 3], TRAINING),
+    ]  # fmt: skip
+    assert all(e["ratio"] for r in record["results"] for e in r["entrants"])
+    assert LARGE == (4, 512, 512, 128, 128)
+    assert "torch, eager" in plain(result.output)
+
+
+def test_what_is_left_out_as_the_time_is_over_is_said(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "--rivals", "dot", "--minutes", "0.1")
+    assert result.exit_code == 0
+    assert "left out, as the time was over: speed, growth" in plain(result.output)
+    assert "Nothing was measured." in plain(result.output)
+
+
+def test_json_is_not_spoiled_by_what_libraries_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def talks(found: list[Tensor]) -> list[Tensor]:
+        print("compiling")
+        return found
+
+    monkeypatch.setitem(RIVALS, "dot", fake(talks, "dot"))
+    told = run(tmp_path / "run", "--rivals", "dot", "--parts", "speed", "--json")
+    assert json.loads(told.stdout)["results"]
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +487,7 @@ def test_every_score_has_a_formula_of_its_pair() -> None:
 def test_help_teaches_and_does_not_wait_for_pytorch() -> None:
     result = call("bench", "--help")
     for option in ("--shape", "--score", "--rivals", "--parts", "--threads", "--dtype", "--quick",
-                   "--out"):  # fmt: skip
+                   "--out", "--device", "--framework", "--minutes", "--limit"):  # fmt: skip
         assert option in result.output
     assert "anyscore bench --quick" in result.output
     assert max(map(len, result.output.splitlines())) <= 80

@@ -1,4 +1,4 @@
-"""A benchmark on the terminal: what goes on, a table for each race, a summary."""
+"""A benchmark on the terminal: what goes on, a table for each comparison, a summary."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from anyscore.lab.bench.parts import PARTS, Watcher
-from anyscore.lab.bench.run import BENCH_FILE, PLOT_FILE, TABLE_FILE
-from anyscore.lab.bench.table import Grid, one, summary, threads
-from anyscore.lab.phrases import visible
+from anyscore.lab.bench.gpu_limits import Chip
+from anyscore.lab.bench.run import BENCH_FILE, PLOT_FILE, TABLE_FILE, Watcher
+from anyscore.lab.bench.tables import Grid, one, summary, threads
+from anyscore.lab.phrases import counted, visible
 
 
 class TerminalWatcher(Watcher):
@@ -47,19 +47,22 @@ class TerminalWatcher(Watcher):
             f"anyscore runs {plan['route']}: {plan['reason']}"
         )
         if record["not_installed"] and record["settings"]["rivals"] is None:
-            self._say(f"Not installed, so left out: {', '.join(record['not_installed'])}")
+            said = ", ".join(record["not_installed"])
+            if "keops" in record["not_installed"]:
+                said += "; pip install 'anyscore[bench]' brings keops"
+            self._say(f"Not installed, so left out: {said}.")
         if machine["load"] > 0.5 * machine["cores"]:
             self._say(
-                f"This machine is busy (load {machine['load']:.1f} on {machine['cores']} cores): "
-                "ratios will spread.",
+                f"This machine is busy (load {machine['load']:.1f} on "
+                f"{counted(machine['cores'], 'core')}): ratios will spread.",
                 style="yellow",
             )
         self._say("Ctrl-C stops early and writes what was measured.\n")
         self.progress.start()
 
-    def part_begins(self, name: str) -> None:
+    def part_begins(self, name: str, shows: str) -> None:
         self.part = name
-        self._say(f"{name}: {PARTS[name][0]}", style="bold")
+        self._say(f"{name}: {shows}", style="bold")
 
     def busy(self, text: str) -> None:
         self.progress.update(self.line, description=f"{self.part}: {text}")
@@ -67,8 +70,8 @@ class TerminalWatcher(Watcher):
     def note(self, text: str) -> None:
         self._say(f"{text}\n", style="yellow")
 
-    def measured(self, result: dict[str, Any]) -> None:
-        show(self.console, one(result))
+    def measured(self, result: dict[str, Any], record: dict[str, Any]) -> None:
+        show(self.console, one(result, Chip(**record["chip"]) if record["chip"] else None))
 
     def interrupted(self) -> None:
         self._say("Stopped. Writing what was measured; Ctrl-C again gives that up.", "yellow")
@@ -95,8 +98,9 @@ def show(console: Console, grid: Grid) -> None:
 
 
 def show_summary(console: Console, record: dict[str, Any], folder: Path) -> None:
-    """The table of speed, and where everything is."""
-    for grid in summary(record)[:1]:
+    """The table of speed, on a GPU that of the targets; and where everything is."""
+    grids = summary(record)
+    for grid in grids[-1:] if record["chip"] else grids[:1]:
         show(console, grid)
     if not record["results"]:
         console.print("Nothing was measured.")

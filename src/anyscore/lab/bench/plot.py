@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anyscore.lab.bench.table import Result, threads, work
+from anyscore.lab.bench.tables import Result, threads, work
 from anyscore.lab.bench.work import FORWARD, TRAINING
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ _MARKS = {
     "compile": ("#0072B2", "^"),
     "flex": ("#F0E442", "X"),
     "cdist": ("#E69F00", "v"),
+    "keops": ("#882255", "p"),
+    "formula": ("#000000", "s"),
     "jax": ("#009E73", "D"),
     "keras": ("#56B4E9", "*"),
     "dot": ("#CC79A7", "d"),
 }
+_SPEEDS = "speed", "framework", "forward", "training", "step", "small"
 
 
 def draw(record: dict[str, Any]) -> bytes:
@@ -31,7 +34,7 @@ def draw(record: dict[str, Any]) -> bytes:
     from matplotlib.figure import Figure
 
     results = record["results"]
-    speed = [r for r in results if r["part"] == "speed" and _ratios(r)]
+    speed = [r for r in results if r["part"] in _SPEEDS and _ratios(r)]
     growth = [r for r in results if r["part"] == "growth" and r["entrants"]]
     tops = ["speed"] * 2 if speed else []
     panels: list[Any] = [tops] if tops else []
@@ -83,7 +86,7 @@ def _draw_speed(axes: Axes, results: Sequence[Result]) -> None:
             )
     axes.axvline(1, color=_MARKS["anyscore"][0])
     axes.set_xscale("log")
-    axes.set_yticks(range(len(results)), [f"({work(r)})\n{r['passes']}" for r in results])
+    axes.set_yticks(range(len(results)), [f"({work(r)})\n{_line(r)}" for r in results])
     axes.tick_params(axis="y", labelsize="small")
     axes.set_ylim(len(results) - 0.5, -0.5)
     axes.set_xlabel(f"{results[0]['score']}: time ÷ time of anyscore (right of the line is slower)")
@@ -115,6 +118,11 @@ def _draw_growth(axes: Axes, results: Sequence[Result], key: str, title: str, un
     axes.yaxis.set_major_formatter(_plain())
     axes.set(title=title, xlabel="T", ylabel=unit)
     axes.grid(alpha=0.3)
+
+
+def _line(result: Result) -> str:
+    """What is computed at a shape."""
+    return ", ".join(filter(None, (result["passes"], result["title"])))
 
 
 def _ratios(result: Result) -> dict[str, dict[str, float]]:

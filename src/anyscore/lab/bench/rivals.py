@@ -2,24 +2,154 @@
 
 from __future__ import annotations
 
-from anyscore.lab.bench import jax as bench_jax
-from anyscore.lab.bench import torch as bench_torch
-from anyscore.lab.bench.rival import Rival
-from anyscore.lab.bench.work import DOT
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyscore.lab.bench.work import DOT, FORMULAS, Work
+
+Call = Callable[[], Sequence[Any]]  # the work once: the output, and the gradients when training
+
+
+class Unavailable(Exception):
+    """A rival cannot do this work; the text says why in a few words."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to set a rival up. The fastest that is right is the one that is compared.
+
+    compiles: whether the first call at a size compiles something.
+    about: what else is to be written of it, as JSON can hold it.
+    """
+
+    how: str
+    build: Callable[[], Call]
+    compiles: bool = False
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One that does the work.
+
+    variants: of a piece of work; a function, or the name of one in this package as "module.name",
+        imported when it is first asked. It raises Unavailable where there are none.
+    computes: the score, if not that of the work: "what would a dot product have cost?"
+    scores: those it can do.
+    copies: tensors of B × T_q × T_k × H elements held at once, in a forward pass and in training.
+    widest: the width up to which it takes part without being asked for by name; it compiles for
+        every shape.
+    quick: whether it takes part in a quick benchmark without being asked for: it compiles in
+        seconds.
+    package: what it needs, and `extra` of anyscore that brings it.
+    """
+
+    name: str
+    variants: Callable[[Work], list[Variant]] | str
+    scores: tuple[str, ...] = tuple(FORMULAS)
+    computes: str | None = None
+    copies: tuple[int, int] = (0, 0)
+    widest: int | None = None
+    quick: bool = True
+    package: str = "torch"
+    extra: str | None = None
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+    def variants_of(self, work: Work) -> list[Variant]:
+        """List the variants that do this work, at least one. Raises: Unavailable."""
+        if not isinstance(self.variants, str):
+            return self.variants(work)
+        module, name = self.variants.split(".")
+        found: list[Variant] = getattr(importlib.import_module(f"{__package__}.{module}"), name)(
+            work
+        )
+        return found
+
+    def bytes_held(self, work: Work) -> int:
+        """Estimate how much memory it takes, before the work is begun."""
+        shape = work.shape
+        scores = shape.batch * shape.queries * shape.keys
+        return 4 * (self.copies[work.training] * shape.triples + 4 * scores)
+
+
+def _by_name(*rivals: Rival) -> dict[str, Rival]:
+    return {rival.name: rival for rival in rivals}
+
 
 _BROADCAST = ("additive", "gatv2", "laplace", "gaussian")  # scores whose formula needs H at once
 
-OURS = Rival("anyscore", bench_torch.anyscore_)
-RIVALS = {
-    rival.name: rival
-    for rival in (
-        Rival("eager", bench_torch.eager, _BROADCAST, copies=(2, 3)),
-        Rival("blocks", bench_torch.blocks, _BROADCAST),
-        Rival("compile", bench_torch.compiled, _BROADCAST, copies=(0, 3)),
-        Rival("flex", bench_torch.flex, ("additive", "gatv2"), widest=64),
-        Rival("cdist", bench_torch.cdist, ("laplace", "gaussian")),
-        Rival("jax", bench_jax.formula, _BROADCAST, copies=(1, 3), package="jax"),
-        Rival("keras", bench_jax.keras_layer, ("additive",), copies=(2, 3), package="keras"),
-        Rival("dot", bench_torch.dot, computes=DOT),
-    )
+OURS = Rival("anyscore", "variants_torch.anyscore_")
+RIVALS = _by_name(
+    Rival("eager", "variants_torch.eager", _BROADCAST, copies=(2, 3)),
+    Rival("blocks", "variants_torch.blocks", _BROADCAST),
+    Rival("compile", "variants_torch.compiled", _BROADCAST, copies=(0, 3)),
+    Rival("flex", "variants_flex.tanh", ("additive", "gatv2"), widest=64, quick=False),
+    Rival("cdist", "variants_torch.cdist", ("laplace", "gaussian")),
+    Rival("keops", "variants_keops.lazy", quick=False, package="pykeops", extra="bench"),
+    Rival("jax", "variants_jax.formula", _BROADCAST, copies=(1, 3), package="jax"),
+    Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
+    Rival("dot", "variants_torch.dot", computes=DOT),
+)
+ON_GPU = _by_name(
+    OURS,
+    Rival("separable", "variants_torch.separable", ("additive",)),
+    Rival("eager", "variants_torch.eager", _BROADCAST),
+    Rival("compile", "variants_torch.compiled", _BROADCAST),
+    Rival("flex", "variants_flex.tanh", ("additive", "gatv2"), quick=False),
+    Rival("flex, sigmoid", "variants_flex.sigmoid", ("additive",), quick=False),
+    Rival("flex, approximate", "variants_flex.approximate", ("additive",), quick=False),
+    Rival("keops", "variants_keops.lazy", quick=False, package="pykeops", extra="bench"),
+    Rival("dot", "variants_torch.dot", computes=DOT),
+)
+IN_FRAMEWORKS = {
+    "torch": _by_name(
+        Rival("anyscore", "variants_torch.anyscore_", ("additive",)),
+        Rival("formula", "variants_torch.eager", ("additive",), copies=(2, 3)),
+    ),
+    "jax": _by_name(
+        Rival("anyscore", "variants_jax.anyscore_", ("additive",), package="jax"),
+        Rival("formula", "variants_jax.formula", ("additive",), copies=(2, 3), package="jax"),
+    ),
+    "tensorflow": _by_name(
+        Rival("anyscore", "variants_tensorflow.anyscore_", ("additive",), package="tensorflow"),
+        Rival("formula", "variants_tensorflow.formula", ("additive",), package="tensorflow"),
+        Rival("keras", "variants_tensorflow.keras_layer", ("additive",), package="keras"),
+    ),
+    "mxnet": _by_name(
+        Rival("anyscore", "variants_mxnet.anyscore_", ("additive",), package="mxnet"),
+        Rival("formula", "variants_mxnet.formula", ("additive",), package="mxnet"),
+    ),
 }
+"""By framework: what its user would write today, ours first."""
+
+GRAPH = ", CUDA graph"
+"""Behind a name: its kernels are launched together, as decoders do."""
+
+
+def find(name: str, work: Work) -> Rival:
+    """Look a rival up: by its name, with `GRAPH` behind it or " (isa)" of an instruction set."""
+    known = {OURS.name: OURS} | RIVALS
+    if work.framework is not None:
+        known = IN_FRAMEWORKS[work.framework]
+    elif work.device == "cuda":
+        known = ON_GPU
+    plain, _, isa = name.removesuffix(")").partition(" (")
+    rival = known[plain.removesuffix(GRAPH)]
+    if isa:
+        return Rival(name, lambda work: _modified("confined", rival, work, isa))
+    if name.endswith(GRAPH):
+        return Rival(name, lambda work: _modified("graphed", rival, work), computes=rival.computes)
+    return rival
+
+
+def _modified(how: str, rival: Rival, work: Work, *args: str) -> list[Variant]:
+    from anyscore.lab.bench import variants_torch
+
+    change = getattr(variants_torch, how)
+    return [change(variant, *args) for variant in rival.variants_of(work)]

@@ -1,12 +1,12 @@
-"""The work of a benchmark: sizes, inputs, and the right answer in float64."""
+"""The work of a benchmark: sizes, scores and inputs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +16,7 @@ from anyscore.lab.errors import InputError
 
 FORWARD, TRAINING = "forward", "forward + backward"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-RANGES = {
-    "normal": "standard normal",
-    "wide": "σ = 50",  # of queries and keys
-    "few": "4 near 1e3",  # features of queries and keys; the others are standard normal
-}
-
-_CHECKED = 2**28  # (query, key, feature) triples that are computed in float64 for a check
-_AT_ONCE = 2**22  # of them, held in memory at a time
+_CHECKED = {"cpu": 2**28, "cuda": 2**29}  # triples that are computed in float64 for a check
 _TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares of a standard normal variable
 
 
@@ -38,7 +31,14 @@ class Shape(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """A shape as it is written on the command line: five numbers with commas between them."""
+        """Read a shape from the command line: five numbers with commas between them.
+
+        >>> Shape.parse("4,512,512,128,128").triples
+        134217728
+
+        Raises:
+            InputError: when the text is anything else.
+        """
         try:
             sizes = [int(part) for part in text.split(",")]
         except ValueError:
@@ -53,12 +53,12 @@ class Shape(NamedTuple):
 
     @property
     def triples(self) -> int:
-        """How many elements the broadcast formula makes."""
+        """Count the (query, key, feature), the elements that the broadcast formula makes."""
         return self.batch * self.queries * self.keys * self.width
 
     @property
     def least_bytes(self) -> int:
-        """About what inputs, gradients and the check of a single query take."""
+        """Estimate what inputs, gradients and the check of a single query take."""
         tokens = self.queries + 2 * self.keys
         return 24 * self.batch * tokens * (self.width + self.value_width)
 
@@ -94,12 +94,13 @@ class Formula:
         in float64, what is right.
     score: w → the score for `anyscore.attention`; queries and keys come projected.
     learned: whether w is a tensor (H,), with a gradient; otherwise it is a number.
+    weight: width → standard deviation of w, or w itself.
     """
 
     scores: Callable[[Tensor, Tensor, Tensor], Tensor]
     score: Callable[[Tensor], Score]
     learned: bool
-    weight: Callable[[int], float]  # width → standard deviation of w, or w itself
+    weight: Callable[[int], float]
 
 
 # One for each pair; the other scores have the pair, and so the cost, of one of these.
@@ -126,15 +127,35 @@ FORMULAS = {
 DOT = "scaled_dot"
 
 
-@dataclass(frozen=True, eq=False)
+def _few(x: Tensor) -> Tensor:
+    x[..., :4] *= 1e3
+    return x
+
+
+RANGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "normal": ("standard normal", lambda x: x),
+    "wide": ("σ = 50", lambda x: 50 * x),
+    "few": ("4 near 1e3", _few),
+    "half": ("σ = ½", lambda x: x / 2),
+    "four": ("σ = 4", lambda x: 4 * x),
+    "eight": ("σ = 8", lambda x: 8 * x),
+    "near": ("evenly within ± 2", lambda x: 2 * torch.erf(x / math.sqrt(2))),
+}
+"""Ranges of queries and keys: the name in words, and standard normal numbers → numbers."""
+
+
+@dataclass(frozen=True)
 class Work:
     """The inputs of one measurement, the same for all that take part.
 
-    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and d_output
+    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and upstream
     (B, T_q, D_v), the gradient that comes from above. All are the same for the same seed.
 
-    d_output is 0 but in the rows that are checked, so that the gradients need no others; these are
-    all rows unless the work is too large for float64, and then evenly spread.
+    passes: FORWARD or TRAINING, which gives the gradients of all inputs.
+    framework: whose calls are compared; None: everybody's who has none of its own.
+    call: how the framework calls, "eager" or "compiled".
+    projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
+    lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
     """
 
     shape: Shape
@@ -142,6 +163,20 @@ class Work:
     passes: str = FORWARD
     range: str = "normal"
     dtype: str = "float32"
+    device: str = "cpu"
+    framework: str | None = None
+    call: str = "eager"
+    projected: bool = True
+    lengths: bool = False
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Work:
+        """Undo `dataclasses.asdict`, also after a journey through JSON."""
+        return cls(**fields | {"shape": Shape(*fields["shape"])})
+
+    def to(self, **changes: Any) -> Work:
+        """Copy with other fields."""
+        return replace(self, **changes)
 
     @property
     def formula(self) -> Formula:
@@ -153,8 +188,9 @@ class Work:
 
     @property
     def prepared(self) -> bool:
-        """A decoder's step: what depends on the keys alone is computed once per sequence."""
-        return self.shape.queries <= 2 and self.score == "additive" and not self.training
+        """Whether this is a decoder's step: what only keys decide is computed once per sequence."""
+        step = self.shape.queries <= 2 and self.score == "additive" and not self.training
+        return step and self.framework is None
 
     @cached_property
     def query(self) -> Tensor:
@@ -166,30 +202,65 @@ class Work:
 
     @cached_property
     def value(self) -> Tensor:
-        return self._normal(3, self.shape.keys, self.shape.value_width).to(DTYPES[self.dtype])
+        return self._placed(self._normal(3, self.shape.keys, self.shape.value_width))
 
     @cached_property
     def weight(self) -> Tensor:
         return self.weight_of(self.score)
 
+    @cached_property
+    def projections(self) -> tuple[Tensor, ...]:
+        """W_q and W_k, (H, H) each, or nothing."""
+        width = self.shape.width
+        drawn = torch.randn(2, width, width, generator=torch.Generator().manual_seed(6))
+        return () if self.projected else tuple(self._placed(drawn / math.sqrt(2 * width)))
+
+    @cached_property
+    def valid_lens(self) -> Tensor | None:
+        """(B,), int32; None where all keys are read."""
+        if not self.lengths:
+            return None
+        keys = self.shape.keys
+        return torch.linspace(keys * 0.75, keys, self.shape.batch).to(self.device, torch.int32)
+
     def weight_of(self, score: str) -> Tensor:
+        """Draw w (H,) of a score, or give the number () that it has."""
         formula, width = FORMULAS[score], self.shape.width
         if not formula.learned:
             return torch.tensor(formula.weight(width))
         drawn = torch.randn(width, generator=torch.Generator().manual_seed(4))
-        return (drawn * formula.weight(width)).to(DTYPES[self.dtype])
+        return self._placed(drawn * formula.weight(width))
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """All that have gradients, in the order of results."""
+        named = {"query": self.query, "key": self.key, "value": self.value}
+        named |= dict(zip(("W_q", "W_k"), self.projections, strict=False))
+        return named | ({"weight": self.weight} if self.formula.learned else {})
 
     @cached_property
-    def d_output(self) -> Tensor:
-        drawn = self._normal(5, self.shape.queries, self.shape.value_width)
+    def upstream(self) -> Tensor:
+        """The gradient of the output. While answers are checked it is 0 but for `checked_rows`, so
+        that these give all that the right gradients need; `restore` makes it whole in place."""
+        return self._whole_upstream() * self._kept()
+
+    def _whole_upstream(self) -> Tensor:
+        return self._placed(self._normal(5, self.shape.queries, self.shape.value_width))
+
+    def _kept(self) -> Tensor:
         kept = torch.zeros(self.shape.queries, 1)
         kept[self.checked_rows] = 1
-        return (drawn * kept).to(DTYPES[self.dtype])
+        return self._placed(kept)
+
+    def checking(self, wanted: bool) -> None:
+        """Make the upstream gradient that of a check, or whole, in place."""
+        whole = self._whole_upstream()
+        self.upstream.copy_(whole * self._kept() if wanted else whole)
 
     @cached_property
     def checked_rows(self) -> Tensor:
         """The queries whose outputs, and gradients from them, are compared."""
-        rows = max(1, _CHECKED // (self.shape.triples // self.shape.queries))
+        rows = max(1, _CHECKED[self.device] // (self.shape.triples // self.shape.queries))
         if rows >= self.shape.queries:
             return torch.arange(self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
@@ -199,43 +270,7 @@ class Work:
         return torch.randn(self.shape.batch, length, width, generator=generator)
 
     def _scaled(self, x: Tensor) -> Tensor:
-        if self.range == "wide":
-            x = x * 50
-        if self.range == "few":
-            x[..., :4] *= 1e3
-        return x.to(DTYPES[self.dtype])
+        return self._placed(RANGES[self.range][1](x))
 
-
-NAMES = ("output", "gradient of the query", "gradient of the key", "gradient of the value",
-         "gradient of the weight")  # fmt: skip
-
-
-def truth(work: Work, score: str) -> list[Tensor]:
-    """What attention with `score` gives for the inputs of `work`, in float64: as `NAMES`.
-
-    Outputs and gradients of queries are those of `checked_rows`, of which a few are computed at a
-    time.
-    """
-    formula = FORMULAS[score]
-    inputs = [x.double() for x in (work.query, work.key, work.value, work.weight_of(score))]
-    rows = work.checked_rows
-    query, (key, value, weight) = inputs[0][:, rows], inputs[1:]
-    d_output = work.d_output.double()[:, rows]
-    few = max(1, _AT_ONCE // (work.shape.triples // work.shape.queries))
-    outputs, d_query, sums = [], [], [torch.zeros_like(x) for x in (key, value, weight)]
-    for start in range(0, len(rows), few):
-        leaves = [query[:, start : start + few].clone(), key, value, weight]
-        if work.training:
-            leaves = [x.detach().requires_grad_() for x in leaves]
-        q, k, v, w = leaves
-        output = formula.scores(q, k, w).softmax(-1) @ v
-        outputs.append(output.detach())
-        if work.training:
-            found = torch.autograd.grad(output, leaves, d_output[:, start : start + few])
-            d_query.append(found[0])
-            for total, more in zip(sums, found[1:], strict=True):
-                total += more
-    answer = [torch.cat(outputs, 1)]
-    if work.training:
-        answer += [torch.cat(d_query, 1), *sums[: 3 if formula.learned else 2]]
-    return answer
+    def _placed(self, x: Tensor) -> Tensor:
+        return x.to(self.device, DTYPES[self.dtype])

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from anyscore.lab.bench.gpu_limits import Chip, backward_rate, rate, row_of, share_of_limit
 from anyscore.lab.bench.work import FORWARD, TRAINING
+from anyscore.lab.phrases import counted
 
 Result = dict[str, Any]
 
@@ -17,6 +19,11 @@ _TITLES = {
     "range": "Inputs of extreme magnitude: time ÷ time of normal ones",
     "pairs": "Other scores: time ÷ time of anyscore, forward",
     "isa": "Instruction sets: time ÷ time of the best",
+    "framework": "Time ÷ time of anyscore, medians",
+    "forward": "Forward: time ÷ time of anyscore, medians",
+    "training": "Forward and backward: time ÷ time of anyscore, medians",
+    "step": "A decoder's step: time ÷ time of anyscore, medians",
+    "small": "Where the formula fits memory: time ÷ time of anyscore, medians",
 }
 
 
@@ -30,16 +37,17 @@ class Grid:
     notes: tuple[str, ...] = ()
 
 
-def one(result: Result) -> Grid:
-    """A race, or a measurement of memory, all that is known of it."""
-    dtype = "" if result["dtype"] == "float32" else f" {result['dtype']}"
-    title = f"{result['score']} ({work(result)}){dtype}, {result['passes']}"
+def one(result: Result, chip: Chip | None = None) -> Grid:
+    """A comparison, or a measurement of memory, all that is known of it.
+
+    chip: of the GPU, where limits are known.
+    """
     entrants = result["entrants"]
-    notes = tuple(f"{e['name']}: {e['problem']}" for e in entrants if e["problem"])
+    notes = [f"{e['name']}: {e['problem']}" for e in entrants if e["problem"]]
     shown = [e for e in entrants if not e["problem"]]
     if result["part"] == "memory":
         rows = [[e["name"], number(e["mib"])] for e in shown]
-        return Grid(f"{title}, peak memory", ["", "MiB"], rows, notes)
+        return Grid(f"{_title(result)}, peak memory", ["", "MiB"], rows, tuple(notes))
     first = entrants[0]["name"] if entrants else ""
     columns = ["", f"time ÷ {first}" if len(first) < 12 else "time ÷ first", "middle half",
                "rounds", "ms", "error"]  # fmt: skip
@@ -58,7 +66,26 @@ def one(result: Result) -> Grid:
         columns.append("MiB")
         for row, e in zip(rows, shown, strict=True):
             row.append(number(e.get("mib")))
-    return Grid(title, columns, rows, notes)
+    if chip is not None:
+        columns += ["10¹²/s", "of limit"]
+        for row, e in zip(rows, shown, strict=True):
+            reached = rate(e) if e["computes"] == result["score"] else None
+            share = share_of_limit(e, result, chip)
+            row += [number(reached and reached / 1e12), "" if share is None else f"{share:.0%}"]
+        notes += [f"{e['name']}: {_about(e)}" for e in shown]
+    return Grid(_title(result), columns, rows, tuple(notes))
+
+
+def _title(result: Result) -> str:
+    dtype = "" if result["dtype"] == "float32" else f" {result['dtype']}"
+    special = f", {result['title']}" if result["title"] else ""
+    return f"{result['score']} ({work(result)}){dtype}, {result['passes']}{special}"
+
+
+def _about(entry: Result) -> str:
+    """Say how one on a GPU was set up, and the ways that its tiles took."""
+    shares = ", ".join(f"{way} {share:.0%}" for way, share in entry.get("tiles", {}).items())
+    return f"{entry['how']}{'; tiles: ' if shares else ''}{shares}"
 
 
 def work(result: Result) -> str:
@@ -68,7 +95,12 @@ def work(result: Result) -> str:
 
 
 def threads(machine: dict[str, Any]) -> str:
-    return f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
+    """The number of threads, in words.
+
+    >>> threads({"threads": 1}), threads({"threads": 2})
+    ('1 thread', '2 threads')
+    """
+    return counted(machine["threads"], "thread")
 
 
 def summary(record: dict[str, Any]) -> list[Grid]:
@@ -87,7 +119,24 @@ def summary(record: dict[str, Any]) -> list[Grid]:
             rows = [[_line(r), *(_cell(r, name) for name in names)] for r in results]
             what = "score" if part == "pairs" else "B, T_q, T_k, H, D_v"
             grids.append(Grid(title, [what, *names], rows))
-    return grids
+    return grids + ([_targets(record)] if record.get("targets") else [])
+
+
+def _targets(record: dict[str, Any]) -> Grid:
+    """The targets for an H200 beside what was reached; below, what the instructions allow."""
+    words = {True: "met", False: "MISSED", None: "not measured"}
+    rows = [
+        [x["name"], x["target"], number(x["value"]), words[x["met"]]] for x in record["targets"]
+    ]
+    chip, results, notes = Chip(**record["chip"]), record["results"], []
+    if chip.clock is not None:
+        limits = "; ".join(f"{name} {number((x or 0) / 1e12)}" for name, x in chip.limits.items())
+        notes.append(f"limits at {chip.clock / 1e6:.0f} MHz, 10¹² triples/s: {limits}")
+    alone = backward_rate(results)
+    limit = chip.limit_of("backward", row_of(results, "training", "anyscore").get("tiles"))
+    if alone and limit:
+        notes.append(f"backward alone: {alone / 1e12:.3g}, {alone / limit:.0%} of its limit")
+    return Grid("Targets (H200)", ["", "target", "reached", "met"], rows, tuple(notes))
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -104,6 +153,7 @@ def markdown(record: dict[str, Any]) -> str:
         lines += ["", "Interrupted: this is what had been measured."]
     for grid in summary(record):
         lines += ["", f"## {grid.title}", "", *_markdown(grid)]
+        lines += ["", *(f"- {note}" for note in grid.notes)] if grid.notes else []
     lines += ["", "## How each was set up", ""]
     entrants = [e for r in record["results"] for e in r["entrants"]]
     hows = _names(f"{e['name']}: {e['how']}" for e in entrants if e["how"])
@@ -111,7 +161,7 @@ def markdown(record: dict[str, Any]) -> str:
     lines += [f"- {text}" for text in (*hows, *notes)]
     lines += ["", "## Every measurement"]
     for result in record["results"]:
-        grid = one(result)
+        grid = one(result, Chip(**record["chip"]) if record.get("chip") else None)
         lines += ["", f"### {grid.title} ({result['part']})", "", *_markdown(grid)]
         lines += ["", *(f"- {note}" for note in grid.notes)] if grid.notes else []
     return "\n".join(lines) + "\n"
@@ -128,7 +178,8 @@ def _line(result: Result) -> str:
     """The name of a line of the summary."""
     if result["part"] == "pairs":
         return str(result["score"])
-    return f"{work(result)}{' + backward' if result['passes'] == TRAINING else ''}"
+    special = f", {result['title']}" if result["title"] else ""
+    return f"{work(result)}{' + backward' if result['passes'] == TRAINING else ''}{special}"
 
 
 def _half(ratio: dict[str, float] | None) -> str:

@@ -1,7 +1,7 @@
 """Is a verdict to be trusted? Trains scores that are the same, and counts how often they "differ".
 
-python benchmarks/verdict_study.py train FOLDER --jobs 2     (half an hour on two cores)
-python benchmarks/verdict_study.py page FOLDER > docs/verdict_study.md
+python tests/studies/verdict_study.py train FOLDER --jobs 2     (half an hour on two cores)
+python tests/studies/verdict_study.py page FOLDER > docs/verdict_study.md
 
 A/A: additive against concat, one function class with other first parameters; and additive against
 additive with other seeds, under another name. A/B: additive against scaled_dot; and additive
@@ -175,7 +175,7 @@ def page(folder: Path) -> str:
     found = {name: Comparison(folder / name).finished() for name in TASKS}
     lines = ["# Can the verdict be trusted?", ""]
     lines += [
-        "A generated page: `python benchmarks/verdict_study.py`. The verdict is that of "
+        "A generated page: `python tests/studies/verdict_study.py`. The verdict is that of "
         "[docs/verdict.md](verdict.md); each trial trains the model of `anyscore compare` anew.",
         "",
         f"Trials: {sum(map(len, found.values()))}, of {len(TASKS)} tasks. "

@@ -1,0 +1,225 @@
+"""The parts of the benchmark: which comparisons each makes, one group after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
+from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
+from anyscore.lab.bench.timing import Pace
+from anyscore.lab.bench.work import FORMULAS, FORWARD, RANGES, TRAINING, Shape, Work
+
+_PASSES = FORWARD, TRAINING
+_TOO_SLOW = 30.0  # seconds; a rival that would take longer for one call is left out of the growth
+
+Result = dict[str, Any]
+Plan = Iterator[list[Comparison] | str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure.
+
+    rivals: names; None is all that are installed and quick to set up.
+    threads: of PyTorch, and of everybody else.
+    lengths: T_q = T_k of the growth part.
+    framework: whose calls are compared, instead of everything else.
+    minutes: for everything; None: as long as it takes. limit: see `comparison.prepare`.
+    """
+
+    shapes: tuple[Shape, ...]
+    score: str = "additive"
+    rivals: tuple[str, ...] | None = None
+    threads: int = 1
+    dtype: str = "float32"
+    parts: tuple[str, ...] = ("speed",)
+    lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)
+    width: int = 64
+    pace: Pace = field(default_factory=Pace)
+    device: str = "cpu"
+    framework: str | None = None
+    minutes: float | None = None
+    limit: float = LIMIT
+    quick: bool = False
+
+    def quicker(self) -> Settings:
+        """The same with few rounds and short lengths, and without who compiles for half a minute:
+        an impression, not a result."""
+        pace = Pace(rounds=7, seconds=0.5)
+        if self.device == "cuda":
+            pace = replace(self.pace, rounds=5)
+        return replace(self, quick=True, lengths=(256, 1024), pace=pace)
+
+    def work(self, shape: Shape | None = None, passes: str = FORWARD, **others: Any) -> Work:
+        """Work at the first shape, unless said otherwise, with the score, dtype and device."""
+        common = {"score": self.score, "dtype": self.dtype, "device": self.device}
+        return Work(shape or self.shapes[0], passes=passes, **common | others)
+
+
+class Part(NamedTuple):
+    """What a part shows, and the comparisons that it makes.
+
+    plan: (settings, results until now) → groups of comparisons, each prepared together, or a text
+        that says why there is nothing to measure; asked for the next when those are done.
+    """
+
+    shows: str
+    plan: Callable[[Settings, list[Result]], Plan]
+
+
+def known_rivals(device: str, framework: str | None) -> dict[str, Rival]:
+    """Those that can be asked for with --rivals."""
+    if framework is not None:
+        return {name: x for name, x in IN_FRAMEWORKS[framework].items() if name != OURS.name}
+    known = RIVALS if device == "cpu" else ON_GPU
+    return {name: rival for name, rival in known.items() if name != OURS.name}
+
+
+def chosen(settings: Settings, score: str) -> list[Rival]:
+    """The rivals that take part: asked for by name, or else those that are installed."""
+    rivals = known_rivals(settings.device, settings.framework).values()
+    able = [rival for rival in rivals if score in rival.scores]
+    if settings.rivals is not None:
+        return [rival for rival in able if rival.name in settings.rivals]
+    return [rival for rival in able if rival.installed and (rival.quick or not settings.quick)]
+
+
+def contestants(work: Work, settings: Settings) -> list[Contestant]:
+    found = [Contestant(OURS.name, OURS.name, work)]
+    for rival in chosen(settings, work.score):
+        found.append(Contestant(rival.name, rival.name, work))
+        if settings.rivals is None and work.shape.width > (rival.widest or work.shape.width):
+            found[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
+    return found
+
+
+def _speed(settings: Settings, results: list[Result]) -> Plan:
+    for shape in settings.shapes:
+        for passes in _PASSES:
+            work = settings.work(shape, passes)
+            yield [Comparison("speed", work, contestants(work, settings))]
+
+
+def _memory(settings: Settings, results: list[Result]) -> Plan:
+    """Of the largest shape."""
+    shape = max(settings.shapes, key=lambda s: s.triples)
+    for passes in _PASSES:
+        work = settings.work(shape, passes)
+        weighed = Comparison("memory", work, contestants(work, settings), weighed=True)
+        weighed.timed = False
+        yield [weighed]
+
+
+def _growth(settings: Settings, results: list[Result]) -> Plan:
+    """Time and memory of T queries and T keys; who becomes too slow drops out."""
+    for passes in _PASSES:
+        last: dict[str, float] = {}  # seconds for each query and key, when last measured
+        for length in settings.lengths:
+            shape = Shape(1, length, length, settings.width, settings.width)
+            work = settings.work(shape, passes)
+            # Not who compiles for half a minute at each length.
+            some = [c for c in contestants(work, settings) if not find(c.rival, work).widest]
+            for one in some:
+                expected = last.get(one.label, 0) * length**2
+                if expected > _TOO_SLOW:
+                    one.problem = f"would take about {expected:.0f} s a call"
+            yield [Comparison("growth", work, some, weighed=True)]
+            for entry in results[-1]["entrants"]:
+                if entry["ms"]:
+                    last[entry["name"]] = entry["ms"] / 1000 / length**2
+
+
+def _range(settings: Settings, results: list[Result]) -> Plan:
+    """anyscore on other inputs against itself on normal ones."""
+    for passes in _PASSES:
+        work = settings.work(passes=passes, score="additive")
+        some = [
+            Contestant(RANGES[name][0], OURS.name, work.to(range=name))
+            for name in ("normal", "wide", "few")
+        ]
+        yield [Comparison("range", work, some)]
+
+
+def _pairs(settings: Settings, results: list[Result]) -> Plan:
+    """Every score against its own rivals, and against what additive costs."""
+    additive = settings.work(score="additive")
+    for score in FORMULAS:
+        if score != settings.score:
+            work = settings.work(score=score)
+            some = contestants(work, settings)
+            if score != "additive":
+                some.insert(1, Contestant("anyscore, additive", OURS.name, additive))
+            yield [Comparison("pairs", work, some)]
+
+
+def _isa(settings: Settings, results: list[Result]) -> Plan:
+    """The kernel confined to each instruction set that it knows and this machine has."""
+    from anyscore.lab.bench.variants_torch import core
+
+    known: list[str] = core().isas() if core() else []
+    if len(known) < 2:
+        yield "there is one instruction set" if known else "the C++ core is not there"
+    for passes in _PASSES if len(known) > 1 else ():
+        work = settings.work(passes=passes)
+        some = [Contestant(isa, f"{OURS.name} ({isa})", work) for isa in known]
+        try:
+            yield [Comparison("isa", work, some)]
+        finally:
+            core().use(known[0])
+
+
+SMALL, LARGE = Shape(1, 1, 10, 8, 4), Shape(4, 512, 512, 128, 128)
+_CALLS: dict[str, list[tuple[Shape, str, str, bool]]] = {
+    # shape, passes, how the framework calls, whether queries and keys come projected
+    "torch": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in _PASSES],
+    "mxnet": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in _PASSES],
+    "jax": [
+        (SMALL, FORWARD, "eager", False),
+        *((shape, p, "compiled", False) for shape in (SMALL, LARGE) for p in _PASSES),
+    ],
+    "tensorflow": [
+        (SMALL, FORWARD, "eager", False),
+        (SMALL, FORWARD, "compiled", False),
+        (LARGE, FORWARD, "compiled", True),  # Keras's layer projects nothing
+        (LARGE, TRAINING, "compiled", True),
+    ],
+}
+
+
+def _framework(settings: Settings, results: list[Result]) -> Plan:
+    """A small call, what it costs above all, and large ones; projections and lengths included."""
+    assert settings.framework is not None
+    for size, passes, call, projected in _CALLS[settings.framework]:
+        for shape in settings.shapes if size == LARGE else (SMALL,):
+            work = settings.work(
+                shape, passes, framework=settings.framework, call=call,
+                projected=projected, lengths=True,
+            )  # fmt: skip
+            said = f"{settings.framework}, {call}"
+            yield [Comparison("framework", work, contestants(work, settings), said)]
+
+
+PARTS = {
+    "speed": Part("each one's time ÷ that of anyscore", _speed),
+    "memory": Part("what the process grows by, at the largest size", _memory),
+    "growth": Part("time and memory as T grows", _growth),
+    "range": Part("what inputs of extreme magnitude cost", _range),
+    "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
+    "isa": Part("what older instruction sets cost", _isa),
+}
+FRAMEWORK_PARTS = {
+    "framework": Part("what its user would write today ÷ anyscore", _framework),
+}
+
+
+def parts_of(device: str, framework: str | None) -> dict[str, Part]:
+    """The parts that there are, the usual ones, for a device or a framework."""
+    if framework is not None:
+        return FRAMEWORK_PARTS
+    if device == "cpu":
+        return PARTS
+    from anyscore.lab.bench.stages_gpu import GPU_PARTS
+
+    return GPU_PARTS

@@ -1,0 +1,256 @@
+"""anyscore, and what PyTorch has to offer instead, each set up at its best."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from anyscore import Additive, attention, cache, plan
+from anyscore.lab.bench import truth
+from anyscore.lab.bench.private import tiles
+from anyscore.lab.bench.rivals import GRAPH, Call, Unavailable, Variant
+from anyscore.lab.bench.work import Work
+
+_BLOCK = 2**18  # elements that the formula in blocks of queries holds at once: they stay in a cache
+_SHARE = 0.3  # of a GPU's memory that the compiled formula may take, or it is chunked
+
+Attend = Callable[..., Tensor]
+
+
+def call_of(attend: Attend, inputs: Sequence[Tensor], work: Work) -> Call:
+    """Make a call of `attend(*inputs)`, with the gradients of all of them when training."""
+    if not work.training:
+        return lambda: (attend(*inputs),)
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    upstream = work.upstream
+
+    def both() -> Sequence[Tensor]:
+        output = attend(*leaves)
+        return (output.detach(), *torch.autograd.grad(output, leaves, upstream.view_as(output)))
+
+    return both
+
+
+def gradient_call(attend: Attend, work: Work) -> Call:
+    """Make a call of `attend(*work.inputs)`, with the weight last even where it has no gradient."""
+    inputs = list(work.inputs.values())
+    if not work.formula.learned:
+        weight = work.weight
+        return call_of(lambda *some: attend(*some, weight), inputs, work)
+    return call_of(attend, inputs, work)
+
+
+def anyscore_(work: Work) -> list[Variant]:
+    impl = "fused" if work.device == "cuda" else "auto"
+    score = work.formula.score(work.weight)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tensor:
+        *projections, w = rest
+        own = Additive(projections[0], projections[1], w) if projections else work.formula.score(w)
+        output: Tensor = attention(q, k, v, score=own, valid_lens=work.valid_lens, impl=impl)
+        return output
+
+    def build() -> Call:
+        if work.prepared:
+            keys = cache.prepare_keys(work.key, score)
+            return lambda: (attention(work.query, keys, work.value, score=score, impl=impl),)
+        if work.formula.learned:
+            return gradient_call(attend, work)
+        inputs = list(work.inputs.values())
+        return call_of(lambda q, k, v: attention(q, k, v, score=score, impl=impl), inputs, work)
+
+    keys = " with prepared keys" if work.prepared else ""
+    if work.device == "cpu":
+        return [Variant(f"anyscore.attention{keys}", build)]
+    chosen = plan(work.query, work.key, work.value, score=score, impl=impl)
+    shares = {"tiles": tiles(work)} if tiles(work) else {}
+    return [Variant(f"anyscore.attention{keys}, {chosen.route}", build, about=shares)]
+
+
+def separable(work: Work) -> list[Variant]:
+    def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        output: Tensor = attention(q, k, v, score=work.formula.score(w), impl="separable")
+        return output
+
+    score = work.formula.score(work.weight)
+    chosen = plan(work.query, work.key, work.value, score=score, impl="separable")
+    return [Variant(f"impl=separable: {chosen.reason}", partial(gradient_call, attend, work))]
+
+
+def eager(work: Work) -> list[Variant]:
+    plain = partial(truth.attend, work, work.score)
+
+    def in_place(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return ((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w).softmax(-1) @ v
+
+    found = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
+    if work.score == "additive" and work.framework is None:
+        how = "the formula, broadcast, tanh_ in place"
+        found.append(Variant(how, partial(gradient_call, in_place, work)))
+    return found
+
+
+def blocks(work: Work) -> list[Variant]:
+    shape = work.shape
+    rows = max(1, _BLOCK * shape.queries // shape.triples)
+    if rows >= shape.queries:
+        raise Unavailable("small enough for one block")
+    attend = _in_blocks(partial(truth.attend, work, work.score), rows, work)
+    how = f"the formula for {rows} queries at a time{_again(work)}"
+    return [Variant(how, partial(gradient_call, attend, work))]
+
+
+def _in_blocks(attend: Attend, rows: int, work: Work) -> Attend:
+    """Compute `attend` for so many queries at a time, when training each with a checkpoint."""
+
+    def blocked(q: Tensor, *others: Tensor) -> Tensor:
+        parts = torch.split(q, rows, dim=1)
+        if not work.training:
+            return torch.cat([attend(part, *others) for part in parts], 1)
+        options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        return torch.cat([checkpoint(attend, part, *others, **options) for part in parts], 1)
+
+    return blocked
+
+
+def _again(work: Work) -> str:
+    return ", each with a checkpoint" if work.training else ""
+
+
+def compiled(work: Work) -> list[Variant]:
+    def formula(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        # w * … summed, not @ w: then the sum is fused too, and the backward is twice as fast.
+        q, k, w = q.float(), k.float(), w.float()
+        if work.score == "additive":
+            scores = (torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) * w).sum(-1)
+        elif work.score == "gatv2":
+            x = q.unsqueeze(-2) + k.unsqueeze(-3)
+            scores = (torch.nn.functional.leaky_relu(x, 0.2) * w).sum(-1)
+        else:
+            scores = work.formula.scores(q, k, w)
+        return scores.softmax(-1).to(v.dtype) @ v
+
+    rows = chunk_of(work)
+    whole = rows >= work.shape.queries
+
+    def build() -> Call:
+        attend = torch.compile(formula, fullgraph=True, dynamic=False)
+        return gradient_call(attend if whole else _in_blocks(attend, rows, work), work)
+
+    if whole:
+        return [Variant("torch.compile of the formula, for this size alone", build, compiles=True)]
+    how = f"torch.compile of the formula, {rows} queries at a time{_again(work)}: memory ends"
+    return [Variant(how, build, compiles=True, about={"chunk": rows})]
+
+
+def chunk_of(work: Work) -> int:
+    """Say how many queries the compiled formula takes at once; a power of two, or all.
+
+    Of each query it holds about four float32 of scores, in training three of every element.
+    """
+    shape = work.shape
+    if work.device != "cuda":
+        return shape.queries  # `Rival.copies` says whether memory suffices
+    each = 4 * shape.batch * shape.keys * (3 * shape.width if work.training else 4)
+    most = max(1, int(_SHARE * gpu_memory()) // each)
+    return shape.queries if most >= shape.queries else 1 << (most.bit_length() - 1)
+
+
+def gpu_memory() -> int:
+    """The bytes that the first GPU has."""
+    return int(torch.cuda.get_device_properties(0).total_memory)
+
+
+def cdist(work: Work) -> list[Variant]:
+    p = 1.0 if work.score == "laplace" else 2.0
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        distance = torch.cdist(q, k, p)
+        return (-w * (distance if p == 1 else distance.square())).softmax(-1) @ v
+
+    return [
+        Variant(f"torch.cdist with p={p:g}, softmax, product", partial(gradient_call, attend, work))
+    ]
+
+
+def dot(work: Work) -> list[Variant]:
+    """The better of the two; the product is scaled by 1/√H in both."""
+    scale = 1 / math.sqrt(work.shape.width)
+
+    def products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.bmm(torch.softmax(torch.bmm(q * scale, k.mT), -1), v)
+
+    def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    def build(attend: Attend, axes: int) -> Call:
+        tensors = work.query, work.key, work.value
+        return call_of(attend, [x.unsqueeze(1) if axes == 4 else x for x in tensors], work)
+
+    return [
+        Variant("scaled_dot_product_attention, 4-D", partial(build, fused, 4)),
+        Variant("bmm, softmax, bmm", partial(build, products, 3)),
+    ]
+
+
+def graphed(variant: Variant) -> Variant:
+    """A forward call captured once as a CUDA graph, and then replayed."""
+
+    def build() -> Call:
+        call = variant.build()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # whatever is compiled or set up at first
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        gc.collect()
+        gc.disable()  # a kernel unloaded meanwhile would spoil the capture
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                found = call()
+        finally:
+            gc.enable()
+
+        def replay() -> Sequence[Any]:
+            graph.replay()
+            return found
+
+        return replay
+
+    return replace(variant, how=f"{variant.how}{GRAPH}", build=build)
+
+
+def core() -> Any:
+    """The C++ core, or None."""
+    try:
+        return importlib.import_module("anyscore._core")
+    except ImportError:
+        return None
+
+
+def confined(variant: Variant, isa: str) -> Variant:
+    """The variant while the C++ core has one instruction set."""
+
+    def build() -> Call:
+        known = core()
+        known.use(isa)
+        call = variant.build()
+
+        def confined_call() -> Sequence[Any]:
+            known.use(isa)
+            return call()
+
+        return confined_call
+
+    return replace(variant, how=f"{variant.how}, {isa}", build=build)

@@ -1,0 +1,28 @@
+"""Everybody who takes part in `anyscore bench --framework tensorflow` is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from anyscore.lab.bench.runner import Runner
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("call", "passes", "projected"),
+    [("eager", FORWARD, False), ("compiled", FORWARD, False), ("compiled", TRAINING, True)],
+)
+@pytest.mark.parametrize("name", ["anyscore", "formula", "keras"])
+def test_all_variants_are_right(name: str, call: str, passes: str, projected: bool) -> None:
+    work = Work(
+        Shape(2, 5, 7, 11, 3), passes=passes, framework="tensorflow", call=call, lengths=True
+    )
+    work = work.to(projected=projected)
+    answer = Runner("cpu").prepare(name, work)
+    if name == "keras" and not projected:
+        assert answer["problem"] == "its layer projects nothing"
+        return
+    assert answer["problem"] is None
+    assert None not in answer["ways"].values()
+    assert answer["error"] < 1e-5
