@@ -34,7 +34,13 @@ class Result(NamedTuple):
 
 
 def attend(
-    query: Any, key: Any, value: Any, score: Any, mask: Any = None, valid_lens: Any = None
+    query: Any,
+    key: Any,
+    value: Any,
+    score: Any,
+    mask: Any = None,
+    valid_lens: Any = None,
+    softcap: float = 0.0,
 ) -> Result:
     """Output (*lead, T_q, d_v), weights (*lead, T_q, T_k) and log-sum-exp (*lead, T_q)."""
     q, k, v = numbers(query), numbers(key), numbers(value)
@@ -50,6 +56,7 @@ def attend(
         for i, row in enumerate(q[of_q].tolist()):
             attended = [j for j in range(keys) if keep[(*n, i, j)]]
             s = [formula(row, ks[j], fields) for j in attended]
+            s = [softcap * math.tanh(x / softcap) for x in s] if softcap else s
             w, lse[(*n, i)] = softmax(s)
             weights[(*n, i)] = 0.0
             for j, w_j in zip(attended, w, strict=True):

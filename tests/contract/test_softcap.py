@@ -1,0 +1,128 @@
+"""Capped scores, s → c · tanh(s / c): of every score, by the definition and by the core."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import oracle
+from anyscore import Causal, Dot, Lengths, attention, plan
+from anyscore.kernels import cpu
+from samples import NAMES, make_score, normal
+
+B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
+SCORES = pytest.mark.parametrize("name", NAMES)
+CORE = pytest.param(
+    "fused",
+    marks=pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+)
+IMPL = pytest.mark.parametrize("impl", ["reference", CORE])
+
+
+def inputs(scale: float = 2.0) -> list[np.ndarray]:
+    return [scale * normal(B, H, T_Q, D), scale * normal(B, KV, T_K, D), normal(B, KV, T_K, D_V)]
+
+
+@IMPL
+@pytest.mark.parametrize("cap", [0.3, 30.0])
+@SCORES
+def test_values(name: str, cap: float, impl: str) -> None:
+    """Output, weights and log-sum-exp are those of the formula, a query bias inside the cap."""
+    xs, score, mask = inputs(), make_score(name), Causal("end") & Lengths([4, 0])
+    exact = oracle.attend(*xs, score, mask, softcap=cap)
+    found = attention(
+        *xs, score=score, mask=mask, softcap=cap, return_weights=True, return_lse=True, impl=impl
+    )
+    for x, y in zip((found.output, found.weights, found.lse), exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13)
+
+
+@IMPL
+@SCORES
+def test_gradients(name: str, impl: str) -> None:
+    """First and second derivatives, of parameters too, agree with finite differences."""
+    made = make_score(name).map(torch.tensor)
+    names, given = zip(*made.tensors().items(), strict=True) if made.tensors() else ((), ())
+    xs = [torch.tensor(x) for x in inputs(1.0)] + list(given)
+    xs = [x.double().requires_grad_() for x in xs]
+
+    def run(*xs: torch.Tensor) -> Any:
+        parameters = dict(zip(names, xs[3:], strict=True))
+        score = type(made)(**{**vars(made), **parameters})
+        out = attention(
+            *xs[:3], score=score, mask=Causal("end"), softcap=0.7, dropout=0.3, dropout_seed=5,
+            return_lse=True, impl=impl,
+        )  # fmt: skip
+        return out.output, out.lse
+
+    assert torch.autograd.gradcheck(run, xs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, xs, fast_mode=True)
+
+
+@IMPL
+def test_what_is_masked_is_not_capped_into_attention(impl: str) -> None:
+    """NaN and infinities under the mask reach nothing; an empty query gives 0 and −∞."""
+    q, k, v = (torch.tensor(x) for x in inputs())
+    k[:, :, 4:], v[:, :, 4:] = math.nan, math.inf
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = attention(
+        *leaves, valid_lens=[4, 0], softcap=0.5, return_weights=True, return_lse=True, impl=impl
+    )
+    assert (out.weights[0, ..., 4:] == 0).all()
+    assert (out.output[1] == 0).all()
+    assert (out.weights[1] == 0).all()
+    assert (out.lse[1] == -math.inf).all()
+    for gradient in torch.autograd.grad(out.output.sum() + out.lse[0].sum(), leaves):
+        assert gradient.isfinite().all()
+        assert (gradient[1] == 0).all()
+
+
+@IMPL
+def test_a_large_cap_is_none(impl: str) -> None:
+    xs = inputs()
+    capped, plain = (attention(*xs, softcap=cap, impl=impl) for cap in (1e9, 0.0))
+    np.testing.assert_allclose(capped, plain, rtol=1e-12)
+
+
+@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
+    """The fused result is the definition's on the same rounded inputs."""
+    q, k, v = (torch.tensor(x).to(dtype) for x in inputs())
+    options: dict[str, Any] = {"softcap": 1.5, "return_lse": True, "return_weights": True}
+    score = make_score("Additive").map(lambda x: torch.tensor(x).to(dtype))
+    for kind in (score, Dot()):
+        fused, exact = (
+            attention(q[..., :queries, :], k, v, score=kind, **options, impl=impl)
+            for impl in ("fused", "reference")
+        )
+        for x, y in zip(fused, exact, strict=True):
+            torch.testing.assert_close(x, y, rtol=2 * torch.finfo(dtype).eps, atol=2e-6)
+
+
+@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+def test_plans() -> None:
+    """PyTorch's own attention, which caps nothing, is not taken; a query bias is no obstacle."""
+    q, k, v = (torch.tensor(x, dtype=torch.float16) for x in inputs())
+    square = v[..., :1].expand(*v.shape[:-1], D)
+    assert plan(q, k, square).route == "sdpa"
+    assert plan(q, k, square, softcap=1.0).route == "cpu"
+    score = make_score("Trilinear").map(lambda x: torch.tensor(x).half())
+    assert plan(q, k, v, score=score, softcap=1.0).route == "cpu"
+
+
+@pytest.mark.parametrize("wrong", [True, "1", None, [1.0]])
+def test_a_cap_that_is_no_number(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="softcap must be a number"):
+        attention(*inputs(), softcap=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
+def test_a_cap_that_cannot_be(wrong: float) -> None:
+    with pytest.raises(ValueError, match="softcap must be"):
+        attention(*inputs(), softcap=wrong)
