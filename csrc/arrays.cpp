@@ -18,9 +18,7 @@ std::string text(const std::vector<Size>& sizes) {
 
 }  // namespace
 
-void Arrays::refuse(const std::string& name, const std::string& why) {
-    throw std::invalid_argument(name + " " + why + ".");
-}
+void Arrays::refuse(const std::string& name, const std::string& why) { throw std::invalid_argument(name + " " + why + "."); }
 
 Arrays::Arrays(std::vector<Size> sizes, Size groups) : lead(std::move(sizes)), groups(groups) {
     if (groups < 1 || (groups > 1 && (lead.empty() || lead.back() % groups)))
@@ -32,7 +30,9 @@ Arrays::Arrays(std::vector<Size> sizes, Size groups) : lead(std::move(sizes)), g
 
 Type Arrays::type(const char* name, const View& array) {
     using Code = nanobind::dlpack::dtype_code;
-    auto is = [&](Code code, int bits) { return array.dtype == nanobind::dlpack::dtype{std::uint8_t(code), std::uint8_t(bits), 1}; };
+    auto is = [&](Code code, int bits) {
+        return array.dtype == nanobind::dlpack::dtype{std::uint8_t(code), std::uint8_t(bits), 1};
+    };
     if (is(Code::Float, 32)) return Type::F32;
     if (is(Code::Float, 64)) return Type::F64;
     if (is(Code::Float, 16)) return Type::F16;
@@ -118,7 +118,8 @@ Bound Arrays::bound(const char* name, View& array, Size queries) {
     if (array.dtype == nanobind::dtype<std::int32_t>()) widen(array);
     if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64 or int32");
     check(name, array, {queries}, false, true);
-    return {static_cast<const std::int64_t*>(array.data), offsets(array, false), array.shape.back() == 1 ? 0 : array.strides.back()};
+    return {static_cast<const std::int64_t*>(array.data), offsets(array, false),
+            array.shape.back() == 1 ? 0 : array.strides.back()};
 }
 
 Mask Arrays::mask(View& array, Size queries, Size keys) {

@@ -49,7 +49,7 @@ struct Dropout {
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
     Rows a, b, value;
-    Rows weight;    // one row of `width` each, or none: 1
+    Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
     Bound start, stop;
     Mask mask;

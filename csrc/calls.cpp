@@ -47,11 +47,13 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     call.stop = arrays.bound("stop", in.stop, queries);
     call.mask = arrays.mask(in.mask, queries, call.keys);
     call.scale = s.scale;
-    if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max())) Arrays::refuse("softcap", "must be ≥ 0 and finite");
+    if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max()))
+        Arrays::refuse("softcap", "must be ≥ 0 and finite");
     call.softcap = s.softcap;
     if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
-    if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems) Arrays::refuse("streams", "must be one for each problem");
+    if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)
+        Arrays::refuse("streams", "must be one for each problem");
     call.dropout = {s.dropout, in.streams.data()};
     arrays.key_sets(call, in.b);
     Size elements;

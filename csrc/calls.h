@@ -22,9 +22,15 @@ struct Operand {
     View Operands::* view;
 };
 constexpr Operand OPERANDS[] = {
-    {"a", &Operands::a},         {"b", &Operands::b},         {"weight", &Operands::weight},
-    {"key_bias", &Operands::key_bias}, {"value", &Operands::value}, {"start", &Operands::start},
-    {"stop", &Operands::stop},   {"mask", &Operands::mask},   {"seed", nullptr},
+    {"a", &Operands::a},
+    {"b", &Operands::b},
+    {"weight", &Operands::weight},
+    {"key_bias", &Operands::key_bias},
+    {"value", &Operands::value},
+    {"start", &Operands::start},
+    {"stop", &Operands::stop},
+    {"mask", &Operands::mask},
+    {"seed", nullptr},
     {"packed", &Operands::packed},
 };
 

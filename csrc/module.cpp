@@ -24,7 +24,8 @@ namespace {
 template <class V> V borrowed(const char* name, nb::handle x) {
     V to;
     if (!x.is_none() && !view(x.ptr(), std::is_same_v<V, Output>, to))
-        throw std::invalid_argument(std::string(name) + " must be an array on the CPU" + (std::is_same_v<V, Output> ? " that can be written to." : "."));
+        throw std::invalid_argument(std::string(name) + " must be an array on the CPU" +
+                                    (std::is_same_v<V, Output> ? " that can be written to." : "."));
     return to;
 }
 
@@ -73,8 +74,8 @@ void python_weights(nb::tuple from, const std::string& pair, const Numbers& numb
     weights(pair, x, s, lse, to, threads);
 }
 
-void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results,
-                     nb::tuple upstream, nb::tuple gradients, int threads) {
+void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, nb::tuple upstream,
+                     nb::tuple gradients, int threads) {
     Settings s(numbers.data());
     auto [output, lse] = borrowed<View>({"output", "lse"}, results);
     auto [d_output, d_lse] = borrowed<View>({"d_output", "d_lse"}, upstream);
@@ -102,9 +103,12 @@ NB_MODULE(_core, module) {
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
     module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
-    module.def("borrow_threads", [](std::uintptr_t parallel) {
-        borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));
-    }, "parallel"_a);
+    module.def(
+        "borrow_threads",
+        [](std::uintptr_t parallel) {
+            borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));
+        },
+        "parallel"_a);
 #ifdef ANYSCORE_XLA
     bind_xla(module);
 #endif

@@ -36,8 +36,13 @@ void take(const dl::dltensor& from, View& to) {
 template <class A> bool borrow(nanobind::handle x, View& to) {
     A array;
     if (!nanobind::try_cast<A>(x, array, false)) return false;
-    dl::dltensor as{array.data_handle(), {}, std::int32_t(array.ndim()), array.dtype(), const_cast<std::int64_t*>(array.shape_ptr()),
-                    const_cast<std::int64_t*>(array.stride_ptr()), array.byte_offset()};
+    dl::dltensor as{array.data_handle(),
+                    {},
+                    std::int32_t(array.ndim()),
+                    array.dtype(),
+                    const_cast<std::int64_t*>(array.shape_ptr()),
+                    const_cast<std::int64_t*>(array.stride_ptr()),
+                    array.byte_offset()};
     take(as, to);
     to.owner = nanobind::ndarray<>(array);
     return true;

@@ -68,8 +68,8 @@ struct Given : Operands {
     View& slot(const std::string& name) {
         for (auto [known, view] : OPERANDS)
             if (view && name == known) return this->*view;
-        std::pair<const char*, View*> others[] = {{"seed", &seed}, {"counter", &counter}, {"output", &output}, {"lse", &lse},
-                                                  {"d_output", &d_output}, {"d_lse", &d_lse}};
+        std::pair<const char*, View*> others[] = {{"seed", &seed}, {"counter", &counter},   {"output", &output},
+                                                  {"lse", &lse},   {"d_output", &d_output}, {"d_lse", &d_lse}};
         for (auto [known, slot] : others)
             if (name == known) return *slot;
         throw std::invalid_argument("there is no operand " + name + ".");
@@ -115,7 +115,8 @@ struct Spread {
         for (std::size_t r = lead.size(); r < shape.size(); r++) row *= shape[r];
         memory.resize(std::size_t(count * bytes));
         for (Size n = 0; n * row < count; n++)
-            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + offset(x, lead, n) * bytes, std::size_t(row * bytes));
+            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + offset(x, lead, n) * bytes,
+                        std::size_t(row * bytes));
         x.data = memory.data(), x.shape = shape, x.strides = dense_strides(shape);
     }
 };
@@ -149,8 +150,8 @@ template <class Work> ffi::Error guarded(Work work) {
     }
 }
 
-ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                       Numbers numbers) {
+ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                       std::string_view names, Numbers numbers) {
     return guarded([&] {
         Given x(operands, names);
         Settings s = settings(numbers);
@@ -160,8 +161,8 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
     });
 }
 
-ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                       Numbers numbers) {
+ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                       std::string_view names, Numbers numbers) {
     return guarded([&] {
         Given x(operands, names);
         Settings s = settings(numbers);
@@ -182,8 +183,8 @@ Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
     return to;
 }
 
-ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names,
-                        Numbers numbers) {
+ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                        std::string_view names, Numbers numbers) {
     return guarded([&] {
         Given x(operands, names);
         Settings s = settings(numbers);
@@ -203,7 +204,8 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
     });
 }
 
-ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view names) {
+ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                            std::string_view names) {
     return guarded([&] {
         Given x(operands, names);
         Output packed = result(results, 0);

@@ -4,6 +4,7 @@ import sys
 
 
 def main() -> None:
+    """Run the command line, or say what to install to have it."""
     try:
         from anyscore.lab.cli import app
 

@@ -23,6 +23,9 @@ from anyscore.kernels.xla.call import acc_dtype
 from anyscore.operands import FACTORS, Operands, Settings
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
+from anyscore.trees import tell
+
+tell()
 
 _xp = load("jax")
 

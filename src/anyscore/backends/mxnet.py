@@ -75,6 +75,7 @@ def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], A
 
 
 def wrap(x: Array, like: Array) -> Array:
+    """Return x as an `mx.nd.NDArray` if `like` is one, else as it is."""
     return x.as_nd_ndarray() if type(like) is mx.nd.NDArray else x
 
 

@@ -16,10 +16,8 @@ import numpy as np
 
 from anyscore.ops import Array, Ops, masked
 from anyscore.ops.jax_primitives import Named, linear
-from anyscore.trees import tell
 
 _self = cast(Ops, sys.modules[__name__])
-tell()
 
 logical_and = jnp.logical_and
 logical_not = jnp.logical_not

@@ -61,11 +61,13 @@ if INTERPRETED.value:
 
     @triton.jit
     def reciprocal(x):
+        """Return 1/x."""
         return 1.0 / x
 else:
 
     @triton.jit
     def reciprocal(x):
+        """Return 1/x, right to one unit in the last place."""
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )

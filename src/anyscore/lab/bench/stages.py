@@ -87,6 +87,7 @@ def chosen(settings: Settings, score: str) -> list[Rival]:
 
 
 def contestants(work: Work, settings: Settings) -> list[Contestant]:
+    """List who takes part: ours first, then the rivals that were chosen."""
     found = [Contestant(OURS.name, OURS.name, work)]
     for rival in chosen(settings, work.score):
         found.append(Contestant(rival.name, rival.name, work))

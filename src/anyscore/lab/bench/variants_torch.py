@@ -50,6 +50,7 @@ def gradient_call(attend: Attend, work: Work) -> Call:
 
 
 def anyscore_(work: Work) -> list[Variant]:
+    """List anyscore's variants: the function as users call it."""
     impl = "fused" if work.device == "cuda" else "auto"
     score = work.formula.score(work.weight)
 
@@ -77,6 +78,8 @@ def anyscore_(work: Work) -> list[Variant]:
 
 
 def separable(work: Work) -> list[Variant]:
+    """List anyscore's additive score as a product."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         output: Tensor = attention(q, k, v, score=work.formula.score(w), impl="separable")
         return output
@@ -87,6 +90,7 @@ def separable(work: Work) -> list[Variant]:
 
 
 def eager(work: Work) -> list[Variant]:
+    """List the formula in PyTorch's own operations, all pairs at once."""
     plain = partial(truth.attend, work, work.score)
 
     def in_place(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
@@ -100,6 +104,7 @@ def eager(work: Work) -> list[Variant]:
 
 
 def blocks(work: Work) -> list[Variant]:
+    """List the formula block by block of queries, as memory demands."""
     shape = work.shape
     rows = max(1, _BLOCK * shape.queries // shape.triples)
     if rows >= shape.queries:
@@ -127,6 +132,8 @@ def _again(work: Work) -> str:
 
 
 def compiled(work: Work) -> list[Variant]:
+    """List the formula compiled by torch.compile."""
+
     def formula(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         # w * … summed, not @ w: then the sum is fused too, and the backward is twice as fast.
         q, k, w = q.float(), k.float(), w.float()
@@ -171,6 +178,7 @@ def gpu_memory() -> int:
 
 
 def cdist(work: Work) -> list[Variant]:
+    """List the distance by torch.cdist, where the score is one."""
     p = 1.0 if work.score == "laplace" else 2.0
 
     def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
