@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.records import FORMAT, check_same, finite, read_record, settings_record
 from anyscore.lab.run_folder import why, write_whole
