@@ -115,7 +115,7 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
     assert "|on bad|at least 50|" in text
     assert "✗ fails" in text
     assert "|good|99|" in text
-    assert text.number(-0.04) == "0.0"
+    assert number(-0.04) == "0.0"
     assert "![a picture](proof_lookup.png)" in text
     assert (tmp_path / "proof_lookup.png").read_bytes().startswith(b"\x89PNG")
 
