@@ -20,6 +20,7 @@ from anyscore.lab.prove import names
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.page import render, write_page
 from anyscore.lab.prove.proof import Check, Part, Proof
+from anyscore.lab.prove.text import number
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 

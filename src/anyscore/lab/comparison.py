@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -29,10 +28,10 @@ from filelock import FileLock, Timeout
 
 from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.records import FORMAT, check_same, finite, read_record
 from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
-FORMAT = 2
 _SETTINGS = "settings.json"
 
 
@@ -96,7 +95,7 @@ class Comparison:
             self._check_new()
             text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
             if path.exists():
-                _check_same(self.folder, _read(path), json.loads(text))
+                check_same(self.folder, read_record(path), json.loads(text))
             else:
                 write_whole(path, text.encode())
             self._tidy()
@@ -214,7 +213,7 @@ class Comparison:
             raise InputError(
                 f"{self.folder}: expected the folder of a comparison, found no {_SETTINGS} in it"
             )
-        record = _read(self.folder / _SETTINGS)
+        record = read_record(self.folder / _SETTINGS)
         if not isinstance(record.get("shared"), dict):
             raise InputError(f"{self.folder / _SETTINGS}: damaged; remove the folder")
         return dict(record["shared"])
@@ -234,7 +233,7 @@ class Comparison:
             InputError: the trial is damaged, or written by a newer version.
         """
         folder = self.folder / "trials" / name
-        record, items = _read(folder / "trial.json"), _read(folder / "items.json")
+        record, items = read_record(folder / "trial.json"), read_record(folder / "items.json")
         try:
             rate = record["learning_rate"]
             trial = Trial(str(record["score"]), int(record["seed"]), rate and float(rate))
@@ -280,60 +279,3 @@ def check(outcome: object) -> None:
 
 def _record(shared: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
-
-
-def _check_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise InputError that names the settings in which two records differ."""
-    before, now = _flat(old.get("shared")), _flat(new["shared"])
-    names = [n for n in dict.fromkeys([*before, *now]) if before.get(n) != now.get(n)]
-    if names:
-        changes = "; ".join(
-            f"{n} was {_short(before.get(n))}, is {_short(now.get(n))}" for n in names
-        )
-        raise InputError(
-            f"{folder}: this comparison was begun with other settings ({changes}); give the same, "
-            "or another folder with --out"
-        )
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to one: {"a": {"b": 1}} → {"a.b": 1}."""
-    if not isinstance(value, dict):
-        return {name: value}
-    parts = [_flat(part, f"{name}.{key}" if name else str(key)) for key, part in value.items()]
-    return {key: part for part in parts for key, part in part.items()}
-
-
-def _short(x: Any) -> str:
-    text = "not given" if x is None else str(x)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a file of JSON that this package wrote.
-
-    Raises:
-        InputError: the file is missing or damaged, or written by a newer version.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
-        raise InputError(f"{path}: cannot be read ({reason}); remove its folder") from None
-    if not isinstance(record, dict):
-        raise InputError(f"{path}: damaged; remove its folder, and it is made again")
-    version = record.get("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
-        raise InputError(
-            f"{path}: of format {version!r}; this anyscore reads up to {FORMAT}: update"
-        )
-    return record
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with None in place of NaN and infinities."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

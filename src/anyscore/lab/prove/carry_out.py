@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from anyscore import __version__
-from anyscore.lab.comparison import Comparison, Finished, finite
+from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.info import describe_machine
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.report import write_report
+from anyscore.lab.records import finite
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import write_whole
 from anyscore.lab.session import Execution, Watcher, compare
