@@ -20,6 +20,7 @@ from anyscore.lab.prove import names
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.page import render, write_page
 from anyscore.lab.prove.proof import Check, Part, Proof
+from anyscore.lab.prove.text import number
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 
@@ -115,7 +116,7 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
     assert "|on bad|at least 50|" in text
     assert "✗ fails" in text
     assert "|good|99|" in text
-    assert text.number(-0.04) == "0.0"
+    assert number(-0.04) == "0.0"
     assert "![a picture](proof_lookup.png)" in text
     assert (tmp_path / "proof_lookup.png").read_bytes().startswith(b"\x89PNG")
 

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
-from anyscore.lab.records import FORMAT, check_same, finite, read_record, settings_record
+from anyscore.lab.records import FORMAT, check_same, finite, read_record
 from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
@@ -93,7 +93,7 @@ class Comparison:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
         try:  # an error of what the caller does inside is the caller's
             self._check_new()
-            text = json.dumps(settings_record(shared), ensure_ascii=False, indent=1)
+            text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
             if path.exists():
                 check_same(self.folder, read_record(path), json.loads(text))
             else:
@@ -275,3 +275,7 @@ def check(outcome: object) -> None:
         sizes.add(len(x))
     if len(sizes) > 1:
         raise ValueError(f"expected the same number of test items throughout, got {sorted(sizes)}")
+
+
+def _record(shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}

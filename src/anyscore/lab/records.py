@@ -1,23 +1,15 @@
-"""The records of a comparison, as JSON: read with a plain complaint, compared, and made strict."""
+"""Records on disk: plain data as JSON, of a format that this version reads or refuses."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyscore import __version__
 from anyscore.lab.errors import InputError
 
 FORMAT = 2
-"""The version of the files; newer ones are refused."""
-
-
-def settings_record(shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `settings.json` holds: what all trials share, the format and our version."""
-    return {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
 
 
 def check_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
