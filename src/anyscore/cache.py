@@ -28,7 +28,7 @@ def prepare_keys(
     mask: Any = None,
     valid_lens: Any = None,
 ) -> PreparedKeys:
-    """What a score needs of the keys, computed once: projections, biases, packed exponentials.
+    """Compute what a score needs of the keys once: projections, biases, packed exponentials.
 
     Pass it as `key` to `attention`, as often as there are queries, with the same score; masks and
     values are given to each call as before. It is a snapshot: a key changed in place afterwards,

@@ -1,4 +1,4 @@
-"""Which weights dropout keeps: the same on every device and in every framework.
+"""The dropout mask: the same on every device and in every framework.
 
 Weight (batch·head n, row i, column j) is kept if word j mod 4 of Philox4x32-10, at counter
 (⌊j/4⌋, i, n mod 2³², ⌊n/2³²⌋) under the 64-bit key `seed`, is at least p·2³². n counts the leading

@@ -45,12 +45,12 @@ _KNOWN: dict[str, Pair] = {}
 
 
 def _place(function: Any) -> tuple[str, str]:
-    """Where a function is defined."""
+    """Return the module and the name that a function is defined under."""
     return str(function.__module__), str(getattr(function, "__qualname__", function))
 
 
 def pair_named(name: str) -> Pair:
-    """The pair of that name: operators of a framework take no more of it."""
+    """Return the pair of a name, which is all that the operators of a framework take of it."""
     return _KNOWN[name]
 
 

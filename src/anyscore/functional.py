@@ -26,7 +26,7 @@ _FOR_WEIGHTS = Options(return_lse=True)
 
 
 class AttentionOutput(NamedTuple):
-    """What `attention` returns if a `return_*` flag is set: None for what was not asked."""
+    """The result of `attention` if a `return_*` flag is set; None stands for what was not asked."""
 
     output: Array
     weights: Array | None = None
@@ -106,7 +106,7 @@ def plan(
     return_lse: bool = False,
     impl: str = "auto",
 ) -> Plan:
-    """What `attention` would choose for the same arguments, and why.
+    """Return what `attention` would choose for the same arguments, and why.
 
     The call is checked and lowered for that, projections included, but not run.
 
@@ -147,7 +147,7 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task, Array |
 
 
 def weights(task: Task, lse: Array | None = None) -> Array:
-    """The weights (..., T_q, T_k) of a task; lse: what a fused implementation left, if one ran."""
+    """Compute the weights (..., T_q, T_k) of a task from the log-sum-exp that `attend` left."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
     backend = backends.load(find_framework(score=some))
     with backend.precision(some)[0]():
@@ -186,7 +186,7 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
 
 
 def _seed(backend: Backend, task: Task, options: Options) -> Any:
-    """The dropout seed that was asked for, or one drawn from the framework's generator."""
+    """Return the dropout seed that was asked for, or draw one from the framework's generator."""
     seed = options.dropout_seed
     if seed is None:
         return backend.draw_seed(task.value) if options.dropout else None
@@ -194,7 +194,7 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
 
 
 def _weights(backend: Backend, task: Task, lse: Array | None) -> Array:
-    """The weights of a task; fused if the log-sum-exp is there and no derivatives are wanted."""
+    """Compute the weights of a task: fused, if the log-sum-exp is there and none are recorded."""
     f, weights_of = task.score, backend.reference.weights
     if lse is not None and isinstance(f, Factors):
         tensors = (x for x in (f.a, f.b, f.weight, f.key_bias, f.query_bias) if x is not None)
@@ -216,7 +216,7 @@ def _with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
 
 
 def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
-    """Query, key, value and the tensors of the score, one by one."""
+    """Yield query, key, value and the tensors of the score."""
     *tensors, score = tensors_and_score
     yield from tensors
     if isinstance(score, Score):

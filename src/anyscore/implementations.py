@@ -1,4 +1,4 @@
-"""Which implementation runs a task, decided as a plain value; what a framework must provide."""
+"""The choice of an implementation, as a plain value; the interface of a backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyscore.task import Options, Task
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for a call, and why.
+    """The implementation chosen for a call, and why.
 
     route: "reference", "separable", or the name of a fused implementation.
     """
@@ -24,7 +24,7 @@ class Plan:
 
 
 class Result(NamedTuple):
-    """What an implementation gives.
+    """The results of an implementation.
 
     output: (..., T_q, d_v), in the dtype of the task. lse: (..., T_q), the log-sum-exp without a
     query bias, which `functional` adds; None if it gives none. weights: (..., T_q, T_k); None where
@@ -52,7 +52,7 @@ class Implementation:
 
 
 class Backend:
-    """What a framework adds to the shared path: one file in `backends/` holds one.
+    """The part of the path that a framework provides; one file in `backends/` holds one.
 
     xp: its operations. reference: the definition in these.
     """
@@ -61,38 +61,38 @@ class Backend:
     reference: Implementation
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
-        """The fused implementations for where the tensors of a task are, the preferred first."""
+        """Return the fused implementations for the device of a task, the preferred first."""
         raise NotImplementedError
 
     def differentiable(self, tensors: Iterable[Array]) -> bool:
-        """Whether derivatives with respect to any of these may be asked for."""
+        """Return whether derivatives with respect to any of these tensors may be asked for."""
         raise NotImplementedError
 
     def precision(
         self, query: Array
     ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-        """What makes a context to compute in, and the dtype that autocasting asks for, if any."""
+        """Return what makes a context to compute in, and the dtype of autocasting or None."""
         return nullcontext, None
 
     def draw_seed(self, query: Array) -> Array:
-        """A dropout seed from the framework's generator, an integer tensor ()."""
+        """Draw a dropout seed from the framework's generator: an integer tensor ()."""
         raise NotImplementedError
 
     def pack_keys(self, f: Factors) -> Array | None:
-        """What the fused implementations want to know of the keys of `f`; None if nothing."""
+        """Return what fused implementations want to know of the keys of `f`, or None."""
         return None
 
     def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
-        """The tensors of a call and its score, in the kind of tensor that `xp` takes."""
+        """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
         return tensors, score
 
     def wrap(self, x: Array, like: Array) -> Array:
-        """A result in the kind of tensor that `like` is."""
+        """Return a result in the kind of tensor that `like` is."""
         return x
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
-    """The first fused implementation that can run the task, else the reference.
+    """Choose the first fused implementation that can run the task, else the reference.
 
     Raises NotImplementedError: none can, and `impl` is neither "auto" nor "reference".
     """

@@ -32,12 +32,12 @@ class LoweredMask:
 
     @property
     def some(self) -> bool:
-        """Whether anything is masked at all."""
+        """Return whether anything is masked at all."""
         return not (self.start is None and self.stop is None and self.mask is None)
 
     @property
     def boolean(self) -> Array | None:
-        """One boolean array broadcastable to (*lead, T_q, T_k); None if everything is attended."""
+        """Return one boolean array broadcastable to (*lead, T_q, T_k); None if all is attended."""
         if self._boolean is None:
             self._boolean = self._as_boolean()
         return self._boolean
@@ -58,7 +58,7 @@ class LoweredMask:
 
     @property
     def per_query(self) -> bool:
-        """Whether queries of one head may attend to different keys."""
+        """Return whether queries of one head may attend to different keys."""
         bounds = [x for x in (self.start, self.stop) if x is not None]
         return any(self._xp.shape(x)[-1] != 1 for x in bounds) or self._has_rows
 
@@ -68,7 +68,7 @@ class LoweredMask:
 
     @property
     def used(self) -> tuple[Array, Array]:
-        """Which queries attend some key, (..., {1, T_q}); which keys some query may, (..., T_k).
+        """Return which queries attend some key, (..., {1, T_q}), and which keys are, (..., T_k).
 
         Needs no more than O(T_q + T_k), unless `mask` itself has a row for each query.
         """

@@ -1,4 +1,4 @@
-"""How the arguments of masks are read: numbers, lists and tensors become arrays of one call.
+"""Arguments of masks: numbers, lists and tensors become arrays of one call.
 
 Lengths and offsets stay tensors throughout: their values are never inspected on the host.
 """
@@ -176,7 +176,7 @@ def _clamped(x: Any, least: int, most: int) -> Any:
 
 
 def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether `shape` broadcasts to `full` without changing it."""
+    """Return whether `shape` broadcasts to `full` without changing it."""
     if len(shape) > len(full):
         return False
     tail = full[len(full) - len(shape) :]

@@ -83,7 +83,7 @@ class Settings(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a forward gives, in the dtype of sums; or the gradients of that.
+    """The results of a forward, in the dtype of sums; or the gradients of these.
 
     output: (*lead, T_q, d_v). lse: (*lead, T_q), the log-sum-exp.
     """

@@ -156,7 +156,7 @@ def _reach(xp: Ops, x: Array) -> float:
 
 
 def _dtype(xp: Ops, x: Array, differentiable: bool) -> str:
-    """What features of x are kept in: on accelerators float16, which holds them to 3 digits.
+    """Return the dtype for features of x: on accelerators float16, which holds them to 3 digits.
 
     Not where derivatives are wanted, that it may be too narrow for.
     """
@@ -167,7 +167,7 @@ def _dtype(xp: Ops, x: Array, differentiable: bool) -> str:
 
 
 def _accelerated(x: Array) -> bool:
-    """Whether x is known to be in the memory of one accelerator."""
+    """Return whether x is known to be in the memory of one accelerator."""
     try:
         return bool(x.__dlpack_device__()[0] != _CPU)
     except (AttributeError, BufferError):  # tracers; arrays spread over devices

@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What to compute.
+    """A call as plain data.
 
     score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v).
     mask: None if everything is attended. unread_is_finite: whether all that nobody attends is

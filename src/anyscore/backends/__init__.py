@@ -1,4 +1,4 @@
-"""What each framework adds to the shared path: kernels, derivatives, generators, autocasting."""
+"""Backends: the kernels, derivatives, generators and autocasting of each framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all backends share about fused kernels: which tasks they take, and in what form."""
+"""Shared by all backends: the tasks that fused kernels take, and the record they are given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyscore.task import Task
 
 
 def why_not(task: Task) -> str | None:
-    """Why no kernel can run a task, None if one that knows its pair can."""
+    """Return why no kernel can run a task, None if one that knows its pair can."""
     f = task.score
     if not isinstance(f, Factors):
         return "the score is a callable"
@@ -30,7 +30,7 @@ def why_not(task: Task) -> str | None:
 
 
 def why_not_core(task: Task) -> str | None:
-    """Why the C++ core cannot run a task, None if it can."""
+    """Return why the C++ core cannot run a task, None if it can."""
     reason = why_not(task)
     if reason is None and (pair := cast(Factors, task.score).pair) not in cpu.PAIRS:
         reason = f"it does not know the pair {pair.name!r}"
@@ -38,18 +38,18 @@ def why_not_core(task: Task) -> str | None:
 
 
 def why_not_dtype(dtype: str) -> str | None:
-    """Why kernels cannot take a factor of this dtype, None if they can."""
+    """Return why kernels cannot take a factor of this dtype, None if they can."""
     return None if dtype in DTYPES else f"a factor of the score is {dtype}"
 
 
 def factors(task: Task) -> list[Array]:
-    """The factors of a score that a derivative may be taken with respect to."""
+    """Return the tensors of the factors of a task, without a query bias."""
     f = cast(Factors, task.score)
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
 
 
 def call_of(xp: Ops, task: Task, dropout: float, seed: Any = None) -> tuple[Operands, Settings]:
-    """A task that a kernel takes, as its record."""
+    """Return the record of a task that a kernel takes."""
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
     if task.softcap and f.query_bias is not None:
         f = _with_bias_as_feature(xp, f)
@@ -89,12 +89,12 @@ def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
 
 
 def reference_weights(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Array:
-    """The weights (*lead, T_q, T_k) of the record of a kernel, by the reference."""
+    """Compute the weights (*lead, T_q, T_k) of the record of a kernel by the reference."""
     return reference.weights(xp, _task_of(xp, x, s, acc_dtype))
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
-    """A task again of the record of a kernel."""
+    """Return the task that a record describes."""
     keys = xp.shape(x.b)[-2]
     mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
     sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)

@@ -13,7 +13,7 @@ from anyscore.ops import Array
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
-    """Output, of the dtype given or that of sums, and log-sum-exp; seed: an integer or None."""
+    """Return output, of the dtype given or that of sums, and log-sum-exp."""
     rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
     output, lse = np.empty((*rows, x.value.shape[-1]), dtype or sums), np.empty(rows, sums)
     packed = None if x.packed is None or x.packed.dtype != sums else x.packed
@@ -22,7 +22,7 @@ def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
 
 
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
-    """Gradients of a, b, weight, key_bias and value, each as its input is; None where that is None.
+    """Return the gradients of the factors in x, each in the dtype of its operand.
 
     results: what `forward` gave, in the dtype of sums. upstream: the gradients of that; its
     log-sum-exp may be None.
@@ -38,7 +38,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
 
 
 def weights(x: Operands, s: Settings, lse: Array) -> Array:
-    """The weights (*lead, T_q, T_k) before dropout, in the dtype of lse."""
+    """Return the weights (*lead, T_q, T_k) before dropout, in the dtype of lse."""
     lse = np.ascontiguousarray(lse)
     output = np.empty((*lse.shape, x.b.shape[-2]), lse.dtype)
     cpu.weights(_raw(x), s, lse, output, threads())
@@ -47,7 +47,7 @@ def weights(x: Operands, s: Settings, lse: Array) -> Array:
 
 
 def pack_keys(pair: str, b: Array) -> Array:
-    """What `forward` takes as `packed`."""
+    """Return what `forward` takes as `packed`, (..., T_k + 1, h), for b (..., T_k, h)."""
     *lead, keys, width = b.shape
     packed = np.empty((*lead, keys + 1, width), acc_dtype(b))
     cpu.prepare_keys(pair, raw(b), packed, threads())
@@ -55,18 +55,18 @@ def pack_keys(pair: str, b: Array) -> Array:
 
 
 def acc_dtype(*xs: Array | None) -> str:
-    """The dtype that sums over these are taken in."""
+    """Return the dtype that sums over these arrays are taken in."""
     return "float64" if any(x is not None and x.dtype.name == "float64" for x in xs) else "float32"
 
 
 def _raw(x: Operands) -> Operands:
-    """Operands as the core takes them: `raw`, and the seed of dropout as an integer."""
+    """Return operands as the core takes them: `raw`, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
     return Operands._make((*map(raw, x[:FACTORS]), x.start, x.stop, x.mask, seed, x.packed, None))
 
 
 def raw(x: Array | None) -> Any:
-    """As the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
+    """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
     if not (x.flags.aligned and x.dtype.isnative) or any(n % x.itemsize for n in x.strides):
@@ -75,7 +75,7 @@ def raw(x: Array | None) -> Any:
 
 
 def threads() -> int:
-    """The CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

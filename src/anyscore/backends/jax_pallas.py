@@ -1,4 +1,4 @@
-"""Which tasks the Pallas kernels take: on NVIDIA GPUs, those of any pair."""
+"""The tasks that the Pallas kernels take: on NVIDIA GPUs, those of any pair."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _weights(task: Task, lse: Array) -> Array:
 
 
 def _why_not_array(x: Array) -> str | None:
-    """Why the core cannot take an array."""
+    """Return why the core cannot take an array, None if it can."""
     if x.ctx.device_type != "cpu":
         return f"it runs on the CPU, and the arrays are on {x.ctx}"
     return why_not_dtype(_xp.dtype(x))

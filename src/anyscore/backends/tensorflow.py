@@ -195,7 +195,7 @@ def _call(
 
 
 def _has_tangents(xs: Iterable[Array]) -> bool:
-    """Whether derivatives of these are taken in forward mode, which no tape knows of."""
+    """Return whether derivatives of xs are taken in forward mode, which no tape knows of."""
     return bool(pack_tangents([tf.convert_to_tensor(x) for x in xs if x is not None]).tangents)
 
 
@@ -218,7 +218,7 @@ def _acc_dtype(xs: list[Array]) -> Any:
 
 
 def _elsewhere(x: Array) -> str | None:
-    """Why the core cannot reach a tensor, None if it can."""
+    """Return why the core cannot reach a tensor, None if it can."""
     device = getattr(x, "device", "")  # not of Keras's variables
     if "GPU" in device or "TPU" in device:
         return f"it runs on the CPU, and the tensors are on {device}"

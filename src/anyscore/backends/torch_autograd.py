@@ -143,7 +143,7 @@ def _why_not(task: Task, options: Options) -> str | None:
 
 
 def why_not_made_of(xs: list[Tensor]) -> str | None:
-    """Why kernels cannot reach the memory of these tensors, None if they can."""
+    """Return why kernels cannot reach the memory of these tensors, None if they can."""
     if not is_compiling() and any(map(is_wrapper, xs)):
         return "the tensors are made of other tensors"
     return None
@@ -170,7 +170,7 @@ CORE = Implementation("cpu", _why_not, run, weights_of)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
-    """What the core wants to know of the keys of `f`, without a graph."""
+    """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
     b: Tensor = f.b
     if f.pair != TANH or cpu.problem() is not None or not b.is_cpu or b.dtype not in _DTYPES:
         return None

@@ -1,4 +1,4 @@
-"""What `torch.utils.flop_counter.FlopCounterMode` counts for our operators.
+"""Formulas of our operators for `torch.utils.flop_counter.FlopCounterMode`.
 
 As everywhere there, a multiplication and an addition are two operations, elementwise functions
 none, and what a mask leaves out is counted too. Each pair of a query and a key costs
@@ -43,5 +43,5 @@ def _weights(*args: Any, **_: Any) -> int:
 
 
 def _pairs(x: Operands, lead: Shape) -> int:
-    """How many pairs of a query and a key there are, of the shapes of operands."""
+    """Count the pairs of a query and a key, from the shapes of operands."""
     return math.prod(lead) * int(x.a[-2] * x.b[-2])

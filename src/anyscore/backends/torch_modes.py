@@ -1,4 +1,4 @@
-"""What PyTorch may do around a call: record it, transform it, compile it."""
+"""The modes in which PyTorch may run a call: recording, transforming, compiling, tracing."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ __all__ = [
 
 
 def is_compiling() -> bool:
-    """Whether the call is being compiled or exported."""
+    """Return whether the call is being compiled or exported."""
     return torch.compiler.is_compiling()
 
 
 def is_transforming() -> bool:
-    """Whether a function transform (grad, vmap, …) is at work."""
+    """Return whether a function transform (grad, vmap, …) is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether x belongs to a function transform or a trace: such tensors must not outlive it."""
+    """Return whether x belongs to a function transform or a trace, which x must not outlive."""
     return is_jit_tracing() or bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def why_not() -> str | None:
-    """Why no operator of ours may be called now, None if it may."""
+    """Return why no operator of ours may be called now, None if one may."""
     if is_forward_mode():
         return "forward mode does not reach into it"
     if is_compiling():
@@ -52,12 +52,12 @@ def why_not() -> str | None:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether x is a tensor of no subclass."""
+    """Return whether x is a tensor of no subclass."""
     return type(x) in (Tensor, nn.Parameter)
 
 
 def is_wrapper(x: Tensor) -> bool:
-    """Whether x is a tensor made of tensors, distributed or nested: it has no memory of its own."""
+    """Return whether x is made of tensors, distributed or nested, and has no memory of its own."""
     return not is_plain(x) and is_traceable_wrapper_subclass(x)
 
 
@@ -71,7 +71,7 @@ _PLAIN = _plain_keys()
 
 
 def is_watched(*args: Any) -> bool:
-    """Whether something must see an operator called on these: a trace, a profile, a subclass, or
+    """Return whether something must see an operator called: a trace, a profile, a subclass, or
     what PyTorch resolves before an operator (lazy zeros, lazy signs).
     """
     keys = torch._C._dispatch_keys
@@ -86,7 +86,7 @@ def is_watched(*args: Any) -> bool:
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:
-    """Whether derivatives with respect to any of these may be asked for."""
+    """Return whether derivatives with respect to any of these tensors may be asked for."""
     if is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing():
         return True
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

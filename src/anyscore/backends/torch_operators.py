@@ -49,13 +49,13 @@ _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def acc_dtype(*tensors: Maybe) -> torch.dtype:
-    """The dtype that sums over these are taken in."""
+    """Return the dtype that sums over these tensors are taken in."""
     wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
     return torch.float64 if wide else torch.float32
 
 
 def array(x: Maybe) -> Any:
-    """A tensor's memory as the core takes it, bfloat16 as int16."""
+    """Return a tensor's memory as the core takes it, bfloat16 as int16."""
     if _LENDS_MEMORY or x is None:
         return x
     if x.requires_grad:

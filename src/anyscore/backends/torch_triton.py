@@ -28,7 +28,7 @@ _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in 
 
 @cache
 def _problem() -> str | None:
-    """Why no GPU of this machine runs the kernels, None if some may."""
+    """Return why no GPU of this machine runs the kernels, None if some may."""
     if torch.version.hip:
         return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:

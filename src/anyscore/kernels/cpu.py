@@ -29,7 +29,7 @@ except ImportError as error:
 
 
 def problem() -> str | None:
-    """Why the core cannot be used, None if it can."""
+    """Return why the core cannot be used, None if it can."""
     return _problem
 
 

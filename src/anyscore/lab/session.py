@@ -56,7 +56,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Execution:
-    """Where trials run: in this process, in processes of this machine, or on a Ray cluster.
+    """The place of trials: this process, processes of this machine, or a Ray cluster.
 
     Attributes:
         jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a layer computes: its dropout rate, the seed of that, and whether it records the call."""
+    """The mode of a layer: its dropout rate and seed, and whether it records the call."""
 
     dropout: float = 0.0
     seed: Any = None

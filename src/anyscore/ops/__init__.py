@@ -24,65 +24,112 @@ _ALSO = {"jaxlib": "jax"}
 
 
 class Ops(Protocol):
-    """What a framework's file provides. Axes may be negative; dtypes are names ("float32")."""
+    """The operations of one framework. Axes may be negative; dtypes are names ("float32")."""
 
     __name__: str
 
     def is_tracing(self) -> bool:
-        """Whether shapes may be symbols now."""
+        """Return whether shapes may be symbols now."""
 
     def index_dtype(self) -> str:
-        """The dtype of positions and lengths: int64, or what the framework has of it."""
+        """Return the dtype of positions and lengths: int64, or what the framework has of it."""
 
     def array(self, x: Any, like: Array) -> Array:
-        """`x`, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
+        """Return x, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
 
     def copy(self, x: Array) -> Array:
-        """x in memory of its own, if x can be changed in place; with its graph."""
+        """Return x in memory of its own, if x can be changed in place; with its graph."""
 
     def device(self, x: Array) -> Any:
-        """Where x lies, as the framework names it; None where x fits any place."""
+        """Return the device of x, as the framework names it; None where x fits any device."""
 
     def place(self, x: Array) -> Any:
-        """All that `device` and `layout_problem` depend on beside the type of x; can be hashed."""
+        """Return what `device` and `layout_problem` depend on beside the type of x, hashable."""
 
     def layout_problem(self, x: Array) -> str | None:
-        """What x is instead of a plain dense array, and what to pass; None if x is one."""
+        """Return what x is instead of a plain dense array, and what to pass; None if x is one."""
 
-    def shape(self, x: Array) -> tuple[int, ...]: ...
-    def dtype(self, x: Array) -> str: ...
-    def astype(self, x: Array, dtype: str) -> Array: ...
+    def shape(self, x: Array) -> tuple[int, ...]:
+        """Return the shape of x; where lengths are unknown, with symbols."""
+
+    def dtype(self, x: Array) -> str:
+        """Return the name of the dtype of x."""
+
+    def astype(self, x: Array, dtype: str) -> Array:
+        """Return x in a dtype; x itself if it has that dtype."""
+
     def arange(self, n: int, like: Array) -> Array:
-        """0 … n−1 in the index dtype, on the device of `like`."""
+        """Return 0 … n−1 in the index dtype, on the device of `like`."""
 
-    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array: ...
-    def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array: ...
+    def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return x in another shape of as many entries."""
+
+    def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return x broadcast to a shape; the result is not to be written to."""
+
     def transpose(self, x: Array) -> Array:
-        """The last two axes exchanged."""
+        """Return x with the last two axes exchanged."""
 
-    def swapaxes(self, x: Array, one: int, other: int) -> Array: ...
+    def swapaxes(self, x: Array, one: int, other: int) -> Array:
+        """Return x with two axes exchanged."""
 
-    def stack(self, xs: list[Array], axis: int) -> Array: ...
-    def concat(self, xs: list[Array], axis: int) -> Array: ...
-    def where(self, condition: Array, x: Any, y: Any) -> Array: ...
-    def logical_and(self, x: Array, y: Array) -> Array: ...
-    def logical_not(self, x: Array) -> Array: ...
-    def isfinite(self, x: Array) -> Array: ...
-    def exp(self, x: Array) -> Array: ...
-    def log(self, x: Array) -> Array: ...
-    def tanh(self, x: Array) -> Array: ...
-    def sqrt(self, x: Array) -> Array: ...
+    def stack(self, xs: list[Array], axis: int) -> Array:
+        """Join arrays of one shape along a new axis."""
+
+    def concat(self, xs: list[Array], axis: int) -> Array:
+        """Join arrays along an axis that they have."""
+
+    def where(self, condition: Array, x: Any, y: Any) -> Array:
+        """Return x where a condition holds and y elsewhere; both arrays or numbers."""
+
+    def logical_and(self, x: Array, y: Array) -> Array:
+        """Return the conjunction of booleans."""
+
+    def logical_not(self, x: Array) -> Array:
+        """Return the negation of booleans."""
+
+    def isfinite(self, x: Array) -> Array:
+        """Return where x is neither NaN nor infinite."""
+
+    def exp(self, x: Array) -> Array:
+        """Return e^x."""
+
+    def log(self, x: Array) -> Array:
+        """Return the natural logarithm of x."""
+
+    def tanh(self, x: Array) -> Array:
+        """Return the hyperbolic tangent of x."""
+
+    def sqrt(self, x: Array) -> Array:
+        """Return the square root of x."""
+
     def abs(self, x: Array) -> Array:
-        """Its gradient at 0 is 0."""
+        """Return |x|, of gradient 0 at 0."""
 
-    def ceil(self, x: Array) -> Array: ...
-    def minimum(self, x: Array, y: Any) -> Array: ...
-    def maximum(self, x: Array, y: Any) -> Array: ...
-    def clip(self, x: Array, low: int, high: int) -> Array: ...
-    def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
-    def max(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
-    def any(self, x: Array, axis: int, keepdims: bool = False) -> Array: ...
-    def matmul(self, x: Array, y: Array) -> Array: ...
+    def ceil(self, x: Array) -> Array:
+        """Return ⌈x⌉, in the dtype of x."""
+
+    def minimum(self, x: Array, y: Any) -> Array:
+        """Return the lesser of x and y, an array or a number."""
+
+    def maximum(self, x: Array, y: Any) -> Array:
+        """Return the greater of x and y, an array or a number."""
+
+    def clip(self, x: Array, low: int, high: int) -> Array:
+        """Return x moved into [low, high]."""
+
+    def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array:
+        """Return the sum of x over an axis."""
+
+    def max(self, x: Array, axis: int, keepdims: bool = False) -> Array:
+        """Return the maximum of x over an axis."""
+
+    def any(self, x: Array, axis: int, keepdims: bool = False) -> Array:
+        """Return whether any of booleans x holds along an axis."""
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Return the product of matrices; leading dimensions broadcast."""
+
     def cumsum(self, x: Array) -> Array:
         """Sums along the last axis; of booleans, in the index dtype."""
 
@@ -95,7 +142,9 @@ class Ops(Protocol):
     def take(self, x: Array, index: Array) -> Array:
         """x (..., n) and index (..., m) → x[index] along the last axis; the others broadcast."""
 
-    def stop_gradient(self, x: Array) -> Array: ...
+    def stop_gradient(self, x: Array) -> Array:
+        """Return x without its derivatives."""
+
     def seed(self, x: Any, like: Array) -> Array:
         """x, an integer or an integer tensor (), modulo 2⁶⁴, in a form that `words` takes."""
 
@@ -108,11 +157,11 @@ class Ops(Protocol):
     def multiply_words(self, x: Array, factor: int) -> tuple[Array, Array]:
         """High and low words of x·factor, of words x."""
 
-    def masked_scores(self, a: Array, b: Array, keep: Array) -> Array:
-        """`masked.scores`, with derivatives that keep its promise."""
+    def masked_scores(self, a: Array, b: Array, mask: Array) -> Array:
+        """Return `masked.scores`, with derivatives that read nothing masked either."""
 
-    def masked_sum(self, p: Array, v: Array, keep: Array) -> Array:
-        """`masked.sum`, with derivatives that keep its promise."""
+    def masked_sum(self, p: Array, v: Array, mask: Array) -> Array:
+        """Return `masked.sum`, with derivatives that read nothing masked either."""
 
 
 DTYPES = "float32", "float64", "bfloat16", "float16"

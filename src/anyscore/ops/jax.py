@@ -171,9 +171,9 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     product = jax.custom_jvp(partial(value, _self))
 
     def ahead(told: Any, along: Named) -> list[Array]:
-        x, y, keep = told
-        parts = [product(along["x"], y, keep)] if "x" in along else []
-        parts += [product(x, along["y"], keep)] if "y" in along else []
+        x, y, mask = told
+        parts = [product(along["x"], y, mask)] if "x" in along else []
+        parts += [product(x, along["y"], mask)] if "y" in along else []
         return [functools.reduce(operator.add, parts)]
 
     def back(told: Any, upstream: list[Array]) -> dict[str, Array]:

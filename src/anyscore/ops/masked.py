@@ -1,12 +1,12 @@
 """Matrix products that do not read what is masked.
 
-`where(keep, …)` after an ordinary product is not enough: 0 · NaN is NaN, so one NaN in a masked row
+`where(mask, …)` after an ordinary product is not enough: 0 · NaN is NaN, so one NaN in a masked row
 of `v` reaches every row of `p @ v`, and the backward of `a @ bᵀ` is such a product too. The
 derivatives of these two are the two themselves, so an automatic derivative of any order is as clean
 as the value:
 
-    scores: s = keep ∘ (a bᵀ)          da = sum(ds, b, keep)       db = sum(dsᵀ, a, keepᵀ)
-    sum:    o_i = Σ_{j kept} p_ij v_j  dp = scores(do, v, keep)    dv = sum(pᵀ, do, keepᵀ)
+    scores: s = mask ∘ (a bᵀ)              da = sum(ds, b, mask)       db = sum(dsᵀ, a, maskᵀ)
+    sum:    o_i = Σ_{j attended} p_ij v_j  dp = scores(do, v, mask)    dv = sum(pᵀ, do, maskᵀ)
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import math
 from anyscore.ops import Array, Ops
 
 
-def scores(xp: Ops, a: Array, b: Array, keep: Array) -> Array:
-    """a (..., T_q, n), b (..., T_k, n), keep (..., T_q, T_k) → a bᵀ where kept, else 0."""
-    return xp.where(keep, xp.matmul(a, xp.transpose(b)), 0.0)
+def scores(xp: Ops, a: Array, b: Array, mask: Array) -> Array:
+    """Return a bᵀ where attended, else 0: a (..., T_q, n), b (..., T_k, n), mask (..., T_q, T_k)."""
+    return xp.where(mask, xp.matmul(a, xp.transpose(b)), 0.0)
 
 
-def scores_slopes(xp: Ops, a: Array, b: Array, keep: Array, ds: Array) -> tuple[Array, Array]:
-    """da and db of `scores`, not yet summed over what was broadcast."""
-    return xp.masked_sum(ds, b, keep), xp.masked_sum(xp.transpose(ds), a, xp.transpose(keep))
+def scores_slopes(xp: Ops, a: Array, b: Array, mask: Array, ds: Array) -> tuple[Array, Array]:
+    """Return da and db of `scores`, not yet summed over what was broadcast."""
+    return xp.masked_sum(ds, b, mask), xp.masked_sum(xp.transpose(ds), a, xp.transpose(mask))
 
 
-def sum_slopes(xp: Ops, p: Array, v: Array, keep: Array, do: Array) -> tuple[Array, Array]:
-    """dp and dv of `sum`, not yet summed over what was broadcast."""
-    return xp.masked_scores(do, v, keep), xp.masked_sum(xp.transpose(p), do, xp.transpose(keep))
+def sum_slopes(xp: Ops, p: Array, v: Array, mask: Array, do: Array) -> tuple[Array, Array]:
+    """Return dp and dv of `sum`, not yet summed over what was broadcast."""
+    return xp.masked_scores(do, v, mask), xp.masked_sum(xp.transpose(p), do, xp.transpose(mask))
 
 
 def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
-    """x summed over the dimensions that were broadcast from this shape."""
+    """Sum x over the dimensions that were broadcast from this shape."""
     while len(xp.shape(x)) > len(shape):
         x = xp.sum(x, 0)
     for i, n in enumerate(shape):
@@ -41,27 +41,27 @@ def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
     return x
 
 
-def sum(xp: Ops, p: Array, v: Array, keep: Array) -> Array:
-    """p (..., T_q, T_k), v (..., T_k, n) → Σ over the kept j of p_ij · v_j, (..., T_q, n).
+def sum(xp: Ops, p: Array, v: Array, mask: Array) -> Array:
+    """Return Σ over the attended j of p_ij · v_j, (..., T_q, n): p (..., T_q, T_k), v (..., T_k, n).
 
-    What is finite is summed as it is. What is not is counted beside it: kept infinities of weight 0
-    and infinities of both signs make NaN, as they would in the sum, others ±∞.
+    Finite entries are summed as they are. The others are counted beside them: attended infinities
+    of weight 0 and infinities of both signs make NaN, as they would in the sum, others ±∞.
     """
     dtype = xp.dtype(p)
 
     def number(x: Array) -> Array:
         return xp.astype(x, dtype)
 
-    keep = xp.broadcast_to(keep, (*xp.shape(keep)[:-2], *xp.shape(p)[-2:]))
-    p = xp.where(keep, p, 0.0)
+    mask = xp.broadcast_to(mask, (*xp.shape(mask)[:-2], *xp.shape(p)[-2:]))
+    p = xp.where(mask, p, 0.0)
     finite = xp.isfinite(v)
     plus, minus = v == math.inf, v == -math.inf
     sign = number(p > 0) - number(p < 0)
     signed = xp.matmul(sign, number(plus) - number(minus))
     weighted = xp.matmul(sign * sign, number(plus) + number(minus))
-    kept = xp.matmul(number(keep), number(xp.logical_not(finite)))
+    attended = xp.matmul(number(mask), number(xp.logical_not(finite)))
     infinite = number(xp.where(signed > 0, math.inf, -math.inf))
     infinite = xp.where(xp.abs(signed) < weighted, math.nan, infinite)
-    infinite = xp.where(kept > weighted, math.nan, infinite)
+    infinite = xp.where(attended > weighted, math.nan, infinite)
     total = xp.matmul(p, xp.where(finite, v, 0.0))
-    return xp.where(kept > 0, total + infinite, total)
+    return xp.where(attended > 0, total + infinite, total)

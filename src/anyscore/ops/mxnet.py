@@ -167,16 +167,16 @@ def seed(x: Any, like: Array) -> Array:
     return of_host.seed(array(x, like) if isinstance(x, mx.nd.NDArray) else x, like)
 
 
-def masked_scores(a: Array, b: Array, keep: Array) -> Array:
+def masked_scores(a: Array, b: Array, mask: Array) -> Array:
     if not autograd.is_recording():
-        return masked.scores(_self, a, b, keep)
-    return _product(masked.scores, masked.scores_slopes, a, b, keep, b.shape[-2])
+        return masked.scores(_self, a, b, mask)
+    return _product(masked.scores, masked.scores_slopes, a, b, mask, b.shape[-2])
 
 
-def masked_sum(p: Array, v: Array, keep: Array) -> Array:
+def masked_sum(p: Array, v: Array, mask: Array) -> Array:
     if not autograd.is_recording():
-        return masked.sum(_self, p, v, keep)
-    return _product(masked.sum, masked.sum_slopes, p, v, keep, v.shape[-1])
+        return masked.sum(_self, p, v, mask)
+    return _product(masked.sum, masked.sum_slopes, p, v, mask, v.shape[-1])
 
 
 def _of(x: Array) -> Any:
@@ -203,20 +203,20 @@ def _nothing(x: Array, y: Array, shape: tuple[int, ...]) -> Array:
 
 def _product(
     value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]],
-    x: Array, y: Array, keep: Array, columns: int,
+    x: Array, y: Array, mask: Array, columns: int,
 ) -> Array:  # fmt: skip
     """A product of `masked`, with its derivatives."""
-    keep, xp = array(keep, x), cast(Ops, of_host)
-    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], keep.shape[:-2])
+    mask, xp = array(mask, x), cast(Ops, of_host)
+    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], mask.shape[:-2])
     form = (*lead, x.shape[-2], columns), dtype(x)
 
     def forward(inputs: Arrays) -> list[Array]:
         with np.errstate(all="ignore"):
-            return [value(xp, *inputs, keep)]
+            return [value(xp, *inputs, mask)]
 
     def backward(inputs: Arrays, outputs: Arrays, upstream: Arrays) -> list[Array]:
         with np.errstate(all="ignore"):
-            found = slopes(xp, *inputs, keep, *upstream)
+            found = slopes(xp, *inputs, mask, *upstream)
         return [masked.sum_to(xp, d, x.shape) for d, x in zip(found, inputs, strict=True)]
 
     return call(Operator(2, (form,), forward, backward), [x, y])[0]

@@ -105,7 +105,7 @@ class _Custom(mx.operator.CustomOp):  # type: ignore[misc]
 
 
 def write(targets: Any, req: Any, made: Sequence[Array]) -> None:
-    """What an operator made, where MXNet wants it."""
+    """Write what an operator made to where MXNet wants it."""
     for target, how, x in zip(targets, req, made, strict=True):
         if not x.size or how == "null":  # MXNet cannot copy nothing
             continue

@@ -155,9 +155,9 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
     )
 
 
-def masked_scores(a: Array, b: Array, keep: Array) -> Array:
-    return masked.scores(_self, a, b, keep)
+def masked_scores(a: Array, b: Array, mask: Array) -> Array:
+    return masked.scores(_self, a, b, mask)
 
 
-def masked_sum(p: Array, v: Array, keep: Array) -> Array:
-    return masked.sum(_self, p, v, keep)
+def masked_sum(p: Array, v: Array, mask: Array) -> Array:
+    return masked.sum(_self, p, v, mask)

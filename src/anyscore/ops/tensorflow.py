@@ -164,7 +164,7 @@ def matmul(x: Array, y: Array) -> Array:
 
 
 def _misread(x: Array, y: Array) -> bool:
-    """Whether y may be one matrix for all of x, of shape (B, 1, m, n), though nothing says so yet.
+    """Return whether y (B, 1, m, n) may be one matrix for all of x, though nothing says so yet.
 
     TensorFlow 2.21 reads beyond such a y where oneDNN is in use, and corrupts the heap (its issue
     117700).
@@ -213,12 +213,12 @@ def _upper(x: Array) -> Array:
     return tf.bitwise.right_shift(x, tf.constant(32, tf.int64)) & WORD
 
 
-def masked_scores(a: Array, b: Array, keep: Array) -> Array:
-    return custom_gradient(_scores, a, b, keep)
+def masked_scores(a: Array, b: Array, mask: Array) -> Array:
+    return custom_gradient(_scores, a, b, mask)
 
 
-def masked_sum(p: Array, v: Array, keep: Array) -> Array:
-    return custom_gradient(_sum, p, v, keep)
+def masked_sum(p: Array, v: Array, mask: Array) -> Array:
+    return custom_gradient(_sum, p, v, mask)
 
 
 def custom_gradient(function: Callable[..., Any], *xs: Array) -> Any:
@@ -236,12 +236,12 @@ def custom_gradient(function: Callable[..., Any], *xs: Array) -> Any:
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
     """A product of `masked`, with its derivatives."""
 
-    def product(x: Array, y: Array, keep: Array) -> tuple[Array, Callable[..., Any]]:
+    def product(x: Array, y: Array, mask: Array) -> tuple[Array, Callable[..., Any]]:
         def backward(upstream: Array) -> tuple[Array, Array, None]:
-            dx, dy = slopes(_self, x, y, keep, upstream)
+            dx, dy = slopes(_self, x, y, mask, upstream)
             return masked.sum_to(_self, dx, shape(x)), masked.sum_to(_self, dy, shape(y)), None
 
-        return value(_self, x, y, keep), backward
+        return value(_self, x, y, mask), backward
 
     return product
 

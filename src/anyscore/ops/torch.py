@@ -163,12 +163,12 @@ def is_tracing() -> bool:
 
 
 def is_jit_tracing() -> bool:
-    """Whether torch.jit.trace, or the ONNX exporter that builds on it, is at work."""
+    """Return whether torch.jit.trace, or the ONNX exporter that builds on it, is at work."""
     return torch._C._get_tracing_state() is not None
 
 
 def is_functionalizing() -> bool:
-    """Whether torch.func.functionalize is at work."""
+    """Return whether torch.func.functionalize is at work."""
     functorch = torch._C._functorch
     if functorch.peek_interpreter_stack() is None or torch.compiler.is_compiling():
         return False
@@ -177,7 +177,7 @@ def is_functionalizing() -> bool:
 
 
 def is_forward_mode() -> bool:
-    """Whether derivatives are taken in forward mode."""
+    """Return whether derivatives are taken in forward mode."""
     return forward_ad._current_level >= 0
 
 
@@ -195,30 +195,30 @@ def _refuse_compiled_forward_mode() -> None:
 
 
 def _has_no_functions() -> bool:
-    """Whether no autograd.Function can be recorded: what is masked then reaches derivatives."""
+    """Return whether no autograd.Function can be recorded, so that NaN may reach derivatives."""
     return is_jit_tracing() or is_functionalizing()
 
 
-def masked_scores(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
+def masked_scores(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
     if _has_no_functions():
-        return cast(Tensor, masked.scores(_self, a, b, keep))
-    return cast(Tensor, _Scores.apply(a, b, keep))  # type: ignore[no-untyped-call]
+        return cast(Tensor, masked.scores(_self, a, b, mask))
+    return cast(Tensor, _Scores.apply(a, b, mask))  # type: ignore[no-untyped-call]
 
 
-def masked_sum(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+def masked_sum(p: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     _refuse_compiled_forward_mode()
     if _has_no_functions():
-        return cast(Tensor, masked.sum(_self, p, v, keep))
-    return cast(Tensor, _Sum.apply(p, v, keep))  # type: ignore[no-untyped-call]
+        return cast(Tensor, masked.sum(_self, p, v, mask))
+    return cast(Tensor, _Sum.apply(p, v, mask))  # type: ignore[no-untyped-call]
 
 
 class _Scores(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, keep: Tensor) -> Tensor:
-        return cast(Tensor, masked.scores(_self, a, b, keep))
+    def forward(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
+        return cast(Tensor, masked.scores(_self, a, b, mask))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -226,8 +226,8 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (ds,), (a, b, keep) = grads, ctx.saved_tensors
-        da, db = masked.scores_slopes(_self, a, b, keep, ds)
+        (ds,), (a, b, mask) = grads, ctx.saved_tensors
+        da, db = masked.scores_slopes(_self, a, b, mask, ds)
         return da.sum_to_size(a.shape), db.sum_to_size(b.shape), None
 
 
@@ -235,8 +235,8 @@ class _Sum(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(p: Tensor, v: Tensor, keep: Tensor) -> Tensor:
-        return cast(Tensor, masked.sum(_self, p, v, keep))
+    def forward(p: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return cast(Tensor, masked.sum(_self, p, v, mask))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -244,6 +244,6 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (do,), (p, v, keep) = grads, ctx.saved_tensors
-        dp, dv = masked.sum_slopes(_self, p, v, keep, do)
+        (do,), (p, v, mask) = grads, ctx.saved_tensors
+        dp, dv = masked.sum_slopes(_self, p, v, mask, do)
         return dp.sum_to_size(p.shape), dv.sum_to_size(v.shape), None

@@ -67,7 +67,7 @@ class Hosts:
 
     @classmethod
     def of(cls, device: str, threads: int) -> Hosts:
-        """Those of a device."""
+        """Return the hosts of a device."""
         return cls(device, Here if device == "cpu" else lambda: Worker(device, threads))
 
     def host(self, contestant: Contestant) -> Host:
@@ -178,7 +178,7 @@ def weigh(contestant: Contestant, how: str, threads: int) -> None:
 
 
 def results(comparison: Comparison) -> list[dict[str, Any]]:
-    """What is known of each, as it is written to the JSON file.
+    """Return the results of each contestant, as the JSON file has them.
 
     Ratios are taken between turns of the same round, `time ÷ time of the first`.
     """

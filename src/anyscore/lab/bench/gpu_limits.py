@@ -1,4 +1,4 @@
-"""What a GPU is, what the instructions of our kernels allow on it, and the targets of an H200."""
+"""A GPU's rates, the limits that our kernels' instructions set there, and the H200's targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = dict[str, Any]
 
 
 class Cost(NamedTuple):
-    """Of one (query, key, feature), in instructions of a thread: all that are issued, of float32
+    """Instructions of a thread for one (query, key, feature): all that are issued, of float32
     arithmetic, and of the special function unit: exponentials, reciprocals, tanh.
     """
 
@@ -108,7 +108,7 @@ class Chip:
         return self.sms * self.clock * each
 
     def limit_of(self, kind: str, tiles: dict[str, float] | None) -> float | None:
-        """That of "forward" or "backward" where shares of the tiles are computed in these ways."""
+        """Return the limit of "forward" or "backward" for these shares of ways to compute tiles."""
         costs = COSTS[kind]
         shares = {way: share for way, share in (tiles or {"free": 1.0}).items() if share}
         if self.clock is None or not set(shares) <= set(costs):
@@ -156,7 +156,7 @@ def rate(row: Result) -> float | None:
 
 
 def backward_rate(results: Sequence[Result], name: str = "anyscore") -> float | None:
-    """That of the backward alone: what the forward takes is taken off."""
+    """Return the rate of the backward alone, without the time of the forward."""
     forward, both = (row_of(results, part, name).get("ms") for part in ("forward", "training"))
     if not forward or not both or both <= forward:
         return None
@@ -186,7 +186,7 @@ def _growth(results: Sequence[Result], part: str) -> float | None:
 
 
 def targets(results: Sequence[Result]) -> list[Result]:
-    """What an H200 should reach, and what this GPU did: name, target, value, met."""
+    """Return the targets of an H200 beside what this GPU did: name, target, value, met."""
     separable = _fastest(results, "separable", "separable")
     forward = rate(row_of(results, "forward", "anyscore"))
     backward = backward_rate(results)

@@ -1,4 +1,4 @@
-"""How much memory there is, and what this process holds of it."""
+"""The memory of the machine, and this process's share of it."""
 
 from __future__ import annotations
 

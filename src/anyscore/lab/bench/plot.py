@@ -121,7 +121,7 @@ def _draw_growth(axes: Axes, results: Sequence[Result], key: str, title: str, un
 
 
 def _line(result: Result) -> str:
-    """What is computed at a shape."""
+    """Describe the work at a shape."""
     return ", ".join(filter(None, (result["passes"], result["title"])))
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in a benchmark: anyscore, and what a user would pick instead."""
+"""The contestants of a benchmark: anyscore, and what a user would pick instead."""
 
 from __future__ import annotations
 

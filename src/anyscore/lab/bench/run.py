@@ -51,7 +51,7 @@ class Watcher:
         """A part begins."""
 
     def busy(self, text: str) -> None:
-        """What is going on just now."""
+        """Return the step that is being done."""
 
     def note(self, text: str) -> None:
         """Something could not be measured, and why."""

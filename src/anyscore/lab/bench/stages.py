@@ -20,7 +20,7 @@ Plan = Iterator[list[Comparison] | str]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure.
+    """The choices of a user: parts, shapes, rivals, time.
 
     rivals: names; None is all that are installed and quick to set up.
     threads: of PyTorch, and of everybody else.
@@ -59,7 +59,7 @@ class Settings:
 
 
 class Part(NamedTuple):
-    """What a part shows, and the comparisons that it makes.
+    """One part of a benchmark: its title, and the comparisons that it makes.
 
     plan: (settings, results until now) → groups of comparisons, each prepared together, or a text
         that says why there is nothing to measure; asked for the next when those are done.
@@ -70,7 +70,7 @@ class Part(NamedTuple):
 
 
 def known_rivals(device: str, framework: str | None) -> dict[str, Rival]:
-    """Those that can be asked for with --rivals."""
+    """Return the rivals that --rivals can name."""
     if framework is not None:
         return {name: x for name, x in IN_FRAMEWORKS[framework].items() if name != OURS.name}
     known = RIVALS if device == "cpu" else ON_GPU
@@ -104,7 +104,7 @@ def _speed(settings: Settings, results: list[Result]) -> Plan:
 
 
 def _memory(settings: Settings, results: list[Result]) -> Plan:
-    """Of the largest shape."""
+    """Compare memory at the largest shape."""
     shape = max(settings.shapes, key=lambda s: s.triples)
     for passes in _PASSES:
         work = settings.work(shape, passes)

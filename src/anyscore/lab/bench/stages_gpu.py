@@ -97,7 +97,7 @@ def _narrow(settings: Settings, results: list[Result]) -> Plan:
 
 
 def _small(settings: Settings, results: list[Result]) -> Plan:
-    """As many tokens as the formula, broadcast, has memory for."""
+    """Return a shape with as many tokens as the formula, broadcast, has memory for."""
     shape = settings.shapes[0]
     tokens = min(shape.queries, 2048)
     while tokens > 64 and 4 * _COPIES * shape.batch * shape.width * tokens**2 > 0.8 * gpu_memory():

@@ -1,4 +1,4 @@
-"""What a benchmark found, as tables: on the terminal while it runs, and in Markdown."""
+"""The results of a benchmark as tables: on the terminal while it runs, and in Markdown."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _about(entry: Result) -> str:
 
 
 def work(result: Result) -> str:
-    """What is computed: the shape, and what is special about it."""
+    """Describe the work: its shape, and what is special about it."""
     prepared = ", prepared keys" if result["prepared"] else ""
     return f"{', '.join(map(str, result['shape']))}{prepared}"
 

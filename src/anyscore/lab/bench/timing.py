@@ -18,7 +18,7 @@ _RESERVE = 8.0  # seconds that are left for ending processes and for the report
 
 @dataclass(frozen=True)
 class Pace:
-    """How long timing may take.
+    """The time that timing may take.
 
     rounds: at most. seconds: about so many for each. turn: seconds that a turn lasts, so that the
     clock is no matter. slow: seconds of a call from which one turn must do.

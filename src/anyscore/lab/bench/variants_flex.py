@@ -32,7 +32,7 @@ def tanh(work: Work) -> list[Variant]:
 
 
 def sigmoid(work: Work) -> list[Variant]:
-    """As tanh x = 2 σ(2x) − 1, of which the constant cancels in the softmax."""
+    """Score by tanh x = 2 σ(2x) − 1, of which the constant cancels in the softmax."""
     return _variants(work, "sigmoid", torch.sigmoid, 2.0)
 
 

@@ -22,7 +22,7 @@ def anyscore_(work: Work) -> list[Variant]:
 
 
 def formula(work: Work) -> list[Variant]:
-    """As *Dive into Deep Learning* has it, of the same parameters."""
+    """Compute the formula as *Dive into Deep Learning* has it, of the same parameters."""
     np, npx = (importlib.import_module(f"mxnet.{name}") for name in ("numpy", "numpy_extension"))
     width = work.shape.width
 

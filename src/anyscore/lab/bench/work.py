@@ -188,7 +188,7 @@ class Work:
 
     @property
     def prepared(self) -> bool:
-        """Whether this is a decoder's step: what only keys decide is computed once per sequence."""
+        """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
         step = self.shape.queries <= 2 and self.score == "additive" and not self.training
         return step and self.framework is None
 

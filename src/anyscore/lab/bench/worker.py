@@ -1,4 +1,4 @@
-"""Where a runner lives: in this process, or in one of its own, which can be ended and whose crash
+"""Hosts of a runner: this process, or one of its own, which can be ended and whose crash
 harms nobody. Run as a module it is that process.
 """
 
@@ -26,13 +26,13 @@ class Lost(Exception):
 
 
 class Host(Protocol):
-    """Where a `Runner` lives."""
+    """The host of a `Runner`."""
 
     def send(self, name: str, *args: Any) -> None:
         """Ask for a method of the runner; the answer is for `receive`. Raises: Lost."""
 
     def ready(self) -> bool:
-        """Whether `receive` need not wait."""
+        """Return whether `receive` need not wait."""
 
     def receive(self, timeout: float) -> Any:
         """Give the answer, within so many seconds. Raises: Lost."""
