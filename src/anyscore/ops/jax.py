@@ -170,21 +170,21 @@ def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Arr
     """A product of `masked`, with its derivatives."""
     product = jax.custom_jvp(partial(value, _self))
 
-    def ahead(told: Any, along: Named) -> list[Array]:
-        x, y, mask = told
+    def ahead(operands: Any, along: Named) -> list[Array]:
+        x, y, mask = operands
         parts = [product(along["x"], y, mask)] if "x" in along else []
         parts += [product(x, along["y"], mask)] if "y" in along else []
         return [functools.reduce(operator.add, parts)]
 
-    def back(told: Any, upstream: list[Array]) -> dict[str, Array]:
-        x, y, _ = told
-        dx, dy = slopes(_self, *told, *upstream)
+    def back(operands: Any, upstream: list[Array]) -> dict[str, Array]:
+        x, y, _ = operands
+        dx, dy = slopes(_self, *operands, *upstream)
         return {"x": masked.sum_to(_self, dx, x.shape), "y": masked.sum_to(_self, dy, y.shape)}
 
-    def forward(told: Any, tangents: Any) -> tuple[Array, Array]:
-        found = product(*told)
+    def forward(operands: Any, tangents: Any) -> tuple[Array, Array]:
+        found = product(*operands)
         tangents_by_name = dict(zip("xy", tangents, strict=False))
-        return found, linear(ahead, back, told, tangents_by_name, [found])[0]
+        return found, linear(ahead, back, operands, tangents_by_name, [found])[0]
 
     product.defjvp(forward, symbolic_zeros=True)
     return product

@@ -53,8 +53,8 @@ def linear(
         return jax.tree.leaves({name: found[name] for name in x})
 
     types = tuple(map(jax.typeof, like))
-    told = {"of": of_flat, "transpose": transpose_flat, "n": n, "types": types}
-    found: list[Array] = _linear.bind(*known, *moving, **told)
+    params = {"of": of_flat, "transpose": transpose_flat, "n": n, "types": types}
+    found: list[Array] = _linear.bind(*known, *moving, **params)
     return found
 
 
@@ -82,8 +82,8 @@ def unless_exported(
 
 def _choose(traced: Any, otherwise: _Flat, xs: Sequence[Array]) -> list[Array]:
     # JAX looks for what needs to know devices in the parameters that are traced already.
-    told = {"traced": traced, "of": jaxpr_as_fun(traced), "otherwise": otherwise}
-    found: list[Array] = _choice.bind(*xs, **told, types=tuple(traced.out_avals))
+    params = {"traced": traced, "of": jaxpr_as_fun(traced), "otherwise": otherwise}
+    found: list[Array] = _choice.bind(*xs, **params, types=tuple(traced.out_avals))
     return found
 
 
@@ -105,9 +105,9 @@ def _front(x: Array, axis: int | None) -> Array:
 
 
 def _linear_jvp(
-    xs: Sequence[Array], tangents: Sequence[Any], *, of: _Flat, n: int, **told: Any
+    xs: Sequence[Array], tangents: Sequence[Any], *, of: _Flat, n: int, **params: Any
 ) -> tuple[list[Array], list[Array]]:
-    """The derivative by x is the map itself; that by what it is told, JAX's of the function."""
+    """Derive the map: by x it is the map itself, by its other inputs what JAX derives of it."""
     moving = [i for i in range(n) if not _still(tangents[i])]
 
     def by_residuals(*some: Array) -> list[Array]:
@@ -121,9 +121,9 @@ def _linear_jvp(
         primals, ahead = zip(*((xs[i], tangents[i]) for i in moving), strict=True)
         parts.append(jax.jvp(by_residuals, primals, ahead)[1])
     if not moving or not all(map(_still, tangents[n:])):
-        parts.append(_linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **told))
+        parts.append(_linear.bind(*xs[:n], *map(_filled, tangents[n:]), of=of, n=n, **params))
     found = parts[0] if len(parts) == 1 else list(map(operator.add, *parts))
-    return _linear.bind(*xs, of=of, n=n, **told), found
+    return _linear.bind(*xs, of=of, n=n, **params), found
 
 
 _filled: Callable[[Any], Array] = ad.instantiate_zeros
@@ -157,9 +157,9 @@ def _linear_batched(
         jnp.broadcast_to(x, (size, *x.shape)) if axis is None else _front(x, axis)
         for x, axis in zip(xs[n:], axes[n:], strict=True)
     ]
-    told = [None if axis is None else 0 for axis in axes[:n]]
-    own = jax.vmap(of, (*told, *[0] * len(moving)), axis_size=size)
-    back = jax.vmap(transpose, (*told, *[0] * len(types)), axis_size=size)
+    of_known = [None if axis is None else 0 for axis in axes[:n]]
+    own = jax.vmap(of, (*of_known, *[0] * len(moving)), axis_size=size)
+    back = jax.vmap(transpose, (*of_known, *[0] * len(types)), axis_size=size)
     given = *known, *moving
     made = tuple(jax.make_jaxpr(own)(*given).out_avals)
     found = _linear.bind(*given, of=own, transpose=back, n=n, types=made)

@@ -17,7 +17,7 @@ from anyscore.ops import Array, Ops
 
 
 def scores(xp: Ops, a: Array, b: Array, mask: Array) -> Array:
-    """Return a bᵀ where attended, else 0: a (..., T_q, n), b (..., T_k, n), mask (..., T_q, T_k)."""
+    """Return a bᵀ, 0 where masked: a (..., T_q, n), b (..., T_k, n), mask (..., T_q, T_k)."""
     return xp.where(mask, xp.matmul(a, xp.transpose(b)), 0.0)
 
 
@@ -42,7 +42,7 @@ def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def sum(xp: Ops, p: Array, v: Array, mask: Array) -> Array:
-    """Return Σ over the attended j of p_ij · v_j, (..., T_q, n): p (..., T_q, T_k), v (..., T_k, n).
+    """Return Σ_j p_ij · v_j over attended j, (..., T_q, n): p (..., T_q, T_k), v (..., T_k, n).
 
     Finite entries are summed as they are. The others are counted beside them: attended infinities
     of weight 0 and infinities of both signs make NaN, as they would in the sum, others ±∞.
