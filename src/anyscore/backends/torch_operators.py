@@ -36,7 +36,7 @@ _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 _X = f"{_SCORES}, Tensor value, {_MASK}, Tensor? seed"
 
-_OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2)
+_OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2, 0)
 """How many of an operand's dimensions are not leading ones."""
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
