@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import definition, dropout, intervals, masks, reference
+from anyscore import dropout, mask_context, masks, reference
+from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
 QUICK = Effort(simplify=False)
@@ -26,9 +27,9 @@ QUICK = Effort(simplify=False)
 
 def _stop_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The last key that may be attended is not."""
-    right = intervals.Call.bound
+    right = mask_context.MaskContext.bound
     patch.setattr(
-        intervals.Call, "bound",
+        mask_context.MaskContext, "bound",
         lambda self, x, name, nan: right(self, x, name, nan) - (1 if name == "stop" else 0),
     )  # fmt: skip
 
@@ -73,7 +74,7 @@ def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
 
     right = reference._product
     patch.setattr(reference, "_product", product)
-    patch.setattr(definition, "zero", lambda xp, x, used, groups=1: (x, False))
+    patch.setattr(backend, "zero_unread", lambda xp, x, used, groups=1: (x, False))
 
 
 def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
@@ -85,8 +86,8 @@ def _half_precision(patch: pytest.MonkeyPatch) -> None:
     """Scores are rounded to 16 bits."""
     right = reference.scores
 
-    def scores(xp: Any, f: Any, keep: Any) -> Any:
-        s = right(xp, f, keep)
+    def scores(xp: Any, f: Any, *more: Any) -> Any:
+        s = right(xp, f, *more)
         with np.errstate(over="ignore"):
             return s.astype(np.float16).astype(s.dtype)
 
@@ -95,13 +96,13 @@ def _half_precision(patch: pytest.MonkeyPatch) -> None:
 
 def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
     """Query head h uses key head h mod H_kv."""
-    right = definition.split_heads
+    right = backend.split_heads
 
     def split_heads(xp: Any, x: Any, groups: int, of_query: bool, axis: int = -3) -> Any:
         x = right(xp, x, groups, of_query, axis)
         return x[..., ::-1, :, :, :] if groups > 1 and not of_query and axis == -3 else x
 
-    patch.setattr(definition, "split_heads", split_heads)
+    patch.setattr(backend, "split_heads", split_heads)
 
 
 DEFECTS: tuple[Defect, ...] = (
@@ -148,7 +149,7 @@ def wide(draw: st.DrawFn) -> Call:
 def test_sums_of_one_accumulator_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,048 features added one after another, where plain operations add them in blocks."""
 
-    def scores(xp: Any, f: Any, keep: Any) -> Any:
+    def scores(xp: Any, f: Any, *more: Any) -> Any:
         terms = f.pair.value(xp, f.a[:, None], f.b[None])
         return np.cumsum(terms, axis=-1, dtype=np.float32)[..., -1] * np.float32(f.scale)
 

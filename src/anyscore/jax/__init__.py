@@ -18,6 +18,9 @@ from anyscore.jax.attention import (
 )
 from anyscore.jax.layer import Params
 from anyscore.jax.multihead import MultiHeadAttention, SelfAttention
+from anyscore.trees import tell
+
+tell()
 
 __all__ = [
     "AdditiveAttention",

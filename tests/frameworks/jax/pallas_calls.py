@@ -49,7 +49,7 @@ def run(call: Call, **settings: Any) -> literal.Results:
 def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Results]:
     """Operands, static arguments and upstream gradients of a call."""
     names = *literal.OF_FLOATS, "start", "stop"
-    x = Operands(**{n: array(getattr(call, n)) for n in names}, mask=array(call.keep))
+    x = Operands(**{n: array(getattr(call, n)) for n in names}, mask=array(call.mask))
     if call.dropout:
         xp = load("numpy")
         words = np.array(xp.words(xp.seed(call.seed, call.a)), np.uint32)
@@ -59,8 +59,9 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
     d_lse = np.zeros((*call.lead, call.queries)) if call.d_lse is None else call.d_lse
     upstream = Results(array(call.d_output).astype(call.compute), jnp.asarray(d_lse, call.compute))
     s = Settings(
-        call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead, **settings
-    )
+        call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
+        **{"softcap": call.softcap, **settings},
+    )  # fmt: skip
     return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
 
 

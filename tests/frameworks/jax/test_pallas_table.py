@@ -34,7 +34,7 @@ def alike(call: Call) -> Call:
         call,
         start=np.broadcast_to(start, bounds),
         stop=np.broadcast_to(stop, bounds),
-        keep=None,
+        mask=None,
         dropout=0.0,
         scale=0.5,
         a=stored(rng.standard_normal((*call.lead, *call.a.shape[-2:])), dtype),
@@ -106,7 +106,7 @@ def test_leading_dimensions() -> None:
     given = zip(("a", "b", "value", "weight", "key_bias"), leads, sizes, strict=True)
     operands = {n: rng.standard_normal((*lead, *own)).astype("f") for n, lead, own in given}
     stop = rng.integers(0, 18, (2, 1, 4, 1))
-    check(replace(call, **operands, stop=stop, keep=rng.random((1, 3, 1, 5, 17)) < 0.7))
+    check(replace(call, **operands, stop=stop, mask=rng.random((1, 3, 1, 5, 17)) < 0.7))
 
 
 def test_many_values() -> None:
@@ -128,7 +128,7 @@ def small(pair: str, keep: np.ndarray | None = None, dropout: float = 0.0) -> Ca
 
     return Call(
         pair, (2,), normal(6, 5), normal(70, 5), normal(70, 3), normal(6, 3), normal(5), normal(70),
-        stop=np.broadcast_to(np.arange(3, 63, 10), (2, 6)), keep=keep, d_lse=normal(6), scale=0.3,
+        stop=np.broadcast_to(np.arange(3, 63, 10), (2, 6)), mask=keep, d_lse=normal(6), scale=0.3,
         dropout=dropout, seed=4,
     )  # fmt: skip
 

@@ -53,7 +53,8 @@ class FfiCall:
             self.function == "prepare_keys"
         ):  # XLA refuses an attribute that a target does not declare
             return attrs
-        return attrs | {"numbers": np.array(s.numbers, np.float64)}
+        # An operand counts the problems here: the period, which may be a symbol, goes unused.
+        return attrs | {"numbers": np.array(s._replace(dropout_period=1).numbers, np.float64)}
 
     def resized(self: _Call, lead: Shape, shapes: Sequence[Shape]) -> _Call:
         """Return the same call with other leading dimensions, and its results of these shapes."""
