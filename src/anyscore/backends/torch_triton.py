@@ -114,6 +114,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
 
 def weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
     """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), in the dtype of lse."""
+    s = s._replace(lead=tuple(lse.shape[:-1]))
     with _device_of(x.a):
         found: Tensor = _kernels().weights(_functions(s.pair), x, s, lse)
     return found

@@ -194,6 +194,7 @@ def test_width(pair: str) -> None:
         "key_bias": None,
         "d_lse": None,
         "dropout": 0.0,
+        "softcap": 0.0,
         "lead": (1,),
         "queries": 8,
         "keys": 50,

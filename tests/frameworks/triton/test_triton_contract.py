@@ -17,6 +17,7 @@ from anyscore.backends import torch_triton
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.task import Call, Options
 from samples import normal
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
@@ -149,12 +150,13 @@ def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_what_the_seam_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, w, *_ = tensors(torch.float32, grad=False)
-    usable = torch_triton.ROUTE.usable
 
     def reason(score: Any) -> str | None:
-        return usable(anyscore.functional.lower(q, k, v, score, None, None)[3], 0.0, False)
+        options = Options()
+        task = anyscore.functional.lower(Call(q, k, v, score), options)[2]
+        return torch_triton.KERNELS.why_not(task, options)
 
     assert reason(Additive(None, None, w)) == "it runs on GPUs, and the tensors are on cpu"
     assert reason(lambda q, k: q @ k.mT) == "the score is a callable"
