@@ -138,6 +138,14 @@ def test_the_folder_is_not_one_that_memory_is_behind(monkeypatch: pytest.MonkeyP
 
 
 def test_ctrl_c_is_seen_while_the_database_works() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may ignore it
+    try:
+        _interrupt_a_count()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_a_count() -> None:
     database = disk.Database()
     count = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 200000000)"
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from anyscore import Additive, Causal, Gaussian, ScaledDot, attention, plan
 from anyscore.functional import attend, weights
+from anyscore.task import Call, Options
 from anyscore.torch import Attention
 
 B, HEADS, KV_HEADS, T_Q, T_K, D, D_V = 2, 6, 3, 5, 7, 11, 13
@@ -46,7 +47,7 @@ def test_backward(score: ScaledDot) -> None:
 
 
 def test_weights() -> None:
-    _, task, lse = attend(*inputs(), ScaledDot())
+    _, task, lse = attend(Call(*inputs(), ScaledDot()), Options())
     with FlopCounterMode(display=False) as counter:
         weights(task, lse)
     assert counter.get_total_flops() == PAIRS * 2 * D

@@ -99,7 +99,7 @@ def test_every_class_is_tried() -> None:
     def classes(x: Any) -> set[type]:
         return {type(x)}.union(*map(classes, getattr(x, "masks", ())))
 
-    named = {cls for cls in TREES if cls.__module__ in ("anyscore.masks", "anyscore.cache")}
+    named = {cls for cls in TREES if cls.__module__ in ("anyscore.masks", "anyscore.prepared")}
     named |= set(SCORES.values())
     assert set().union(*(classes(x) for x, _ in objects().values())) == named
 
