@@ -60,7 +60,7 @@ class Mutant:
 
 
 def changed(word: str) -> str | None:
-    """What stands for a word, a sign or an integer; None if it stays."""
+    """Return the replacement of a word, a sign or an integer; None if there is none."""
     if NUMBER.fullmatch(word):
         return str(int(word) + 1)
     return WORDS.get(word, SIGNS.get(word))

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
-from typing import cast as cast_type
 
 from anyscore import backends, separable
 from anyscore.autocast import autocast, cast
@@ -195,12 +194,12 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
 
 def _weights(backend: Backend, task: Task, lse: Array | None) -> Array:
     """Compute the weights of a task: fused, if the log-sum-exp is there and none are recorded."""
-    f, weights_of = task.score, backend.reference.weights
+    f, implementation = task.score, backend.reference
     if lse is not None and isinstance(f, Factors):
         tensors = (x for x in (f.a, f.b, f.weight, f.key_bias, f.query_bias) if x is not None)
         if not backend.differentiable(tensors):
-            weights_of = choose(backend, task, _FOR_WEIGHTS)[1].weights or weights_of
-    return cast_type(Callable[..., Array], weights_of)(task, lse)
+            _, implementation = choose(backend, task, _FOR_WEIGHTS)
+    return implementation.weights(task, lse)
 
 
 def _with_query_bias(xp: Ops, task: Task, result: Result) -> Result:

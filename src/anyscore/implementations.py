@@ -42,13 +42,13 @@ class Implementation:
 
     why_not: (task, options) → why it cannot run this task within the contract, None if it can.
     run: (task, dropout rate, seed) → `Result`.
-    weights: (task, log-sum-exp of `run`) → the weights, without a graph; None if it gives none.
+    weights: (task, log-sum-exp of `run`) → the weights, without a graph where it is fused.
     """
 
     name: str
     why_not: Callable[[Task, Options], str | None]
     run: Callable[[Task, float, Any], Result]
-    weights: Callable[[Task, Array], Array] | None = None
+    weights: Callable[[Task, Array], Array]
 
 
 class Backend:

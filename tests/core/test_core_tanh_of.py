@@ -52,7 +52,7 @@ def tanh_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def numbers(dtype: str) -> np.ndarray:
-    """Of every magnitude that the dtype has, and many where tanh bends and where its forms meet."""
+    """Draw numbers of every magnitude of the dtype, and many where tanh bends or its forms meet."""
     rng = np.random.default_rng(0)
     info = np.finfo(dtype)
     exponents = rng.uniform(np.log2(info.smallest_subnormal), np.log2(info.max), 20_000)

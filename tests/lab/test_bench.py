@@ -58,14 +58,14 @@ def interrupted(found: list[Tensor]) -> list[Tensor]:
 
 
 def prepared(rival: Rival, work: Work) -> dict[str, Any]:
-    """What preparing it gives."""
+    """Prepare a contestant, and return the result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("anyscore.lab.bench.runner.find", lambda name, work: rival)
         return Runner("cpu").prepare(rival.name, work)
 
 
 def compared(rivals: Sequence[Rival], work: Work) -> list[dict[str, Any]]:
-    """What comes of a comparison of them."""
+    """Compare contestants, and return the results."""
     by_name = {rival.name: rival for rival in rivals}
     some = [Contestant(name, name, work) for name in by_name]
     hosts, deadline = Hosts.of("cpu", 1), Deadline(None)

@@ -135,7 +135,7 @@ def differs(a: Any, b: Any, level: float = 0.95) -> bool:
 
 
 def grown(a: Any, b: Any) -> bool:
-    """Whether a comparison with a limit of time ends in "differs", looked at after each round."""
+    """Return whether a comparison judged after each round ends in "differs"."""
     for look, size in enumerate(range(3, len(a) + 1), 1):
         if differs(a[:size], b[:size], look_level(look)):
             return True
@@ -143,7 +143,7 @@ def grown(a: Any, b: Any) -> bool:
 
 
 def spoil(trials: Any, points: float) -> Any:
-    """The same trials, with so many points of right answers made wrong, drawn for each anew."""
+    """Return the trials with so many points of right answers made wrong, drawn for each anew."""
     found = []
     for one in trials:
         right = one.measures["exact_match"].copy()

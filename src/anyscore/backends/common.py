@@ -11,7 +11,7 @@ from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import DTYPES, Array, Ops
 from anyscore.reference import accumulated
 from anyscore.task import Task
@@ -53,11 +53,9 @@ def call_of(xp: Ops, task: Task, dropout: float, seed: Any = None) -> tuple[Oper
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
     if task.softcap and f.query_bias is not None:
         f = _with_bias_as_feature(xp, f)
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, packed=task.packed)
-    if mask is not None:
-        x = x._replace(start=mask.start, stop=mask.stop, mask=mask.mask)
-    if dropout:
-        x = x._replace(seed=xp.seed(seed, like=task.value))
+    bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
+    seed = xp.seed(seed, like=task.value) if dropout else None
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead, task.softcap
@@ -65,7 +63,7 @@ def call_of(xp: Ops, task: Task, dropout: float, seed: Any = None) -> tuple[Oper
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
-    """A product whose query bias is one more feature of its queries, 1 in all keys.
+    """Return a product whose query bias is one more feature of its queries, 1 in all keys.
 
     Where scores are capped the bias does not cancel in the softmax, so that kernels must see it.
     """
@@ -80,6 +78,12 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     a, bias = xp.broadcast_to(a, (*lead, xp.shape(a)[-1])), xp.broadcast_to(bias, lead)
     a, b = xp.concat([a, bias[..., None]], -1), xp.concat([f.b, ones], -1)
     return Factors(a, b, f.pair, key_bias=f.key_bias)
+
+
+def normalised(xp: Ops, p: Array) -> Array:
+    """Divide weights (..., T_q, T_k) by their sums: 1 but for the rounding of a large lse, or 0."""
+    total = xp.sum(p, -1, keepdims=True)
+    return p / xp.where(total == 0, 1.0, total)
 
 
 def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
@@ -101,8 +105,3 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     f = Factors(x.a, x.b, pair_named(s.pair), x.weight, s.scale, key_bias=x.key_bias)
     some = mask.some
     return Task(f, x.value, mask if some else None, not some, some, sizes, dtype, s.softcap)
-
-
-def gradients(x: Operands) -> tuple[Array | None, ...]:
-    """The operands that have gradients, in order."""
-    return x[:FACTORS]

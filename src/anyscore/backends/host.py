@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.backends.common import normalised
 from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, Operands, Results, Settings
-from anyscore.ops import Array
+from anyscore.ops import Array, load
+
+_xp = load("numpy")
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
@@ -42,8 +45,7 @@ def weights(x: Operands, s: Settings, lse: Array) -> Array:
     lse = np.ascontiguousarray(lse)
     output = np.empty((*lse.shape, x.b.shape[-2]), lse.dtype)
     cpu.weights(_raw(x), s, lse, output, threads())
-    total = output.sum(axis=-1, keepdims=True)  # 1 but for the rounding of a large lse
-    return output / np.where(total == 0, 1, total)
+    return normalised(_xp, output)
 
 
 def pack_keys(pair: str, b: Array) -> Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from anyscore.backends.common import reference_weights, run_reference
+from anyscore.backends.common import normalised, reference_weights, run_reference
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -53,9 +53,7 @@ def weights(x: Operands, s: StaticArgs, lse: Array) -> Array:
 
     lse: (*lead, T_q), the log-sum-exp that `attend` gave.
     """
-    p = _compute("weights", s, *_alike((x, lse)))
-    total = p.sum(axis=-1, keepdims=True)  # 1 but for the rounding of a large lse
-    return p / jnp.where(total == 0, 1, total)
+    return normalised(_xp, _compute("weights", s, *_alike((x, lse))))
 
 
 @partial(jax.jit, static_argnums=0)

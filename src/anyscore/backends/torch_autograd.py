@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from anyscore.backends import torch_modes, torch_operators
 from anyscore.backends.common import (
     call_of,
     factors,
+    normalised,
     run_reference,
     why_not_core,
     why_not_dtype,
@@ -160,10 +161,9 @@ def run(task: Task, dropout: float, seed: Any) -> Result:
 
 
 def weights_of(task: Task, lse: Tensor) -> Tensor:
-    """The weights (*lead, T_q, T_k) of a task in its dtype, by the operators."""
+    """Compute the weights (*lead, T_q, T_k) of a task in its dtype, by the operators."""
     weights: Tensor = torch_operators.weights(*call_of(_xp, task, 0.0), lse)
-    total = weights.sum(-1, keepdim=True)  # 1 but for the rounding of a large lse
-    return (weights / torch.where(total == 0, 1.0, total)).to(getattr(torch, task.dtype))
+    return cast(Tensor, _xp.astype(normalised(_xp, weights), task.dtype))
 
 
 CORE = Implementation("cpu", _why_not, run, weights_of)

@@ -23,7 +23,7 @@ def age(text: str, today: date) -> int | None:
 
 
 def git(*arguments: str) -> str:
-    """What git prints; nothing where this is no checkout."""
+    """Return the output of git; nothing where there is no checkout."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()

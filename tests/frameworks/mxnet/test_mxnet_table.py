@@ -39,7 +39,7 @@ def check(row: tuple[str, str, str], dtype: str, impl: str) -> None:
 
 
 FEW = ("none", "four", "lengths_full", "boolean_heads")
-"""Of shapes other than `heads`."""
+"""The masks that are tried with shapes other than `heads`."""
 HANDS = dealt(
     ["float32 auto", "float32 reference"],
     [

@@ -45,7 +45,7 @@ class Settings:
     quick: bool = False
 
     def quicker(self) -> Settings:
-        """The same with few rounds and short lengths, and without who compiles for half a minute:
+        """Return settings of few rounds and short lengths, without rivals that compile for long:
         an impression, not a result."""
         pace = Pace(rounds=7, seconds=0.5)
         if self.device == "cuda":

@@ -1,4 +1,4 @@
-"""What the tests of PyTorch's exports share. They run apart, see norecursedirs."""
+"""Setup of the tests of PyTorch's exports. They run apart, see norecursedirs."""
 
 from __future__ import annotations
 
