@@ -36,9 +36,15 @@ def run(xp: Ops, task: Task, p: float, seed: Any) -> Result:
     score, mask = _split(xp, task)
     value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     output, attended, lse = reference.attend(
-        xp, score, value, mask, per_query=task.mask_per_query, softcap=task.softcap,
-        dropout_mask=dropout_mask, p=p,
-    )  # fmt: skip
+        xp,
+        score,
+        value,
+        mask,
+        per_query=task.mask_per_query,
+        softcap=task.softcap,
+        dropout_mask=dropout_mask,
+        p=p,
+    )
     tail = (sizes.queries, sizes.keys)
     return Result(
         xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),

@@ -244,9 +244,13 @@ class Comparison:
                 name: np.array(values, np.float64) for name, values in items["statistics"].items()
             }
             return Finished(
-                trial, measures, rows, items["outputs"], list(record["epochs"]),
+                trial,
+                measures,
+                rows,
+                items["outputs"],
+                list(record["epochs"]),
                 dict(record["facts"]),
-            )  # fmt: skip
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"{folder}: damaged ({type(error).__name__}); remove it, and it is trained again"

@@ -129,9 +129,13 @@ class Trackio:
         try:
             with redirect_stdout(io.StringIO()):  # it says much, also where --json is
                 writer = trackio.init(
-                    self.project, run, config=dict(settings), embed=False,
-                    auto_log_gpu=False, auto_log_cpu=False,
-                )  # fmt: skip
+                    self.project,
+                    run,
+                    config=dict(settings),
+                    embed=False,
+                    auto_log_gpu=False,
+                    auto_log_cpu=False,
+                )
                 epochs = self._epochs.pop(run)
                 for number, numbers in epochs:
                     writer.log(dict(numbers), step=number)

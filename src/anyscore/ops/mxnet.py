@@ -202,9 +202,13 @@ def _nothing(x: Array, y: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _product(
-    value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]],
-    x: Array, y: Array, mask: Array, columns: int,
-) -> Array:  # fmt: skip
+    value: Callable[..., Array],
+    slopes: Callable[..., tuple[Array, Array]],
+    x: Array,
+    y: Array,
+    mask: Array,
+    columns: int,
+) -> Array:
     """A product of `masked`, with its derivatives."""
     mask, xp = array(mask, x), cast(Ops, of_host)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], mask.shape[:-2])

@@ -23,9 +23,20 @@ from anyscore.operands import OF_KEYS, Settings
 from anyscore.ops import Array
 
 _OWN = {
-    "a": 3, "b": 3, "weight": 1, "key_bias": 1, "value": 2, "start": 1, "stop": 1, "mask": 2,
-    "lse": 1, "delta": 1, "d_output": 2, "seed": 1, "counter": 1,
-}  # fmt: skip
+    "a": 3,
+    "b": 3,
+    "weight": 1,
+    "key_bias": 1,
+    "value": 2,
+    "start": 1,
+    "stop": 1,
+    "mask": 2,
+    "lse": 1,
+    "delta": 1,
+    "d_output": 2,
+    "seed": 1,
+    "counter": 1,
+}
 """The number of an operand's own dimensions as it is laid out; one becomes two: (1, n)."""
 NONFINITE = "nonfinite_value", "nonfinite_d_output", "nonfinite_a", "nonfinite_b"
 """For each tile of that operand, whether some of its entries are not finite."""
@@ -153,9 +164,14 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
     rows, columns = s.row_tiles * s.rows, s.column_tiles * s.columns
     h, d_v = s.feature_chunks * s.features, s.value_chunks * s.values
     sizes: dict[str, Shape] = {
-        "a": (h, rows), "b": (h, columns), "value": (columns, d_v), "d_output": (rows, d_v),
-        "lse": (rows,), "delta": (rows,), "key_bias": (columns,),
-    }  # fmt: skip
+        "a": (h, rows),
+        "b": (h, columns),
+        "value": (columns, d_v),
+        "d_output": (rows, d_v),
+        "lse": (rows,),
+        "delta": (rows,),
+        "key_bias": (columns,),
+    }
     bounds = {name: given.pop(name, None) for name in ("start", "stop")}
     if s.pair == PRODUCT:
         given["a"] = _weighted(s, given["a"], given.pop("weight", None))

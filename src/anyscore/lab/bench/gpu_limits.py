@@ -84,9 +84,15 @@ class Chip:
         uuid = str(getattr(x, "uuid", ""))
         driver, most = smi(["driver_version", "clocks.max.sm"], uuid) or (None, None)
         return cls(
-            x.name, (x.major, x.minor), x.multi_processor_count, getattr(x, "L2_cache_size", 0),
-            x.total_memory, max_mhz=_number(most), driver=driver, uuid=uuid,
-        )  # fmt: skip
+            x.name,
+            (x.major, x.minor),
+            x.multi_processor_count,
+            getattr(x, "L2_cache_size", 0),
+            x.total_memory,
+            max_mhz=_number(most),
+            driver=driver,
+            uuid=uuid,
+        )
 
     def under_load(self, told: float | None) -> Chip:
         """Ask `nvidia-smi` for the clock of just now; told: what PyTorch says of it."""

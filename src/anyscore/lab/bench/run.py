@@ -162,8 +162,10 @@ class Bench:
         work = contestant.work
         for result in self.record["results"]:
             if (result["shape"], result["passes"], result["score"]) == (
-                work.shape, work.passes, work.score,
-            ):  # fmt: skip
+                work.shape,
+                work.passes,
+                work.score,
+            ):
                 for entry in result["entrants"]:
                     if entry["name"] == contestant.label and entry["how"]:
                         return str(entry["how"])

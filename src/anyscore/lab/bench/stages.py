@@ -195,9 +195,13 @@ def _framework(settings: Settings, results: list[Result]) -> Plan:
     for size, passes, call, projected in _CALLS[settings.framework]:
         for shape in settings.shapes if size == LARGE else (SMALL,):
             work = settings.work(
-                shape, passes, framework=settings.framework, call=call,
-                projected=projected, lengths=True,
-            )  # fmt: skip
+                shape,
+                passes,
+                framework=settings.framework,
+                call=call,
+                projected=projected,
+                lengths=True,
+            )
             said = f"{settings.framework}, {call}"
             yield [Comparison("framework", work, contestants(work, settings), said)]
 

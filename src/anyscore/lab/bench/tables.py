@@ -49,8 +49,14 @@ def one(result: Result, chip: Chip | None = None) -> Grid:
         rows = [[e["name"], number(e["mib"])] for e in shown]
         return Grid(f"{_title(result)}, peak memory", ["", "MiB"], rows, tuple(notes))
     first = entrants[0]["name"] if entrants else ""
-    columns = ["", f"time ÷ {first}" if len(first) < 12 else "time ÷ first", "middle half",
-               "rounds", "ms", "error"]  # fmt: skip
+    columns = [
+        "",
+        f"time ÷ {first}" if len(first) < 12 else "time ÷ first",
+        "middle half",
+        "rounds",
+        "ms",
+        "error",
+    ]
     rows = [
         [
             e["name"],

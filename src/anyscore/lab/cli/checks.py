@@ -12,9 +12,15 @@ from anyscore.lab.options import CompareOptions
 from anyscore.layers import SCORES
 
 _OTHER_NAMES = {
-    "bahdanau": "additive", "mlp": "additive", "luong": "bilinear", "general": "bilinear",
-    "multiplicative": "bilinear", "vaswani": "scaled_dot", "rbf": "gaussian", "gat": "gatv2",
-}  # fmt: skip
+    "bahdanau": "additive",
+    "mlp": "additive",
+    "luong": "bilinear",
+    "general": "bilinear",
+    "multiplicative": "bilinear",
+    "vaswani": "scaled_dot",
+    "rbf": "gaussian",
+    "gat": "gatv2",
+}
 """Names of scores in papers, and our names."""
 
 

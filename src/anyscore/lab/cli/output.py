@@ -21,8 +21,23 @@ from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.phrases import visible
 
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
-_ALIKE = {"→": "->", "•": "-", "·": ".", "−": "-", "‖": "|", "…": "...", "⇥": "|", "×": "x",
-          "░": ".", "▒": ":", "▓": "#", "█": "@", "←": "<-", "␣": "_", "⏎": "$"}  # fmt: skip
+_ALIKE = {
+    "→": "->",
+    "•": "-",
+    "·": ".",
+    "−": "-",
+    "‖": "|",
+    "…": "...",
+    "⇥": "|",
+    "×": "x",
+    "░": ".",
+    "▒": ":",
+    "▓": "#",
+    "█": "@",
+    "←": "<-",
+    "␣": "_",
+    "⏎": "$",
+}
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:

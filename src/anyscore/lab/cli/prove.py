@@ -65,9 +65,13 @@ def prove(
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
     try:
         record: dict[str, Any] = carry_out(
-            find(names or ()), seeds=seeds, out=out, jobs=jobs or room_for_trials("cpu"),
-            command=typed_command(), watcher=watcher,
-        )  # fmt: skip
+            find(names or ()),
+            seeds=seeds,
+            out=out,
+            jobs=jobs or room_for_trials("cpu"),
+            command=typed_command(),
+            watcher=watcher,
+        )
     finally:
         if isinstance(watcher, TerminalProofs):
             watcher.stop()

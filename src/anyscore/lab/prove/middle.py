@@ -175,7 +175,10 @@ PROOF = Proof(
     "(tests/lab/test_prove_middle.py), over all parameters.",
     parts=(
         Part(
-            _PART, (*LINEAR, *MONOTONE, *OTHERS), MiddleTrain(), (RIGHT, BETWEEN),
+            _PART,
+            (*LINEAR, *MONOTONE, *OTHERS),
+            MiddleTrain(),
+            (RIGHT, BETWEEN),
             asdict(MiddleTrain()),
         ),
     ),
@@ -188,10 +191,7 @@ PROOF = Proof(
             Check(f"{s} is right at most 2/5 of the time", _PART, s, "right", at_most=_BOUND)
             for s in LINEAR
         ),
-        *(
-            Check(f"{s} can pick a key between", _PART, s, "between", at_least=99)
-            for s in OTHERS
-        ),
+        *(Check(f"{s} can pick a key between", _PART, s, "between", at_least=99) for s in OTHERS),
     ),
     published={(_PART, s): "at most 40" for s in LINEAR},
     picture=(
@@ -199,4 +199,4 @@ PROOF = Proof(
         "Scores along a line when the middle key is asked for. The bilinear score is a straight "
         "line: its highest key is an end. The additive one has its peak where it is wanted.",
     ),
-)  # fmt: skip
+)

@@ -154,9 +154,7 @@ PROOF = Proof(
     "open). The last two checks are of ours: a Gaussian score that learns its width is the fixed "
     "Gaussian kernel at the cross-validated one, within two points; and a dot product is no "
     "neighbourhood.",
-    parts=(
-        Part(_PART, (*KERNELS, *SCORES), _TRAIN, (EXPLAINED,), asdict(_TRAIN)),
-    ),
+    parts=(Part(_PART, (*KERNELS, *SCORES), _TRAIN, (EXPLAINED,), asdict(_TRAIN)),),
     checks=(
         *(
             Check(f"{name} is workable", _PART, name, "explained", at_least=80)
@@ -165,8 +163,13 @@ PROOF = Proof(
         Check("fixed constant is unrealistic", _PART, "fixed constant", "explained", at_most=80),
         Check(
             "learnt minus fixed Gaussian: no difference",
-            _PART, "gaussian", "explained", -2, 2, "fixed Gaussian",
+            _PART,
+            "gaussian",
+            "explained",
+            -2,
+            2,
+            "fixed Gaussian",
         ),
         Check("dot is not workable", _PART, "dot", "explained", at_most=80),
     ),
-)  # fmt: skip
+)

@@ -209,13 +209,19 @@ PROOF = Proof(
         *(
             _beside(
                 f"multiplicative is slightly behind additive at {width}",
-                f"multiplicative, {width}", f"additive, {width}", -4, 1,
+                f"multiplicative, {width}",
+                f"additive, {width}",
+                -4,
+                1,
             )
             for width in WIDTHS[:-1]
         ),
         _beside(
             "multiplicative falls behind additive at 1024",
-            "multiplicative, 1024", "additive, 1024", None, -9,
+            "multiplicative, 1024",
+            "additive, 1024",
+            None,
+            -9,
         ),
         _beside("without attention it is far worse", NONE, _BEST, None, -24),
     ),
@@ -227,4 +233,4 @@ PROOF = Proof(
         },
         (_PART, NONE): "11.57 ± 0.30 BLEU",
     },
-)  # fmt: skip
+)

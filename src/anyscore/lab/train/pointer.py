@@ -155,9 +155,14 @@ class Pointing(Attention):
     ) -> Tensor:
         """Return log Σ exp of the scores (B, T_q), over the keys that a query may attend to."""
         result = attention(
-            queries, keys, keys.detach()[..., :1], score=self._score(queries), mask=mask,
-            valid_lens=valid_lens, return_lse=True,
-        )  # fmt: skip
+            queries,
+            keys,
+            keys.detach()[..., :1],
+            score=self._score(queries),
+            mask=mask,
+            valid_lens=valid_lens,
+            return_lse=True,
+        )
         lse: Tensor = result.lse
         return lse
 

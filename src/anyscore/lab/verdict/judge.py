@@ -161,28 +161,50 @@ def _spread(a: Mapping[int, Values], b: Mapping[int, Values], span: float) -> Sp
 
 
 def _difference(
-    a: str, b: str, spread: Spread | None, adjusted: float | None, level: float, matters: float,
-    pairs: int, measure: Measure,
-) -> dict[str, Any]:  # fmt: skip
+    a: str,
+    b: str,
+    spread: Spread | None,
+    adjusted: float | None,
+    level: float,
+    matters: float,
+    pairs: int,
+    measure: Measure,
+) -> dict[str, Any]:
     """Return the difference of a and b as plain data.
 
     Score a has the larger mean over all its seeds; "better" is the one that is better over the
     seeds of both.
     """
     difference: dict[str, Any] = {
-        "better": a, "worse": b, "difference": None, "low": None, "high": None, "p": None,
-        "holm": None, "verdict": "undecided", "bound": None, "more_seeds": None,
-        "more_items": None, "seeds": 0, "items": 0,
-    }  # fmt: skip
+        "better": a,
+        "worse": b,
+        "difference": None,
+        "low": None,
+        "high": None,
+        "p": None,
+        "holm": None,
+        "verdict": "undecided",
+        "bound": None,
+        "more_seeds": None,
+        "more_items": None,
+        "seeds": 0,
+        "items": 0,
+    }
     if spread is not None and adjusted is not None:
         if spread.mean < 0:
             difference |= {"better": b, "worse": a}
         mean, margin = abs(spread.mean), spread.margin(level)
         bound = mean + margin
         difference |= {
-            "difference": mean, "low": mean - margin, "high": mean + margin, "p": spread.p,
-            "holm": adjusted, "seeds": spread.seeds, "items": spread.items, "bound": bound,
-        }  # fmt: skip
+            "difference": mean,
+            "low": mean - margin,
+            "high": mean + margin,
+            "p": spread.p,
+            "holm": adjusted,
+            "seeds": spread.seeds,
+            "items": spread.items,
+            "bound": bound,
+        }
         if adjusted < 1 - level:
             difference["verdict"] = "differs"
         elif bound <= matters:

@@ -190,9 +190,11 @@ def recommendation(
 
 
 def _cheapest(
-    names: Sequence[str], order: Sequence[str], costs: Mapping[str, Mapping[str, float]],
+    names: Sequence[str],
+    order: Sequence[str],
+    costs: Mapping[str, Mapping[str, float]],
     sizes: Mapping[str, int],
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """Return the score whose step is cheaper beyond doubt, else the smallest; and why."""
     if all(name in costs for name in names):
         first = min(names, key=lambda name: costs[name]["median"])
