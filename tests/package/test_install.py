@@ -15,6 +15,8 @@ from anyscore.kernels import cpu
 
 ROOT = Path(__file__).parents[2]
 
+OTHERS = ".venv", ".git", "build", "dist", "runs", ".*_cache", ".hypothesis", "__pycache__"
+
 WITHOUT = """
 import sys
 sys.path[:0] = sys.argv[1:]  # the installed package, then NumPy's place
@@ -39,11 +41,21 @@ def test_where_there_is_a_compiler_there_is_a_core() -> None:
     assert cpu.problem() is None
 
 
-def test_without_a_compiler_the_reference_works(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources without what lies beside them: a build walks through all there is."""
+    folder = tmp_path_factory.mktemp("source") / "anyscore"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*OTHERS))
+    (folder / "build").mkdir()
+    (folder / "build" / "leftover.o").touch()
+    return folder
+
+
+def test_without_a_compiler_the_reference_works(source: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
     environment = os.environ | {"CC": "/no/compiler", "CXX": "/no/compiler"}
-    subprocess.run([*pip, *options, str(ROOT)], check=True, env=environment)
+    subprocess.run([*pip, *options, str(source)], check=True, env=environment)
     (wheel,) = tmp_path.glob("anyscore-*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
     installed = tmp_path / "installed"
@@ -53,9 +65,12 @@ def test_without_a_compiler_the_reference_works(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-S", "-c", WITHOUT, str(installed), numpy], check=True)
 
 
-def test_the_source_archive_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_archive_can_be_built(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = pytest.importorskip("scikit_build_core.build")
-    monkeypatch.chdir(ROOT)
+    (source / "src" / "anyscore" / "_core.abi3.so").touch()
+    monkeypatch.chdir(source)
     name = build.build_sdist(str(tmp_path))
     with tarfile.open(tmp_path / name) as archive:
         packed = {path.partition("/")[2] for path in archive.getnames()}
