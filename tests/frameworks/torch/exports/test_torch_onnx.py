@@ -25,7 +25,8 @@ from anyscore.torch import (
 )
 
 B, T_Q, T_K = Dim("B"), Dim("T_q"), Dim("T_k")
-FEW = "trilinear", "laplace", "additive"
+FEW = {"causal": ("dot", "concat", "gatv2")}
+OTHERS = "trilinear", "laplace", "additive"
 
 
 def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[..., list[Tensor]]:
@@ -49,7 +50,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_score(mask: str) -> None:
     """With empty rows, and NaN where nothing attends; for other sizes than those of the export."""
-    model = Scores(mask, SCORES if mask in ("lengths", "causal") else FEW)
+    model = Scores(mask, SCORES if mask == "lengths" else FEW.get(mask, OTHERS))
     dynamic = {0: B, 1: T_Q}, {0: B, 1: T_K}, {0: B, 1: T_K}, {0: B}, {0: B, 1: T_Q, 2: T_K}
     run = exported(model, tuple(inputs([0, 4], 3, 7)), dynamic)
     for xs in inputs([4, 0], 3, 7), inputs([9, 0, 5], 5, 11):
