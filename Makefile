@@ -3,13 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 MXNET := .venv/mxnet/bin
-QUIET := --quiet --disable-pip-version-check
+QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
+# For the two long runs; others are one process each, beside each other: a framework is slow to import.
 # The examples of a file build on each other, so that a file stays on one worker.
-PYTEST := pytest -n auto --maxprocesses 8 --dist loadfile
+WORKERS := -n auto --maxprocesses 8 --dist loadfile
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := torch jax tensorflow $(KERAS) mxnet triton ray trackio chapter
+FRAMEWORKS := mxnet torch torch-exports triton triton-torch jax tensorflow $(KERAS) ray trackio chapter
 
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
 	frameworks/torch/test_torch_layers
@@ -27,7 +28,7 @@ test:  ## all that continuous integration runs, to the end, whatever fails on th
 	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target all
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
-	$(BIN)/$(PYTEST) $(QUICK:%=tests/%.py)
+	$(BIN)/pytest $(WORKERS) $(QUICK:%=tests/%.py)
 	$(BIN)/pytest -m smoke tests/frameworks/jax/test_jax_table.py
 	$(BIN)/pytest -m smoke tests/frameworks/tensorflow/test_tensorflow_table.py
 
@@ -40,33 +41,37 @@ types: .venv/dev
 	$(BIN)/mypy
 
 check: .venv/dev  ## everything that must not notice which other frameworks are there
-	$(BIN)/$(PYTEST)
+	$(BIN)/pytest $(WORKERS)
 
 frameworks: $(FRAMEWORKS)  ## each in processes of its own
 
-torch: .venv/dev  ## then exports, and the libraries that wrap modules
-	$(BIN)/$(PYTEST) tests/frameworks/torch
-	$(BIN)/$(PYTEST) tests/frameworks/torch/exports
+torch: .venv/dev
+	$(BIN)/pytest tests/frameworks/torch
+
+torch-exports: .venv/dev  ## and the libraries that wrap modules
+	$(BIN)/pytest tests/frameworks/torch/exports
 
 jax: .venv/dev
-	$(BIN)/$(PYTEST) tests/frameworks/jax
+	$(BIN)/pytest $(WORKERS) tests/frameworks/jax
 	$(BIN)/pytest src/anyscore/jax
 
 tensorflow: .venv/dev
-	$(BIN)/$(PYTEST) tests/frameworks/tensorflow
+	$(BIN)/pytest tests/frameworks/tensorflow
 
 $(KERAS): keras-%: .venv/dev
-	KERAS_BACKEND=$* $(BIN)/$(PYTEST) tests/frameworks/keras src/anyscore/keras
+	KERAS_BACKEND=$* $(BIN)/pytest tests/frameworks/keras src/anyscore/keras
 
 mxnet: .venv/mxnet/dev
-	$(MXNET)/$(PYTEST) tests/frameworks/mxnet src/anyscore/mxnet
+	$(MXNET)/pytest tests/frameworks/mxnet src/anyscore/mxnet
 
 # What the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in tests/frameworks/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/$(PYTEST) -p stand_in -m triton \
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -p stand_in tests/frameworks/triton
+
+triton-torch: .venv/dev .venv/triton
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
-	$(WITH_TRITON) $(BIN)/$(PYTEST) tests/frameworks/triton/test_triton_compiled.py
+	$(WITH_TRITON) $(BIN)/pytest tests/frameworks/triton/test_triton_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(BIN)/pytest tests/frameworks/ray

@@ -14,6 +14,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 
+if keras.backend.backend() == "jax":
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)  # compiles sooner
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keras makes NumPy arrays of tensors in a way that NumPy 2 warns of."""
