@@ -135,13 +135,12 @@ class Copy:
         self.folder, self.python = folder, python
         self.unbroken: bytes | None = None
         ignored = shutil.ignore_patterns(
-            ".git", ".venv", "build", "__pycache__", ".*_cache", "runs"
+            ".git", ".venv", "build", "__pycache__", ".*_cache", "runs", "*.so"
         )
         shutil.copytree(root, folder, ignore=ignored)
-        if not list((folder / "src/anyscore").glob("_core*.so")):
-            code = "import anyscore._core; print(anyscore._core.__file__)"
-            core = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-            shutil.copy(core.stdout.strip(), folder / "src/anyscore")
+        code = "import anyscore._core; print(anyscore._core.__file__)"
+        core = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        shutil.copy(core.stdout.strip(), folder / "src/anyscore")
 
     def judge(self, mutant: Mutant, seconds: float) -> str:
         """'caught by …', 'survived', or what else came of it."""
@@ -164,9 +163,12 @@ class Copy:
                 if sha256(core.read_bytes()).digest() == self.unbroken:
                     return "not judged: the core for plain processors is the same"
                 env = {"ANYSCORE_CORE": str(core)}
-            return self.tested(mutant, env, seconds)
+            how, failed = self.tested(mutant, env, seconds)
         finally:
             path.write_text(text, encoding="utf-8")
+        if failed and self.tested(mutant, {}, seconds, [failed])[0] != "survived":
+            return f"not judged: {failed} fails without it, too"
+        return how
 
     def compiled(self) -> Path | None:
         """The core built for plain processors; None if that fails."""
@@ -193,10 +195,13 @@ class Copy:
                 return None
         return next(build.glob("_core*.so"))
 
-    def tested(self, mutant: Mutant, env: dict[str, str], seconds: float) -> str:
+    def tested(
+        self, mutant: Mutant, env: dict[str, str], seconds: float, only: list[str] | None = None
+    ) -> tuple[str, str | None]:
+        """How the tests of the mutant's file end, or those in `only`; and the one that failed."""
         more, patterns = next((e, t) for p, e, t in PLACES if re.search(p, mutant.file))
-        paths: dict[str, None] = {}
-        for pattern in patterns:
+        paths = dict.fromkeys(only or ())
+        for pattern in () if only else patterns:
             paths |= dict.fromkeys(str(x) for x in sorted(self.folder.glob(pattern)))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if "ANYSCORE_CORE" in env:
@@ -217,14 +222,15 @@ class Copy:
                 command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired:
-            return f"caught by the clock: {seconds:.0f} s"
+            return f"caught by the clock: {seconds:.0f} s", None
         if done.returncode == 0:
-            return "survived"
-        what = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+            return "survived", None
+        what = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.M)
         end = (done.stdout.strip() or done.stderr.strip()).splitlines()
         if done.returncode in (1, 2) or done.returncode < 0:
-            return f"caught by {what[1] if what else end[-1] if end else done.returncode}"
-        return f"not judged: pytest ended with {done.returncode}: {' '.join(end[-2:])}"
+            how = f"caught by {what[1] if what else end[-1] if end else done.returncode}"
+            return how, what[1] if what else None
+        return f"not judged: pytest ended with {done.returncode}: {' '.join(end[-2:])}", None
 
 
 def main() -> None:
