@@ -39,7 +39,7 @@ MEASURES = (
     Measure("chrf", "chrF", scale=1.0, bounded=True),
     Measure("bleu", "BLEU", scale=1.0, bounded=True),
 )
-_PRELOAD = "anyscore.lab.train.translation"
+_PRELOAD = ("anyscore.lab.train.translation", "torch._dynamo")  # which the optimiser imports
 RATES = (0.5, 2.0)
 """Factors of the learning rate: with the first seed each score is trained at these rates too."""
 
