@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,6 +17,14 @@ if find_spec("torch"):
     torch.set_num_threads(1)
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that is imported and collected from garbage collection, which the benchmark
+    asks for hundreds of times.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

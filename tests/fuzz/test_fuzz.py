@@ -22,7 +22,7 @@ from anyscore.backends import host
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
     """Outputs, weights, log-sum-exp and gradients; what is masked; the same bits every time."""
-    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=250, share=0.8)
+    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=125, share=0.8)
 
 
 def check(runner: NumPy, call: Call) -> None:
@@ -52,7 +52,7 @@ def known(found: Answered, answer: Answer) -> Answered:
 def test_wrong_calls(runner: NumPy, effort: Effort) -> None:
     """They work, without NaN, in every implementation alike; or are refused in one line."""
     strategy = hostile_calls(runner.name)
-    effort.spend(lambda call: check_refusal(runner, call), strategy, examples=600, share=0.1)
+    effort.spend(lambda call: check_refusal(runner, call), strategy, examples=300, share=0.1)
 
 
 def check_refusal(runner: NumPy, call: Hostile) -> None:

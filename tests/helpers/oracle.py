@@ -52,18 +52,24 @@ def attend(
     formula = FORMULAS[type(score).__name__]
     for n in np.ndindex(*lead):
         of_q, of_k, of_v = (place(x.shape[:-2], n, lead) for x in (q, k, v))
-        ks, vs, fields = k[of_k].tolist(), v[of_v].tolist(), parameters(score, of_q, of_k)
-        for i, row in enumerate(q[of_q].tolist()):
-            attended = [j for j in range(keys) if keep[(*n, i, j)]]
+        qs, ks, vs = q[of_q].tolist(), k[of_k].tolist(), v[of_v].tolist()
+        fields = parameters(score, of_q, of_k)
+        qs = projected(fields.get("W_q"), qs, keep[n].any(-1))
+        ks = projected(fields.get("W_k"), ks, keep[n].any(-2))
+        for i, row in enumerate(qs):
+            attended = np.flatnonzero(keep[(*n, i)]).tolist()
             s = [formula(row, ks[j], fields) for j in attended]
             s = [softcap * math.tanh(x / softcap) for x in s] if softcap else s
             w, lse[(*n, i)] = softmax(s)
             weights[(*n, i)] = 0.0
-            for j, w_j in zip(attended, w, strict=True):
-                weights[(*n, i, j)] = w_j
-            for c in range(v.shape[-1]):
-                output[(*n, i, c)] = dot(w, [vs[j][c] for j in attended])
+            weights[(*n, i)][attended] = w
+            output[(*n, i)] = [dot(w, [vs[j][c] for j in attended]) for c in range(v.shape[-1])]
     return Result(output, weights, lse)
+
+
+def projected(W: list[Vector] | None, tokens: list[Vector], used: np.ndarray) -> list[Vector]:
+    """W x for each token x that takes part; x where there is no W."""
+    return [x if W is None or not u else times(W, x) for x, u in zip(tokens, used, strict=True)]
 
 
 def softmax(s: Vector) -> tuple[Vector, float]:
@@ -74,7 +80,8 @@ def softmax(s: Vector) -> tuple[Vector, float]:
     if any(map(math.isnan, s)) or math.isinf(top):
         return [math.nan] * len(s), math.nan
     e = [math.exp(x - top) for x in s]
-    return [x / total(e) for x in e], top + math.log(total(e))
+    z = total(e)
+    return [x / z for x in e], top + math.log(z)
 
 
 # ------------------------------------------------------------------------------ the scores
@@ -124,10 +131,8 @@ def _scale(p: dict[str, Any]) -> float:
 
 
 def _sum(q: Vector, k: Vector, p: dict[str, Any]) -> Vector:
-    """W_q q + W_k k + bias."""
-    x = q if p["W_q"] is None else times(p["W_q"], q)
-    y = k if p["W_k"] is None else times(p["W_k"], k)
-    return [total(z) for z in zip(x, y, p.get("bias") or [0.0] * len(x), strict=True)]
+    """Query + key + bias; `attend` has projected the query by W_q and the key by W_k."""
+    return [total(z) for z in zip(q, k, p.get("bias") or [0.0] * len(q), strict=True)]
 
 
 FORMULAS: dict[str, Callable[[Vector, Vector, dict[str, Any]], float]] = {

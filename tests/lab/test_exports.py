@@ -35,35 +35,41 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the exports of the sample; nobody writes to it."""
+    folder = tmp_path_factory.mktemp("exported")
+    export(sample_comparison(), folder)
+    return folder
+
+
 def test_every_file_is_written(tmp_path: Path) -> None:
     found = export(sample_comparison(), tmp_path / "new" / "folder")
     assert sorted(path.name for path in found) == NAMES
     assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == NAMES
 
 
-def test_json_is_the_comparison(tmp_path: Path) -> None:
-    export(sample_comparison(), tmp_path)
-    text = (tmp_path / "comparison.json").read_text(encoding="utf-8")
+def test_json_is_the_comparison(exported: Path) -> None:
+    text = (exported / "comparison.json").read_text(encoding="utf-8")
     assert json.loads(text) == sample_comparison()
 
 
-def test_tables_as_csv(tmp_path: Path) -> None:
+def test_tables_as_csv(exported: Path) -> None:
     comparison = sample_comparison()
-    export(comparison, tmp_path)
-    scores = read(tmp_path / "scores.csv")
+    scores = read(exported / "scores.csv")
     for row, standing in zip(scores, comparison["verdict"]["standings"], strict=True):
         assert row["score"] == standing["score"]
         assert float(row["exact match"]) == pytest.approx(standing["mean"], rel=1e-5)
         assert row["seeds"] == "5"
     assert [row["of the score"] for row in scores] == ["32896", "32896", "1", "16384", "0"]
-    pairs = read(tmp_path / "differences.csv")
+    pairs = read(exported / "differences.csv")
     for row, pair in zip(pairs, comparison["verdict"]["differences"], strict=True):
         assert (row["better"], row["worse"]) == (pair["better"], pair["worse"])
         assert float(row["p after Holm"]) == pytest.approx(pair["holm"], rel=1e-5)
-    trials = read(tmp_path / "trials.csv")
+    trials = read(exported / "trials.csv")
     assert len(trials) == 25
     assert trials[0]["learning_rate"] == "0.004"
-    assert len(read(tmp_path / "epochs.csv")) == 150
+    assert len(read(exported / "epochs.csv")) == 150
 
 
 def test_csv_opens_in_spreadsheets(tmp_path: Path) -> None:
@@ -78,14 +84,13 @@ def test_csv_opens_in_spreadsheets(tmp_path: Path) -> None:
     assert any(row["low"].startswith("-") for row in read(tmp_path / "differences.csv"))
 
 
-def test_tables_as_latex(tmp_path: Path) -> None:
-    export(sample_comparison(), tmp_path)
-    lines = (tmp_path / "scores.tex").read_text().splitlines()
+def test_tables_as_latex(exported: Path) -> None:
+    lines = (exported / "scores.tex").read_text().splitlines()
     assert lines[1:3] == [r"\begin{tabular}{lrrrrrrrrrrrr}", r"\toprule"]
     assert lines[5].startswith("additive & $96.3$ & $95.6$ & $97.0$ & 5 & $98.4$ &")
     assert lines[9].startswith(r"scaled\_dot & $87.6$")
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
-    pairs = (tmp_path / "differences.tex").read_text()
+    pairs = (exported / "differences.tex").read_text()
     assert r"additive & gatv2 & $0.570$ & $-0.316$" in pairs
     assert r"\cdot 10^{-4}$" in pairs
 
@@ -146,12 +151,11 @@ def test_one_seed_has_no_p(tmp_path: Path) -> None:
     assert " & -- & -- & " in (tmp_path / "differences.tex").read_text()
 
 
-def test_pictures_are_pictures(tmp_path: Path) -> None:
+def test_pictures_are_pictures(exported: Path) -> None:
     from matplotlib.image import imread
 
-    export(sample_comparison(), tmp_path)
     for name in ("forest.png", "curves.png"):
-        pixels = imread(tmp_path / name)
+        pixels = imread(exported / name)
         assert pixels.shape[0] > 500
         assert pixels.shape[1] > 1000
         accent = abs(pixels[..., :3] - [11 / 255, 92 / 255, 171 / 255]).max(axis=-1) < 0.02

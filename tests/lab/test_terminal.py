@@ -133,8 +133,8 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "anyscore", "info", "--quiet"],  # with "·", "−" and "√" in the formulas
+    result = subprocess.run(  # its formulas have "·", "−" and "√"
+        [sys.executable, "-m", "anyscore", "info", "--quiet"],
         env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
         capture_output=True,
         text=True,

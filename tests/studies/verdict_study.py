@@ -90,7 +90,7 @@ def train(folder: Path, jobs: int) -> None:
             trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
             missing = [trial for trial in trials if not run.has(trial)]
             function = translation_train(data, settings, threads=1)
-            preload = "anyscore.lab.train.translation"
+            preload = ("anyscore.lab.train.translation", "torch._dynamo")
             for event in run_processes(missing, function, run.folder, jobs, preload):
                 if event.kind in ("finished", "failed"):
                     print(name, event.trial.name, event.kind, event.told, flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
@@ -39,7 +39,7 @@ MEASURES = (
     Measure("chrf", "chrF", scale=1.0, bounded=True),
     Measure("bleu", "BLEU", scale=1.0, bounded=True),
 )
-_PRELOAD = "anyscore.lab.train.translation"
+_PRELOAD = ("anyscore.lab.train.translation", "torch._dynamo")  # which the optimiser imports
 RATES = (0.5, 2.0)
 """Factors of the learning rate: with the first seed each score is trained at these rates too."""
 
@@ -222,6 +222,7 @@ def _costs(
 def _median(milliseconds: list[float]) -> dict[str, float]:
     """Return the median and its 95 % interval between two of the times in order (a sign test's)."""
     ordered = np.sort(milliseconds)
-    rank = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    below = special.bdtr(np.arange(len(ordered) + 1), len(ordered), 0.5)
+    rank = int(np.searchsorted(below, 0.025))
     low, high = ordered[max(rank - 1, 0)], ordered[min(len(ordered) - rank, len(ordered) - 1)]
     return {"median": float(np.median(ordered)), "low": float(low), "high": float(high)}

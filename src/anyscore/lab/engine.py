@@ -68,14 +68,18 @@ def run_here(
 
 
 def run_processes(
-    trials: Sequence[Trial], train: Train, folder: Path, jobs: int, preload: str = ""
+    trials: Sequence[Trial],
+    train: Train,
+    folder: Path,
+    jobs: int,
+    preload: Sequence[str] = (),
 ) -> Iterator[Event]:
     """Run trials in processes, at most `jobs` side by side and in order; yield their events.
 
     Closing the iterator ends the trials at work.
 
     Args:
-        preload: a module that all trials need, to be imported once.
+        preload: modules that all trials need, to be imported once.
 
     Raises:
         RunFailure: nothing more can be written; the trials at work are ended.
@@ -85,13 +89,18 @@ def run_processes(
 
 
 def _run_processes(
-    trials: Sequence[Trial], train: Train, folder: Path, jobs: int, preload: str, stop: Connection
+    trials: Sequence[Trial],
+    train: Train,
+    folder: Path,
+    jobs: int,
+    preload: Sequence[str],
+    stop: Connection,
 ) -> Iterator[Event]:
     # Not fork: frameworks that have computed have threads, which a fork would leave behind.
     methods = mp.get_all_start_methods()
     context = cast(Any, mp.get_context("forkserver" if "forkserver" in methods else "spawn"))
     if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload([preload] if preload else [])
+        context.set_forkserver_preload(list(preload))
     waiting, running = list(trials), dict[Any, tuple[Trial, Connection, Any]]()
     try:
         while waiting or running:

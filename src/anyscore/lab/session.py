@@ -61,13 +61,13 @@ class Execution:
     Attributes:
         jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.
         here: run trials in this process, one after the other.
-        preload: a module that the processes need, to be imported once.
+        preload: modules that the processes need, to be imported once.
         cluster: run trials on this cluster.
     """
 
     jobs: int = 1
     here: bool = False
-    preload: str = ""
+    preload: tuple[str, ...] = ()
     cluster: Cluster | None = None
 
     def run(

@@ -147,7 +147,10 @@ class Attention(Layer):
         values = tensor if values is None else values
         check_inputs(queries, tensor, values)
         if self._bound is None:
-            self._bind_to(queries, tensor, values, mask, valid_lens)
+            bind = self._bind_to
+            if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
+                bind = torch.compiler.disable(bind)  # type: ignore[no-untyped-call]
+            bind(queries, tensor, values, mask, valid_lens)
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task, lse = attend(
@@ -203,7 +206,6 @@ class Attention(Layer):
         """Describe the layer in the repr of a module."""
         return describe(self._spec, self.dropout, self.softcap)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _bind_to(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
     ) -> None:

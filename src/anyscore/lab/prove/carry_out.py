@@ -99,7 +99,9 @@ def carry_out(
                     "settings": {"proof": proof.name, **part.settings},
                 },
                 measures=part.measures,
-                execution=Execution(jobs, here, f"anyscore.lab.prove.{proof.name}"),
+                execution=Execution(
+                    jobs, here, (f"anyscore.lab.prove.{proof.name}", "torch._dynamo")
+                ),
                 watcher=watcher.begins(proof, part),
                 about=lambda: {"command": command, "machine": describe_machine("cpu")},
             )
