@@ -6,7 +6,7 @@ MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
 # For the two long runs; others are one process each, beside each other: a framework is slow to import.
 # The examples of a file build on each other, so that a file stays on one worker.
-WORKERS := -n auto --maxprocesses 8 --dist loadfile
+WORKERS := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch

@@ -79,13 +79,12 @@ def arguments(pairs: Path, tmp_path: Path) -> list[str]:
     return [str(x) for x in (*given, "--out", tmp_path / "run")]
 
 
-def test_two_processes_compare_what_one_compares(arguments: list[str], tmp_path: Path) -> None:
-    told = ""
-    for process in two("-m", "anyscore", *arguments):
-        out, error = process.communicate()
-        assert process.returncode == 0, error
-        told += out
-    assert told.count("dot, seed 1: done") == 1  # the other process is silent
+def test_compare_under_torchrun(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*TORCHRUN, "-m", "anyscore", *arguments], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("dot, seed 1: done") == 1  # the other process is silent
     trials = tmp_path / "run" / "trials"
     found = {x.name: json.loads((x / "trial.json").read_text()) for x in trials.iterdir()}
     assert {name: x["facts"]["processes"] for name, x in found.items()} == dict.fromkeys(
