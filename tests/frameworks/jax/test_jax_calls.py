@@ -95,6 +95,7 @@ def test_second_derivatives(name: str) -> None:
     query, key, value = arrays()
     score, direction = jax_score(name), jnp.asarray(normal(B, T_Q, D, seed=9))
 
+    @jax.jit
     def slope(q: jax.Array) -> jax.Array:
         def total(q: jax.Array) -> jax.Array:
             mask = Causal("end") & Lengths(LENGTHS)

@@ -40,9 +40,8 @@ def agree(ours: Any, exact: Any) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10)
 
 
-def slope(impl: str, mask: str, **options: Any) -> jax.Array:
+def slope(of: Callable[..., jax.Array]) -> jax.Array:
     """The derivative along MOVED by differences of the value."""
-    of = call(impl, mask, **options)
     ahead, behind = (of(*(x + e * y for x, y in zip(GIVEN, MOVED, strict=True))) for e in (H, -H))
     return (ahead - behind) / (2 * H)
 
@@ -62,16 +61,19 @@ H = 1e-5
     ],
 )
 def test_of_the_value(impl: str, mask: str, drops: bool) -> None:
-    """jvp, linearize, compiled and batched too; each pair of implementation, mask and dropout."""
+    """jvp; compiled, it as well, linearize and batches; each pair of implementation, mask and
+    dropout.
+    """
     options: dict[str, Any] = {"dropout": 0.4, "dropout_seed": 7} if drops else {}
     of = call(impl, mask, **options)
     value, found = jax.jvp(of, GIVEN, MOVED)
-    agree(value, of(*GIVEN))
-    np.testing.assert_allclose(found, slope(impl, mask, **options), rtol=1e-6, atol=1e-7)
-    agree(jax.linearize(of, *GIVEN)[1](*MOVED), found)
+    compiled = jax.jit(of)
+    agree(value, compiled(*GIVEN))
+    np.testing.assert_allclose(found, slope(compiled), rtol=1e-6, atol=1e-7)
+    agree(jax.jit(lambda x, y: jax.linearize(of, *x)[1](*y))(GIVEN, MOVED), found)
     agree(jax.jit(lambda x, y: jax.jvp(of, x, y)[1])(GIVEN, MOVED), found)
-    batched = jax.vmap(lambda y: jax.jvp(of, GIVEN, y)[1])(tuple(jnp.stack([x, -x]) for x in MOVED))
-    agree(batched, jnp.stack([found, -found]))
+    batched = jax.jit(jax.vmap(lambda y: jax.jvp(of, GIVEN, y)[1]))
+    agree(batched(tuple(jnp.stack([x, -x]) for x in MOVED)), jnp.stack([found, -found]))
 
 
 @pytest.mark.parametrize("mask", MASKS)

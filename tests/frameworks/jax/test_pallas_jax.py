@@ -116,14 +116,14 @@ def test_vmap() -> None:
     """With a seed for each; and gradients, batched twice with what is shared."""
     q, k, v = arrays(H)
     seeds = jax.random.split(jax.random.key(0), B)
-    agree(lambda impl: jax.vmap(one(impl))(q, k, v, LENGTHS, seeds))
+    agree(lambda impl: jax.jit(jax.vmap(one(impl)))(q, k, v, LENGTHS, seeds))
 
     def slopes(impl: str) -> Any:
         def squared(q: jax.Array, k: jax.Array, v: jax.Array, n: Any) -> jax.Array:
             return (one(impl)(q, k, v, n) ** 2).sum()
 
         inner = jax.vmap(jax.grad(squared, (0, 1, 2)), (0, 0, None, None))
-        return jax.vmap(inner, (0, None, None, 0))(q, k[0], v[0, 0], LENGTHS)
+        return jax.jit(jax.vmap(inner, (0, None, None, 0)))(q, k[0], v[0, 0], LENGTHS)
 
     agree(slopes)
 
@@ -139,7 +139,7 @@ def test_scan_and_checkpoint() -> None:
 
         return (jax.lax.scan(step, q, None, length=3)[0] ** 2).sum()
 
-    agree(lambda impl: jax.grad(partial(repeated, impl=impl))(q))
+    agree(lambda impl: jax.jit(jax.grad(partial(repeated, impl=impl)))(q))
 
 
 def test_weights_and_eager_calls() -> None:
