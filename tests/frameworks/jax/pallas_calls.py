@@ -78,9 +78,7 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     return {"output": output, "lse": lse, "weights": p, **made}
 
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Compiler options: what the interpreter makes of a kernel is long, and runs once."""
-_results = jax.jit(results, static_argnums=1, compiler_options=QUICK)
+_results = jax.jit(results, static_argnums=1)
 
 
 def numbers(found: dict[str, Any]) -> literal.Results:
