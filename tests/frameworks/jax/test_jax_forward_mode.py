@@ -61,19 +61,18 @@ H = 1e-5
     ],
 )
 def test_of_the_value(impl: str, mask: str, drops: bool) -> None:
-    """jvp; compiled, it as well, linearize and batches; each pair of implementation, mask and
-    dropout.
-    """
+    """Eagerly and compiled; linearize and batches too; pairs of implementation, mask and dropout."""
     options: dict[str, Any] = {"dropout": 0.4, "dropout_seed": 7} if drops else {}
     of = call(impl, mask, **options)
+
+    @jax.jit
+    def compiled(x: Any, y: Any) -> Any:
+        batched = jax.vmap(lambda y: jax.jvp(of, x, y)[1])(tuple(jnp.stack([d, -d]) for d in y))
+        return of(*x), jax.linearize(of, *x)[1](*y), jax.jvp(of, x, y)[1], batched
+
     value, found = jax.jvp(of, GIVEN, MOVED)
-    compiled = jax.jit(of)
-    agree(value, compiled(*GIVEN))
-    np.testing.assert_allclose(found, slope(compiled), rtol=1e-6, atol=1e-7)
-    agree(jax.jit(lambda x, y: jax.linearize(of, *x)[1](*y))(GIVEN, MOVED), found)
-    agree(jax.jit(lambda x, y: jax.jvp(of, x, y)[1])(GIVEN, MOVED), found)
-    batched = jax.jit(jax.vmap(lambda y: jax.jvp(of, GIVEN, y)[1]))
-    agree(batched(tuple(jnp.stack([x, -x]) for x in MOVED)), jnp.stack([found, -found]))
+    agree(compiled(GIVEN, MOVED), (value, found, found, jnp.stack([found, -found])))
+    np.testing.assert_allclose(found, slope(jax.jit(of)), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("mask", MASKS)
