@@ -61,7 +61,7 @@ H = 1e-5
     ],
 )
 def test_of_the_value(impl: str, mask: str, drops: bool) -> None:
-    """Eagerly and compiled; linearize and batches; pairs of implementation, mask and dropout."""
+    """Eagerly, compiled, by linearize and in batches; with each mask and dropout or none."""
     options: dict[str, Any] = {"dropout": 0.4, "dropout_seed": 7} if drops else {}
     of = call(impl, mask, **options)
 
