@@ -31,6 +31,8 @@ from keyword import iskeyword
 from pathlib import Path
 from queue import SimpleQueue
 
+from helpers.checkout import copied
+
 HERE = Path(__file__).parents[1]
 WORDS = {"and": "or", "or": "and", "True": "False", "False": "True", "min": "max", "max": "min",
          "any": "all", "all": "any", "not": "", "minimum": "maximum", "maximum": "minimum",
@@ -134,10 +136,7 @@ class Copy:
     def __init__(self, root: Path, folder: Path, python: Path) -> None:
         self.folder, self.python = folder, python
         self.unbroken: bytes | None = None
-        ignored = shutil.ignore_patterns(
-            ".git", ".venv", "build", "__pycache__", ".*_cache", "runs", "*.so"
-        )
-        shutil.copytree(root, folder, ignore=ignored)
+        copied(root, folder)
         code = "import anyscore._core; print(anyscore._core.__file__)"
         core = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
         shutil.copy(core.stdout.strip(), folder / "src/anyscore")
@@ -200,9 +199,8 @@ class Copy:
     ) -> tuple[str, str | None]:
         """How the tests of the mutant's file end, or those in `only`; and the one that failed."""
         more, patterns = next((e, t) for p, e, t in PLACES if re.search(p, mutant.file))
-        paths = dict.fromkeys(only or ())
-        for pattern in () if only else patterns:
-            paths |= dict.fromkeys(str(x) for x in sorted(self.folder.glob(pattern)))
+        found = (str(x) for pattern in patterns for x in sorted(self.folder.glob(pattern)))
+        paths = only or list(dict.fromkeys(found))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if "ANYSCORE_CORE" in env:
             options += ["-p", "sanitized"]

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from anyscore.kernels import cpu
+from checkout import copied
 
 ROOT = Path(__file__).parents[2]
-
-OTHERS = ".venv", ".git", "build", "dist", "runs", ".*_cache", ".hypothesis", "__pycache__"
 
 WITHOUT = """
 import sys
@@ -45,7 +44,7 @@ def test_where_there_is_a_compiler_there_is_a_core() -> None:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources without what lies beside them: a build walks through all there is."""
     folder = tmp_path_factory.mktemp("source") / "anyscore"
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*OTHERS))
+    copied(ROOT, folder)
     (folder / "build").mkdir()
     (folder / "build" / "leftover.o").touch()
     return folder

@@ -27,6 +27,7 @@ from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.task import Example, Task, load_task, split
 from anyscore.lab.engine import run_processes
 from anyscore.lab.rounds import look_level
+from anyscore.lab.session import COMPILER
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Trial
@@ -90,7 +91,7 @@ def train(folder: Path, jobs: int) -> None:
             trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
             missing = [trial for trial in trials if not run.has(trial)]
             function = translation_train(data, settings, threads=1)
-            preload = ("anyscore.lab.train.translation", "torch._dynamo")
+            preload = ("anyscore.lab.train.translation", COMPILER)
             for event in run_processes(missing, function, run.folder, jobs, preload):
                 if event.kind in ("finished", "failed"):
                     print(name, event.trial.name, event.kind, event.told, flush=True)

@@ -21,7 +21,7 @@ from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.info import describe_machine, room_for_trials
 from anyscore.lab.options import TrialOptions
 from anyscore.lab.rounds import Plan
-from anyscore.lab.session import Execution, Runner, Watcher, compare
+from anyscore.lab.session import COMPILER, Execution, Runner, Watcher, compare
 from anyscore.lab.train.cost import step_times
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.search import Search
@@ -39,7 +39,7 @@ MEASURES = (
     Measure("chrf", "chrF", scale=1.0, bounded=True),
     Measure("bleu", "BLEU", scale=1.0, bounded=True),
 )
-_PRELOAD = ("anyscore.lab.train.translation", "torch._dynamo")  # which the optimiser imports
+_PRELOAD = ("anyscore.lab.train.translation", COMPILER)
 RATES = (0.5, 2.0)
 """Factors of the learning rate: with the first seed each score is trained at these rates too."""
 

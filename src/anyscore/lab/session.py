@@ -54,6 +54,10 @@ class Watcher:
         """Take note of Ctrl-C; what is finished is being written."""
 
 
+COMPILER = "torch._dynamo"
+"""The module that PyTorch's optimisers import, seconds long: to be preloaded where they train."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """The place of trials: this process, processes of this machine, or a Ray cluster.

@@ -9,18 +9,13 @@ import os
 
 import pytest
 
+from sooner import SOONER
+
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["XLA_FLAGS"] = (  # JAX compiles sooner without them
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-)
+os.environ.update(SOONER)
 
 import keras
-
-if keras.backend.backend() == "jax":
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)  # compiles sooner
 
 
 def pytest_configure(config: pytest.Config) -> None:

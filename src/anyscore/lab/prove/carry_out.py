@@ -26,7 +26,7 @@ from anyscore.lab.prove.report import write_report
 from anyscore.lab.records import finite
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import write_whole
-from anyscore.lab.session import Execution, Watcher, compare
+from anyscore.lab.session import COMPILER, Execution, Watcher, compare
 from anyscore.lab.trials import Outcome, Report, Train, Trial
 from anyscore.lab.verdict.judge import judge
 
@@ -99,9 +99,7 @@ def carry_out(
                     "settings": {"proof": proof.name, **part.settings},
                 },
                 measures=part.measures,
-                execution=Execution(
-                    jobs, here, (f"anyscore.lab.prove.{proof.name}", "torch._dynamo")
-                ),
+                execution=Execution(jobs, here, (f"anyscore.lab.prove.{proof.name}", COMPILER)),
                 watcher=watcher.begins(proof, part),
                 about=lambda: {"command": command, "machine": describe_machine("cpu")},
             )
