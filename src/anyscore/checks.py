@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
@@ -42,6 +42,15 @@ def find_framework(**tensors: Any) -> str:
 
     Raises TypeError: a tensor of none, or of another than the first.
     """
+    kinds = {framework(x) for x in tensors.values()}
+    kind = kinds.pop()
+    if kinds or kind is None:
+        _refuse_frameworks(tensors)
+    return kind
+
+
+def _refuse_frameworks(tensors: dict[str, Any]) -> NoReturn:
+    """Raise TypeError: name the first tensor of no framework, or of another than the first."""
     kinds = {name: framework(x) for name, x in tensors.items()}
     for name, kind in kinds.items():
         if kind is None:
@@ -49,14 +58,12 @@ def find_framework(**tensors: Any) -> str:
                 f"{name} is a {type(tensors[name]).__name__}, expected a tensor of one of: "
                 f"{', '.join(FRAMEWORKS.values())}."
             )
-    first = next(iter(kinds))
-    for name, kind in kinds.items():
-        if kind != kinds[first]:
-            raise TypeError(
-                f"{first} is a {FRAMEWORKS[kinds[first] or '']} tensor but {name} is a "
-                f"{FRAMEWORKS[kind or '']} tensor: pass all from one framework."
-            )
-    return kinds[first] or ""
+    (first, ours), *others = kinds.items()
+    name, kind = next((name, kind) for name, kind in others if kind != ours)
+    raise TypeError(
+        f"{first} is a {FRAMEWORKS[ours or '']} tensor but {name} is a {FRAMEWORKS[kind or '']} "
+        "tensor: pass all from one framework."
+    )
 
 
 def check_size(**sizes: Any) -> None:

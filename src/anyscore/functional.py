@@ -138,7 +138,7 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task, Array |
         if options.return_weights and result.weights is None:
             result = result._replace(weights=_weights(backend, task, fused_lse))
         result = _with_query_bias(backend.xp, task, result)
-    output, lse, attended = (x if x is None else backend.wrap(x, call.query) for x in result)
+    output, lse, attended = backend.wrap(result, call.query)
     found = AttentionOutput(
         output, attended if options.return_weights else None, lse if options.return_lse else None
     )
@@ -158,7 +158,7 @@ def lower(
 ) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
     """Check and lower a call. Returns its backend, the context to compute in, and the task."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
-    query, key, value, score, *_ = call
+    query, key, value, score = call[:4]
     prepared = key if isinstance(key, PreparedKeys) else None
     key = key if prepared is None else prepared.key
     backend = backends.load(find_framework(query=query, key=key, value=value))
@@ -169,8 +169,11 @@ def lower(
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
             prepared = prepared and prepared.map(partial(cast, xp, dtype))
         sizes = check_call(xp, query, key, value, score)
-        call = call._replace(query=query, key=key, value=value, score=score)
-        trained = backend.differentiable(_inputs(query, key, value, score))
+        call = Call(query, key, value, score, *call[4:])
+
+        def trained() -> bool:
+            return backend.differentiable(_inputs(query, key, value, score))
+
         return backend, context, prepare(xp, call, sizes, prepared, trained)
 
 
@@ -214,10 +217,11 @@ def _with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     return result._replace(output=output, lse=None if result.lse is None else result.lse + bias)
 
 
-def _inputs(*tensors_and_score: Any) -> Iterator[Array]:
-    """Yield query, key, value and the tensors of the score."""
-    *tensors, score = tensors_and_score
-    yield from tensors
+def _inputs(query: Array, key: Array, value: Array, score: Any) -> Iterator[Array]:
+    """Yield query, key, value and the tensors of the score, which cost more to find."""
+    yield query
+    yield key
+    yield value
     if isinstance(score, Score):
         yield from score.tensors().values()
         for projection in score.projections().values():

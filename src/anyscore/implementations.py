@@ -86,9 +86,9 @@ class Backend:
         """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
         return tensors, score
 
-    def wrap(self, x: Array, like: Array) -> Array:
+    def wrap(self, result: Result, like: Array) -> Result:
         """Return a result in the kind of tensor that `like` is."""
-        return x
+        return result
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import ClassVar, TypeAlias, TypeVar
 
@@ -96,10 +96,9 @@ class Score:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the parameters that are tensors."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: x
-            for name, x in values.items()
+            for name, x in vars(self).items()
             if not isinstance(x, Real) and framework(x) is not None
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from anyscore.factors import Factors
@@ -28,4 +27,14 @@ def snapshot(xp: Ops, task: Task) -> Task:
         f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias)
     else:
         f = detached(f)
-    return replace(task, score=f, value=None, packed=None)
+    # Spelled out: `dataclasses.replace` takes 3 µs more of every call.
+    return Task(
+        f,
+        None,
+        task.mask,
+        task.unread_is_finite,
+        task.mask_per_query,
+        task.sizes,
+        task.dtype,
+        task.softcap,
+    )

@@ -65,22 +65,26 @@ class Task:
 
 
 def prepare(
-    xp: Ops, call: Call, sizes: Sizes, prepared: PreparedKeys | None, differentiable: bool
+    xp: Ops,
+    call: Call,
+    sizes: Sizes,
+    prepared: PreparedKeys | None,
+    differentiable: Callable[[], bool],
 ) -> Task:
     """Lower mask and score of a call that was checked; `prepared` stands for its key, if given.
 
-    differentiable: whether derivatives may be asked for. Then what nobody may attend is zeroed
-    before it meets parameters, whose gradients sum over all tokens. A callable is never given it,
-    nor is a product of half precision.
+    differentiable: () → whether derivatives may be asked for; it is asked only where that matters.
+    Then what nobody may attend is zeroed before it meets parameters, whose gradients sum over all
+    tokens. A callable is never given it, nor is a product of half precision.
     """
     query, key, value, score, *_ = call
     dtype = xp.dtype(query)
+    of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
     mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens)
     finite, per_query, packed = mask is None, mask is not None, None
     if mask is not None and mask.unread_is_finite and prepared is None:
         finite, per_query = True, mask.per_query
-    elif mask is not None and (differentiable or not isinstance(score, Score) or dtype in _LEAKING):
-        of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
+    elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.used
         query, _ = zero_unread(xp, query, queries, 1, of_score)
         value, shared_values = zero_unread(xp, value, keys, sizes.groups)
@@ -120,12 +124,13 @@ def lower_mask(
     xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
 ) -> LoweredMask | None:
     """The mask of a call, lowered; None where everything is attended."""
-    if mask is None and valid_lens is None and 0 not in sizes.all:
+    empty = 0 in sizes.all
+    if mask is None and valid_lens is None and not empty:
         return None
     context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys)
     both = combine(mask, valid_lens)
     lowered = context.lowered() if both is None else both.lower(context)
-    if 0 in sizes.all:  # nobody attends anything, whatever the mask
+    if empty:  # nobody attends anything, whatever the mask
         lowered = Lengths(0).lower(context)
     return lowered if lowered.some else None
 

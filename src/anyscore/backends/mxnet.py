@@ -56,8 +56,8 @@ class MXNet(Backend):
     def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
         return unwrap(tensors, score)
 
-    def wrap(self, x: Array, like: Array) -> Array:
-        return wrap(x, like)
+    def wrap(self, result: Result, like: Array) -> Result:
+        return Result(*(x if x is None else wrap(x, like) for x in result))
 
 
 def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:

@@ -36,7 +36,7 @@ from anyscore.backends.torch_operators import Maybe, acc_dtype, array
 from anyscore.factors import TANH, Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, NEEDED, Operands
+from anyscore.operands import FACTORS, NEEDED, Operands, Results
 from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
 
@@ -81,11 +81,11 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
-        args = s.pair, *saved, d_output, d_lse, *s[1:]
-        if differentiable(x for x in args if isinstance(x, Tensor)):
-            found = apply(_Backward, *args)
+        x, results, upstream = Operands(*saved[:NEEDED]), saved[NEEDED:], (d_output, d_lse)
+        if differentiable([y for y in (*saved, *upstream) if y is not None]):
+            found = apply(_Backward, s.pair, *saved, *upstream, *s[1:])
         else:
-            found = torch_operators.backward(*torch_operators.backward.record(*args))
+            found = torch_operators.backward(x, s, Results(*results), Results(*upstream))
         inputs = zip(saved, found, strict=False)
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *(None if x is None else d for x, d in inputs), *(None,) * rest
@@ -157,7 +157,8 @@ def run(task: Task, dropout: float, seed: Any) -> Result:
         output, lse = apply(_Forward, *torch_operators.forward.args(x, s))
     else:
         output, lse = torch_operators.forward(x, s)
-    return Result(output.to(task.value.dtype), lse)
+    dtype = task.value.dtype  # to ask costs less than to convert to what it is
+    return Result(output if output.dtype == dtype else output.to(dtype), lse)
 
 
 def weights_of(task: Task, lse: Tensor) -> Tensor:

@@ -74,22 +74,28 @@ def is_watched(*args: Any) -> bool:
     """Return whether something must see an operator called: a trace, a profile, a subclass, or
     what PyTorch resolves before an operator (lazy zeros, lazy signs).
     """
-    keys = torch._C._dispatch_keys
-    return (
+    if (
         is_compiling()
         or is_transforming()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._autograd._profiler_enabled()
         or is_jit_tracing()
-        or any(isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN for x in args)
-    )
+    ):
+        return True
+    keys = torch._C._dispatch_keys
+    for x in args:  # a generator takes 1 µs more of every call
+        if x is not None and isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN:
+            return True
+    return False
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:
     """Return whether derivatives with respect to any of these tensors may be asked for."""
-    if is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing():
-        return True
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x.requires_grad:
+                return True
+    return is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing()
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:

@@ -50,8 +50,8 @@ _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 def acc_dtype(*tensors: Maybe) -> torch.dtype:
     """Return the dtype that sums over these tensors are taken in."""
-    wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
-    return torch.float64 if wide else torch.float32
+    dtypes = [x.dtype for x in tensors if x is not None]
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def array(x: Maybe) -> Any:
@@ -219,8 +219,9 @@ def _weights_args(x: Operands, s: Settings, lse: Tensor) -> tuple[Any, ...]:
 class _Operator:
     """A kernel, called with records: an operator of PyTorch, or what it comes to.
 
-    args: records to the operator's arguments. record: these to records. core, fake: the kernel of
-    the CPU and its results without values, of records; batched: of the operator's arguments.
+    args: records to the operator's arguments. record: these to records. tensors: where the tensors
+    are among them. core, fake: the kernel of the CPU and its results without values, of records;
+    batched: of the operator's arguments.
     """
 
     def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
@@ -230,6 +231,8 @@ class _Operator:
         _library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
         # Defined by hand: torch.library.custom_op costs 9 µs more a call.
         self.operator = getattr(torch.ops.anyscore, name).default
+        kinds = [str(argument.type) for argument in self.operator._schema.arguments]
+        self.tensors = slice(1, 1 + sum("Tensor" in kind for kind in kinds))
 
     def implement(self, core: Any, fake: Any, batched: Any) -> None:
         """Give the operator what it runs."""
@@ -252,7 +255,9 @@ class _Operator:
     def __call__(self, x: Operands, *rest: Any) -> Any:
         """Call the operator, or where nobody would see the difference the core: 10 µs less."""
         args = self.args(x, *rest)
-        return self.operator(*args) if is_watched(*args) else self.core(x, *rest)
+        if is_watched(*args[self.tensors]):
+            return self.operator(*args)
+        return self.core(x, *rest)
 
 
 forward = _Operator(
