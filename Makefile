@@ -2,37 +2,39 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
-# For the two long runs; others are one process each, beside each other: a framework is slow to import.
 # The examples of a file build on each other, so that a file stays on one worker.
-WORKERS := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+WORKERS := -n auto --maxprocesses 8 --dist loadfile
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
 FRAMEWORKS := mxnet torch torch-exports triton triton-torch jax tensorflow $(KERAS) ray trackio chapter
 
+LAB := tests/lab tests/package src/anyscore/lab
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
 	frameworks/torch/test_torch_layers
 # Results of one framework may come in parts: JAX takes an hour.
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
 
-.PHONY: demo test quick all lint types check frameworks $(FRAMEWORKS) compare parity age fuzz mutate
+.PHONY: demo test quick all lint types check lab contract frameworks $(FRAMEWORKS) compare parity age fuzz mutate
 .PHONY: sanitize clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare --no-rates
 
 test:  ## all that continuous integration runs, to the end, whatever fails on the way
-	$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target all
+	$(MAKE) --no-print-directory --keep-going --jobs=$(CORES) --output-sync=target all
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest $(WORKERS) $(QUICK:%=tests/%.py)
 	$(BIN)/pytest -m smoke tests/frameworks/jax/test_jax_table.py
 	$(BIN)/pytest -m smoke tests/frameworks/tensorflow/test_tensorflow_table.py
 
-all: lint types check frameworks compare age
+# Each target is one process, for frameworks are slow to import; those that take longest come first.
+all: jax lab contract frameworks compare lint types age
 
 lint: .venv/dev
 	$(BIN)/pre-commit run --all-files
@@ -40,8 +42,13 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-check: .venv/dev  ## everything that must not notice which other frameworks are there
-	$(BIN)/pytest $(WORKERS)
+check: lab contract  ## everything that must not notice which other frameworks are there
+
+lab: .venv/dev  ## the laboratory, and the package as it is installed
+	$(BIN)/pytest $(LAB)
+
+contract: .venv/dev  ## all other tests, and the examples of pages and docstrings
+	$(BIN)/pytest $(LAB:%=--ignore=%)
 
 frameworks: $(FRAMEWORKS)  ## each in processes of its own
 
@@ -52,7 +59,7 @@ torch-exports: .venv/dev  ## and the libraries that wrap modules
 	$(BIN)/pytest tests/frameworks/torch/exports
 
 jax: .venv/dev
-	$(BIN)/pytest $(WORKERS) tests/frameworks/jax
+	$(BIN)/pytest tests/frameworks/jax
 	$(BIN)/pytest src/anyscore/jax
 
 tensorflow: .venv/dev

@@ -19,11 +19,6 @@ settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow files first: one that comes last would keep one worker after the others."""
-    items.sort(key=lambda item: item.path.parent.name not in ("lab", "package"))
-
-
 def pytest_collection_finish() -> None:
     """Exempt all that is imported and collected from garbage collection, which the benchmark
     asks for hundreds of times.
