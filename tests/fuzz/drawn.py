@@ -23,7 +23,7 @@ SCALES = {
 }  # fmt: skip
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")
-SOFTCAPS = (0.0, 0.0, 0.0, 0.0, 0.5, 3.0, 30.0, 1000.0)
+SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
 """From a cap that flattens nearly all scores to one that most do not feel; mostly none."""
 WORK = 120_000
 """Elements of a call: pairs of a query and a key, times their widths."""
