@@ -23,6 +23,8 @@ SCALES = {
 }  # fmt: skip
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")
+SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
+"""From a cap that flattens nearly all scores to one that most do not feel; mostly none."""
 WORK = 120_000
 """Elements of a call: pairs of a query and a key, times their widths."""
 
@@ -32,7 +34,7 @@ class Call:
     """parameters: the shapes of those that are tensors, the rest as they are passed. data: how
     queries and keys are drawn, of that magnitude. fill: what stands where nobody attends; None for
     ordinary numbers. poison: a tensor of which one token, attended or not, is not finite, and what
-    it is. layout: how query, key and value lie in memory.
+    it is. layout: how query, key and value lie in memory. softcap: c, or 0 for no cap.
     """
 
     framework: str
@@ -52,6 +54,7 @@ class Call:
     fill: float | None
     poison: tuple[str, float] | None
     layout: tuple[str, str, str]
+    softcap: float
     dropout: float
     seed: int
     weights: bool
@@ -125,7 +128,7 @@ class Call:
         return Problem(
             self.kind, arrays["query"], arrays["key"], arrays["value"], parameters, self.lead,
             keep, EPS[self.dtype], STORE[self.dtype], kept, self.dropout,
-            d_output, d_weights, d_lse,
+            d_output, d_weights, d_lse, softcap=self.softcap,
         )  # fmt: skip
 
 
@@ -265,7 +268,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         natural if kind in ("Gaussian", "Laplace") else draw(st.sampled_from((1.0, 0.5))),
         fill, poison,
         (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
-        rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
+        draw(st.sampled_from(SOFTCAPS)), rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
         draw(st.booleans()), draw(st.booleans()), gradients and draw(st.booleans()),
         draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
     )  # fmt: skip

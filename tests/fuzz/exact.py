@@ -58,7 +58,7 @@ class Problem:
 
     lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
     dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any. tanh: as
-    in `Form`.
+    in `Form`. softcap: c, or 0 for no cap.
     """
 
     kind: str
@@ -76,6 +76,7 @@ class Problem:
     d_weights: np.ndarray | None = None
     d_lse: np.ndarray | None = None
     tanh: float = 1.0
+    softcap: float = 0.0
 
 
 @dataclass
@@ -87,7 +88,10 @@ class Answer:
 
 
 def solve(call: Problem) -> Answer:
-    """Everything that depends on NaN or ±∞ that is attended is left unknown."""
+    """Everything that depends on NaN or ±∞ that is attended is left unknown.
+
+    A cap does not make it known: it makes numbers of infinite scores, but none of NaN.
+    """
     dtype, rows, columns = call.query.dtype, call.query.shape[-2], call.key.shape[-2]
     answer = Answer(
         Expected.nothing((*call.lead, rows, call.value.shape[-1]), dtype),
@@ -131,7 +135,10 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
     sums = formulas.sums(form, formulas.pairs(form))
-    weights, lse = softmax(formulas.scores(form, sums), keep)
+    s, slope = formulas.scores(form, sums), None
+    if call.softcap:
+        s, slope = formulas.cap(s, call.softcap, call.tanh)
+    weights, lse = softmax(s, keep)
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
     output = mix(weights * z, v).stored()
     spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
@@ -150,12 +157,13 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
     along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
     d_s = weights * (d_p - along[:, None] + d_lse[:, None])
-    found = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(d_lse))
+    found = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, d_lse))
     found["value"] = mix((weights * z).T, d_output)
     if call.d_weights is not None:  # which may be computed apart, and added
         d_p = q.like(call.d_weights[n])
         d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None])
-        more = formulas.slopes(call.kind, p, q, k, form, d_s, q.like(np.zeros(len(keep))))
+        none = np.zeros(len(keep))
+        more = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, none))
         found |= {
             name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
         }
@@ -166,6 +174,14 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if spoilt.any():
             rows = unknown.get(name)
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
+
+
+def _uncapped(d_s: Number, slope: Number | None, d_lse: np.ndarray) -> tuple[Number, Number]:
+    """Derivatives by scores before the cap and by the query bias, of those by scores after it."""
+    if slope is None:  # what the softmax gives each query adds up to 0
+        return d_s, d_s.like(d_lse)
+    d_s = d_s * slope
+    return d_s, d_s.tokens(1)
 
 
 def _apart(call: Problem, p: dict[str, Any], q: Number, key: np.ndarray) -> bool:

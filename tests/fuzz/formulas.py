@@ -2,6 +2,8 @@
 
     s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + query_bias_i + key_bias_j
 
+and, where scores are capped, c · tanh(s_ij / c) in its place.
+
 `form` says what a score's parameters make of queries (T_q, d_q) and keys (T_k, d_k); `slopes` takes
 derivatives by that back to queries, keys and parameters. Written by hand, in `Number`s.
 """
@@ -103,6 +105,23 @@ def scores(f: Form, sums: Number) -> Number:
     return s if f.key_bias is None else s + f.key_bias[None]
 
 
+def cap(s: Number, c: float, tanh: float) -> tuple[Number, Number]:
+    """c · tanh(s / c), and its slope 1 − tanh²(s / c).
+
+    An error may be larger than c, so that it is followed along the curve, to the side where the
+    curve is steeper. tanh: as in `Form`, but 2 at least: a tanh made of exponentials is off by
+    that. The slope may be made of the capped score, (1 − s / c)(1 + s / c), two roundings further.
+    """
+    x, m = s.rounded(s.x / c, s.e / c), max(tanh, 2.0)
+    size = np.abs(x.x)
+    t, one = np.tanh(x.x), _slope_of_tanh(x.x)
+    off = np.tanh(size) - np.tanh(size - x.e)
+    steepest = _slope_of_tanh(np.maximum(size - x.e, 0))
+    turned = np.maximum(steepest - one, one - _slope_of_tanh(size + x.e))
+    slope = x.like(one, turned + x.eps * ((2 * m + 3) * np.square(t) + 3 * one))
+    return c * x.like(t, off + x.eps * m * np.abs(t)), slope
+
+
 def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
     pair, one = PAIR.get(kind, "product"), q.like(1.0)
     if kind in ("Additive", "GATv2"):
@@ -133,7 +152,8 @@ def slopes(
 ) -> dict[str, Number]:
     """Derivatives by name, from those with respect to the scores (T_q, T_k).
 
-    d_query_bias (T_q,) is Σ_j d_s_ij, which the softmax leaves of the log-sum-exp alone.
+    Those are scores before the cap. d_query_bias (T_q,) is Σ_j d_s_ij, of which the softmax of
+    scores that are not capped leaves what the log-sum-exp brings.
     """
     values, (by_a, by_b) = pairs(f), pair_slopes(f)
     d_sums = d_s * f.scale

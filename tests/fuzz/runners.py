@@ -116,6 +116,7 @@ class NumPy:
             score=score,
             mask=build(call.mask, self.mask if call.lists else np.asarray),
             valid_lens=call.valid_lens,
+            softcap=call.softcap,
             dropout=call.dropout,
             dropout_seed=self.seed(call.seed) if call.dropout else None,
             return_weights=call.weights,
