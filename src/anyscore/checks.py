@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -129,8 +128,10 @@ def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0
     """
     if isinstance(softcap, bool) or not isinstance(softcap, Real):
         raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
-    if not 0 <= float(softcap) < math.inf:
-        raise ValueError(f"softcap must be ≥ 0 and finite, 0 for no cap, got {softcap}.")
+    if softcap and not 1e-30 <= softcap <= 1e30:  # what float32 holds, and its inverse
+        raise ValueError(
+            f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {shown(softcap)}."
+        )
     if isinstance(dropout, bool) or not isinstance(dropout, Real):
         raise TypeError(f"dropout must be a number in [0, 1), got {shown(dropout)}.")
     if not 0 <= float(dropout) < 1:

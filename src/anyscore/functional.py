@@ -62,8 +62,8 @@ def attention(
         valid_lens: as `Lengths`; intersected with `mask`.
         dropout: rate p in [0, 1) on the weights, which are scaled by 1/(1−p); always applied.
         dropout_seed: an integer; drawn from the framework's generator if None.
-        softcap: c > 0 caps the scores: s becomes c · tanh(s / c), after scale and biases and before
-            the softmax; 0 does not.
+        softcap: c from 1e-30 to 1e30 caps the scores: s becomes c · tanh(s / c), after scale and
+            biases and before the softmax; 0 does not.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better.
         impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,

@@ -122,7 +122,22 @@ def test_a_cap_that_is_no_number(wrong: Any) -> None:
         attention(*inputs(), softcap=wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf, 1e-31, 1e31, 10**400])
 def test_a_cap_that_cannot_be(wrong: float) -> None:
     with pytest.raises(ValueError, match="softcap must be"):
         attention(*inputs(), softcap=wrong)
+
+
+@pytest.mark.parametrize("impl", ["fused", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cap", [1e-30, 1e30])
+def test_the_least_and_the_largest_cap(cap: float, dtype: str, impl: str) -> None:
+    """Scores that are all but 0 give the mean of the values, and a cap far above them no change."""
+    q, k, v = (x.astype(dtype) for x in inputs())
+    q[..., 0, :] = 0
+    expected = attention(q, k, v, impl=impl)
+    if cap < 1:
+        means = v.mean(-2, keepdims=True).repeat(2, axis=1)  # of one value head for two query heads
+        expected = np.broadcast_to(means, expected.shape)
+    found = attention(q, k, v, softcap=cap, impl=impl)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

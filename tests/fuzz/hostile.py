@@ -133,9 +133,12 @@ WITH: dict[str, tuple[Any, ...]] = {
     "dropout_seed": (
         np.uint64(2**63 + 1), 2**64 + 5, -1, -(2**63), 10**40, 1.5, True, "1", [1], np.ones(2),
     ),
+    "softcap": (
+        -1, math.nan, math.inf, 1e-46, 1e39, "1", None, True, [1.0], 1j, 10**400, 1e-30, 1e30,
+    ),
     "impl": ("fast", None, 1),
 }  # fmt: skip
-"""What a change may be made with; the last four are arguments by themselves, and so is `mask`."""
+"""What a change may be made with; the last five are arguments by themselves, and so is `mask`."""
 
 
 @st.composite
