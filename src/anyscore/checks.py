@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
@@ -128,7 +128,7 @@ def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0
     """
     if isinstance(softcap, bool) or not isinstance(softcap, Real):
         raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
-    if softcap and not 1e-30 <= softcap <= 1e30:  # what float32 holds, and its inverse
+    if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # what float32 holds, and its inverse
         raise ValueError(
             f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {shown(softcap)}."
         )

@@ -41,7 +41,7 @@ class NumPy(Backend):
         return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
 
     def pack_keys(self, f: Factors) -> Array | None:
-        if f.pair != TANH or cpu.problem() is not None or why_not_dtype(f.b.dtype.name):
+        if f.pair != TANH or cpu.problem() is not None or why_not_dtype(_xp.dtype(f.b)):
             return None
         return host.pack_keys(f.pair.name, f.b)
 
@@ -53,7 +53,7 @@ def _silent() -> AbstractContextManager[Any]:
 def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not_core(task):
         return reason
-    return next(filter(None, (why_not_dtype(x.dtype.name) for x in factors(task))), None)
+    return next(filter(None, (why_not_dtype(_xp.dtype(x)) for x in factors(task))), None)
 
 
 def _run(task: Task, dropout: float, seed: Any) -> Result:

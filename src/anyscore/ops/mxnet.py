@@ -60,7 +60,7 @@ def shape(x: Array) -> tuple[int, ...]:
 
 
 def dtype(x: Array) -> str:
-    name = str(np.dtype(x.dtype).name)
+    name = of_host.dtype_name(x.dtype)
     if name == "void16":
         raise TypeError("MXNet has bfloat16 for graphs of its own alone: convert to float32.")
     return name
