@@ -11,6 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any, TypeAlias, cast
 
@@ -60,12 +61,12 @@ class Parameter:
     row: bool = False
     per_head: bool = False
 
-    @property
+    @cached_property
     def logarithm(self) -> bool:
         """True if the layer keeps the logarithm of the field."""
         return self.field in POSITIVE
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the parameter in the layer and its state dict."""
         return f"log_{self.field}" if self.logarithm else self.field
