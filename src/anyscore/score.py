@@ -96,10 +96,13 @@ class Score:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the parameters that are tensors."""
+        fields = (
+            self.__dataclass_fields__
+        )  # not all that lies in the object: it may be cached there
         return {
             name: x
             for name, x in vars(self).items()
-            if not isinstance(x, Real) and framework(x) is not None
+            if name in fields and not isinstance(x, Real) and framework(x) is not None
         }
 
     def map(self: S, function: Callable[[Array], Array]) -> S:

@@ -140,6 +140,13 @@ class Own(Score):
 OTHER = Pair("difference of squares", lambda xp, a, b: (a + b) * (a - b))
 
 
+def test_what_a_score_keeps_beside_its_fields_is_no_parameter() -> None:
+    score = Own(TANH, weight=np.ones(D))
+    vars(score)["kept"] = np.ones(3)
+    assert list(score.tensors()) == ["weight"]
+    assert score.map(lambda x: 2 * x).weight[0] == 2
+
+
 def test_names_of_pairs_are_taken_once() -> None:
     def value(xp: Any, a: Any, b: Any) -> Any:
         return a * b
