@@ -98,7 +98,7 @@ class Score:
         """Map field names to the parameters that are tensors."""
         fields = (
             self.__dataclass_fields__
-        )  # not all that lies in the object: it may be cached there
+        )  # other things may be cached beside them
         return {
             name: x
             for name, x in vars(self).items()
