@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-CORES := $(shell getconf _NPROCESSORS_ONLN)
+JOBS := $(shell expr 1 + `getconf _NPROCESSORS_ONLN`)  # one more than cores: some tests wait
 MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
 # The examples of a file build on each other, so that a file stays on one worker.
@@ -26,7 +26,7 @@ demo: .venv/lab  ## compare attention scores on dates; the report's place is pri
 	$(BIN)/anyscore compare --no-rates
 
 test:  ## all that continuous integration runs, to the end, whatever fails on the way
-	$(MAKE) --no-print-directory --keep-going --jobs=$(CORES) --output-sync=target all
+	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target all
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest $(WORKERS) $(QUICK:%=tests/%.py)
