@@ -9,6 +9,7 @@ from anyscore import backends
 from anyscore.autocast import autocast
 from anyscore.checks import check_places, check_tensors, find_framework
 from anyscore.intervals import zero_unread
+from anyscore.kernels import cpu
 from anyscore.masks import Interval, Keys, Lengths, parts
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
@@ -88,7 +89,8 @@ def prepare_keys(
             key, _ = zero_unread(xp, key, lowered.used[1], sizes.groups)
         f = score.lower(xp, query, key)
         nothing = _none_of(xp, key, xp.shape(key)[-1])
-        return PreparedKeys(key, type(score), f.b, f.key_bias, backend.pack_keys(f), nothing)
+        packed = backend.pack_keys(f) if cpu.packs(f.pair) else None
+        return PreparedKeys(key, type(score), f.b, f.key_bias, packed, nothing)
 
 
 vars(prepare_keys)["autograph_info__"] = None  # as of `attention`

@@ -79,7 +79,10 @@ class Backend:
         raise NotImplementedError
 
     def pack_keys(self, f: Factors) -> Array | None:
-        """Return what fused implementations want to know of the keys of `f`, or None."""
+        """Return what the core wants to know of the keys of `f`, of which it packs the pair.
+
+        None where the core cannot read them.
+        """
         return None
 
     def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:

@@ -96,9 +96,7 @@ class Score:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the parameters that are tensors."""
-        fields = (
-            self.__dataclass_fields__
-        )  # other things may be cached beside them
+        fields = self.__dataclass_fields__  # other things may be cached beside them
         return {
             name: x
             for name, x in vars(self).items()

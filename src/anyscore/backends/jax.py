@@ -14,7 +14,7 @@ from anyscore.backends import jax_autograd, jax_pallas
 from anyscore.backends.common import call_of, why_not_core, why_not_dtype
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
-from anyscore.factors import TANH, Factors
+from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -54,8 +54,7 @@ class JAX(Backend):
         )
 
     def pack_keys(self, f: Factors) -> Array | None:
-        problem = xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype))
-        if f.pair != TANH or problem:
+        if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):
             return None
         return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 

@@ -10,7 +10,7 @@ import ctypes
 import importlib
 from typing import Any
 
-from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH
+from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import Array
 
@@ -31,6 +31,11 @@ except ImportError as error:
 def problem() -> str | None:
     """Return why the core cannot be used, None if it can."""
     return _problem
+
+
+def packs(pair: Pair) -> bool:
+    """Return whether `prepare_keys` has something to write for a pair."""
+    return pair == TANH and _problem is None
 
 
 def isa() -> str | None:
