@@ -225,9 +225,10 @@ class Copy:
             return "survived", None
         what = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.M)
         end = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        if done.returncode in (1, 2) or done.returncode < 0:
-            how = f"caught by {what[1] if what else end[-1] if end else done.returncode}"
-            return how, what[1] if what else None
+        if done.returncode < 0:
+            return f"caught by a crash, signal {-done.returncode}", None
+        if what:  # else Ctrl-C, or no test at all
+            return f"caught by {what[1]}", what[1]
         return f"not judged: pytest ended with {done.returncode}: {' '.join(end[-2:])}", None
 
 
