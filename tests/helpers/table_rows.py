@@ -36,7 +36,8 @@ def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Ro
     """Deal out rows among modes, such as dtypes and implementations, so that pairs are covered.
 
     Each row is in some mode: pairs of score, shape and mask are those of the rows. In each mode is
-    each shape, and each score and each mask with leading axes of each rank.
+    each shape, and each score and each mask with leading axes of each rank; a score whose
+    parameters are the batch's or the heads' own, with each shape.
     """
     rows = list(rows)
     hands: dict[str, list[Row]] = {mode: [] for mode in modes}
@@ -45,7 +46,8 @@ def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Ro
     def new(row: Row, mode: str) -> set[Any]:
         score, shape, mask = row
         rank = len(SHAPES[shape].lead)
-        return {(mode, shape), (mode, score, rank), (mode, mask, rank)} - seen
+        lead = shape if (SCORES | OPTIONS)[score].each else rank  # that of the score's parameters
+        return {(mode, shape), (mode, score, lead), (mode, mask, rank)} - seen
 
     def deal(row: Row, mode: str) -> None:
         seen.update(new(row, mode))
