@@ -79,9 +79,9 @@ class Backend:
         raise NotImplementedError
 
     def pack_keys(self, f: Factors) -> Array | None:
-        """Return what the core wants to know of the keys of `f`, of which it packs the pair.
+        """Return the keys of `f` as the core packs them, None where the core cannot read them.
 
-        None where the core cannot read them.
+        Called only for pairs that the core packs: see `kernels.cpu.packs`.
         """
         return None
 

@@ -138,7 +138,7 @@ WITH: dict[str, tuple[Any, ...]] = {
     ),
     "impl": ("fast", None, 1),
 }  # fmt: skip
-"""What a change may be made with; the last five are arguments by themselves, and so is `mask`."""
+"""Values for each change; the last five changes set an argument, and so does `mask`."""
 
 
 @st.composite

@@ -14,7 +14,7 @@ BESIDE = (
     ".*_cache",
     "*.so",
 )
-"""What lies in a checkout beside its sources."""
+"""Patterns of files and folders in a checkout that are not its sources."""
 
 
 def copied(root: Path, folder: Path) -> None:

@@ -58,8 +58,7 @@ def pack_keys(pair: str, b: Array) -> Array:
 
 def acc_dtype(*xs: Array | None) -> str:
     """Return the dtype that sums over these arrays are taken in."""
-    kinds = [x.dtype.char for x in xs if x is not None]  # NumPy makes up a name at each look
-    return "float64" if "d" in kinds else "float32"
+    return "float64" if "float64" in [_xp.dtype(x) for x in xs if x is not None] else "float32"
 
 
 def _raw(x: Operands) -> Operands:
@@ -72,10 +71,9 @@ def raw(x: Array | None) -> Any:
     """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
-    dtype, size = x.dtype, x.itemsize
-    if not (x.flags.aligned and dtype.isnative) or any(n % size for n in x.strides):
-        x = x.astype(dtype.newbyteorder("="), order="C", copy=True)
-    return x.view(np.int16) if dtype.kind == "V" and dtype.name == "bfloat16" else x
+    if not (x.flags.aligned and x.dtype.isnative) or any(n % x.itemsize for n in x.strides):
+        x = x.astype(x.dtype.newbyteorder("="), order="C", copy=True)
+    return x.view(np.int16) if _xp.dtype(x) == "bfloat16" else x
 
 
 def threads() -> int:

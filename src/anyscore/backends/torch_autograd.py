@@ -81,11 +81,12 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
-        x, results, upstream = Operands(*saved[:NEEDED]), saved[NEEDED:], (d_output, d_lse)
-        if differentiable([y for y in (*saved, *upstream) if y is not None]):
-            found = apply(_Backward, s.pair, *saved, *upstream, *s[1:])
+        x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
+        record = x, s, results, Results(d_output, d_lse)
+        if differentiable([y for y in (*saved, d_output, d_lse) if y is not None]):
+            found = apply(_Backward, *torch_operators.backward.args(*record))
         else:
-            found = torch_operators.backward(x, s, Results(*results), Results(*upstream))
+            found = torch_operators.backward(*record)
         inputs = zip(saved, found, strict=False)
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *(None if x is None else d for x, d in inputs), *(None,) * rest
