@@ -203,6 +203,10 @@ public:
     void read(const Tile& tile, bool whole) {
         const Rows& from = tile.call.value;
         const Size width = tile.call.value_width;
+        if (!from.data) {  // no values
+            rows = copy, stride = 0, any_nonfinite = false;
+            return;
+        }
         bool same = from.type == TYPE_OF<T> && padded == width;
         if (whole && same) {
             rows = (const T*)from.data + from.at[tile.problem] + tile.first_key * from.stride;

@@ -1,6 +1,6 @@
 // All gradients, from the log-sum-exp: scores are computed again, tile by tile.
 //
-//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse),  D_i = dO_i · O_i
+//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i
 //
 // Where scores are capped, dS is multiplied by the derivative of the cap, 1 − (S / c)².
 #pragma once
@@ -29,6 +29,8 @@ public:
           d_output(arena.take<T>(TILE * v_padded)), d_b(arena.take<T>(TILE * padded)),
           d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)), d_bias(arena.take<T>(TILE)),
           factors(arena.take<T>(TILE)), slopes(arena.take<T>(TILE)) {}
+    // Whether P matters: it does not where only the scores have a gradient.
+    static bool needs_weights(const Backward& back) { return back.d_output.data || back.d_lse; }
 
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial, Size n,
              Size chunk) {
@@ -52,7 +54,7 @@ public:
                     scores->queries_for_gradients(tile);
                     ready = first;
                 }
-                scores->compute(tile);  // as in the forward, to the last bit
+                if (needs_weights(back) || call.softcap > 0) scores->compute(tile);  // as in the forward, to the last bit
                 block(tile, back, partial, d_a + first * padded, d_weight);
             }
             finish_tile(tile, back, started);
@@ -65,7 +67,7 @@ private:
         const int keys = tile.keys;
         scores->keys(tile, sets);
         scores->keys_for_gradients(tile);
-        for (int j = 0; j < keys; j++) {
+        for (int j = 0; j < keys && call.value.data; j++) {
             read_row(call.value, tile.problem, tile.first_key + j, call.value_width, v_rows + j * v_padded);
             for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;
         }
@@ -85,8 +87,8 @@ private:
         const int count = tile.queries, keys = tile.keys, end = int(round_up(keys, L));
         Size at = n * call.queries + first;
         bool nonfinite[TILE];  // of each query, whether its dO is not finite
-        bool any_nonfinite =
-            read_tile(back.d_output, n, first, count, call.value_width, v_padded, largest_finite<T>(), d_output, nonfinite);
+        bool any_nonfinite = back.d_output.data && read_tile(back.d_output, n, first, count, call.value_width, v_padded,
+                                                             largest_finite<T>(), d_output, nonfinite);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
         bool has_irregular = scores->has_irregular();
@@ -94,15 +96,21 @@ private:
             T *p = scores->s + i * TILE, *d = ds + i * TILE;
             AttendedColumns attended(tile, i);
             if (call.softcap > 0) slopes_of_cap(p, T(call.softcap), keys);
-            weights_of(attended, p, ((const T*)back.lse)[at + i], keys);
+            if (needs_weights(back)) weights_of(attended, p, ((const T*)back.lse)[at + i], keys);
             T shift = -partial.delta[at + i];
             if (back.d_lse && attended.from < attended.to) shift += ((const T*)back.d_lse)[at + i];
-            if (call.dropout.rate > 0) {
+            if (!needs_weights(back)) {
+                for (int j = 0; j < keys; j++) d[j] = 0;
+            } else if (call.dropout.rate > 0) {
                 dropout_factors(call.dropout, n, first + i, tile.first_key, factors);
                 for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] * factors[j] + shift);
                 for (int j = 0; j < keys; j++) p[j] *= factors[j];
             } else {
                 for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
+            }
+            if (back.d_scores) {
+                const T* more = (const T*)back.d_scores + (at + i) * call.keys + tile.first_key;
+                for (int j = 0; j < keys; j++) d[j] += more[j];
             }
             if (call.softcap > 0)
                 for (int j = 0; j < keys; j++) d[j] *= slopes[j];
@@ -144,12 +152,12 @@ private:
         const Size n = tile.problem, j0 = tile.first_key, width = tile.call.width, value_width = tile.call.value_width;
         const int keys = tile.keys;
         T* to_b = place(back.d_b, n, j0 * width);
-        T* to_value = place(back.d_value, n, j0 * value_width);
+        T* to_value = value_width ? place(back.d_value, n, j0 * value_width) : nullptr;
         if (back.d_b.is_first[n]) zero(to_b, keys * width);
-        if (back.d_value.is_first[n] && !started) zero(to_value, keys * value_width);
+        if (value_width && back.d_value.is_first[n] && !started) zero(to_value, keys * value_width);
         for (int j = 0; started && j < keys; j++) {
             add_scaled(to_b + j * width, d_b + j * padded, scores->weight, Scorer::FACTOR, width);
-            put(to_value + j * value_width, d_value + j * v_padded, value_width, back.d_value.is_first[n]);
+            if (value_width) put(to_value + j * value_width, d_value + j * v_padded, value_width, back.d_value.is_first[n]);
         }
         if (!back.d_key_bias.data) return;
         if (!started) zero(d_bias, keys);

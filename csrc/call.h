@@ -48,7 +48,7 @@ struct Dropout {
 
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
-    Rows a, b, value;
+    Rows a, b, value;  // value: or none
     Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
     Bound start, stop;
@@ -62,6 +62,14 @@ struct Call {
     Size key_sets = 0;
     const Size* key_set = nullptr;
     const Size* first_problem = nullptr;
+};
+
+// What a forward writes, each (problems, queries, …) and C-contiguous.
+struct Forward {
+    void* output = nullptr;  // (problems, queries, value_width) of `output_type`, or none: no values
+    Type output_type = Type::F32;
+    void* lse = nullptr;  // (problems, queries)
+    void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; or none
 };
 
 // Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the
@@ -81,8 +89,9 @@ struct Groups {
 
 struct Backward {
     const void* lse = nullptr;
-    Rows output, d_output;
+    Rows output, d_output;  // or none: no values
     const void* d_lse = nullptr;  // or none
+    const void* d_scores = nullptr;  // or none
     Gradient d_a, d_b, d_weight, d_key_bias, d_value;
     Groups of_a, of_weight;  // problems with the same a, and with the same weight
     // Problems that share b, key_bias or value are worked on by one task, in order, so that sums are
@@ -92,10 +101,7 @@ struct Backward {
 
 // The kernels of one instruction set, for one pair and one type of the sums.
 struct Kernels {
-    // output: (problems, queries, value_width) of `output_type`; lse: (problems, queries).
-    void (*forward)(const Call&, void* output, Type output_type, void* lse, int threads);
-    // weights: (problems, queries, keys), from the log-sum-exp.
-    void (*weights)(const Call&, const void* lse, void* weights, int threads);
+    void (*forward)(const Call&, const Forward&, int threads);
     void (*backward)(const Call&, const Backward&, int threads);
     // packed: (keys + 1, width) of each key set, one after the other.
     void (*prepare)(const Call&, void* packed, int threads);

@@ -74,33 +74,29 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse) {
     return all;
 }
 
-void forward(const std::string& pair, Operands& in, const Settings& s, Output& output, Output& lse, int threads) {
-    Type sums = type_of_sums(lse);
-    Arrays arrays(lead_of(lse), s.groups);
-    Call call = describe(arrays, in, s, lse.shape.back());
+void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& to, int threads) {
+    Type sums = type_of_sums(to.lse);
+    Arrays arrays(lead_of(to.lse), s.groups);
+    Call call = describe(arrays, in, s, to.lse.shape.back());
     if (in.packed) {
         call.packed = arrays.rows("packed", in.packed, {call.keys + 1, call.width}, true);
         if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
     }
-    std::vector<Size> shape = arrays.lead;
-    shape.push_back(call.queries);
-    void* to_lse = Arrays::contiguous("lse", lse, shape);
-    shape.push_back(call.value_width);
-    void* to = Arrays::contiguous("output", output, shape);
-    Type type = Arrays::type("output", output);
-    find(pair, sums).forward(call, to, type, to_lse, threads);
-}
-
-void weights(const std::string& pair, Operands& in, const Settings& s, View& lse, Output& output, int threads) {
-    Type sums = type_of_sums(lse);
-    Arrays arrays(lead_of(lse), s.groups);
-    Call call = describe(arrays, in, s, lse.shape.back());
-    std::vector<Size> shape = lse.shape;
-    const void* of_rows = Arrays::contiguous("lse", lse, shape);
-    shape.push_back(call.keys);
-    void* to = Arrays::contiguous("output", output, shape);
-    if (Arrays::type("output", output) != sums) Arrays::refuse("output", "must have the type of lse");
-    find(pair, sums).weights(call, of_rows, to, threads);
+    if (bool(in.value) != bool(to.output)) Arrays::refuse("output", "must be given with value, and only with it");
+    std::vector<Size> rows = to.lse.shape, shape = rows;
+    Forward made;
+    made.lse = Arrays::contiguous("lse", to.lse, rows);
+    if (to.output) {
+        shape.push_back(call.value_width);
+        made.output = Arrays::contiguous("output", to.output, shape);
+        made.output_type = Arrays::type("output", to.output);
+    }
+    if (to.scores) {
+        rows.push_back(call.keys);
+        made.scores = Arrays::contiguous("scores", to.scores, rows);
+        if (Arrays::type("scores", to.scores) != sums) Arrays::refuse("scores", "must have the type of lse");
+    }
+    find(pair, sums).forward(call, made, threads);
 }
 
 void backward(const std::string& pair, Operands& in, const Settings& s, Results& of, Gradients& to, int threads) {
@@ -109,11 +105,19 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     Call call = describe(arrays, in, s, of.lse.shape.back());
     Backward back;
     back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
-    back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
-    back.d_output = arrays.rows("d_output", of.d_output, {call.queries, call.value_width}, false);
+    if (in.value) {
+        back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
+        back.d_output = arrays.rows("d_output", of.d_output, {call.queries, call.value_width}, false);
+    }
     if (of.d_lse) {
         if (Arrays::type("d_lse", of.d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
         back.d_lse = Arrays::contiguous("d_lse", of.d_lse, of.lse.shape);
+    }
+    if (of.d_scores) {
+        if (Arrays::type("d_scores", of.d_scores) != sums) Arrays::refuse("d_scores", "must have the type of lse");
+        std::vector<Size> shape = of.lse.shape;
+        shape.push_back(call.keys);
+        back.d_scores = Arrays::contiguous("d_scores", of.d_scores, shape);
     }
     back.d_a = arrays.gradient("d_a", to.a, in.a, sums, false);
     back.d_b = arrays.gradient("d_b", to.b, in.b, sums, true);
@@ -127,7 +131,8 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     }
     back.of_a = arrays.groups_by({&to.a}, false);
     if (to.weight) back.of_weight = arrays.groups_by({&to.weight}, false);
-    std::vector<const View*> of_keys{&to.b, &to.value};
+    std::vector<const View*> of_keys{&to.b};
+    if (to.value) of_keys.push_back(&to.value);
     if (to.key_bias) of_keys.push_back(&to.key_bias);
     back.tasks = arrays.groups_by(of_keys, true);
     find(pair, sums).backward(call, back, threads);

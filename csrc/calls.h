@@ -48,9 +48,14 @@ struct Settings {
           softcap(numbers[4]) {}
 };
 
+// What forward gives; output is missing where there are no values, scores where nobody asks for them.
+struct Outputs {
+    Output output, lse, scores;
+};
+
 // What forward gave, and the gradients of that.
 struct Results {
-    View output, lse, d_output, d_lse;
+    View output, lse, d_output, d_lse, d_scores;
 };
 
 struct Gradients {
@@ -60,8 +65,7 @@ struct Gradients {
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 
-void forward(const std::string& pair, Operands& x, const Settings& s, Output& output, Output& lse, int threads);
-void weights(const std::string& pair, Operands& x, const Settings& s, View& lse, Output& output, int threads);
+void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 

@@ -1,5 +1,7 @@
-// Output and log-sum-exp, by an online softmax over tiles of keys.
+// Output and log-sum-exp, by an online softmax over tiles of keys; and the scores, for those who ask.
 #pragma once
+
+#include <algorithm>
 
 #include "attend.h"
 
@@ -25,8 +27,8 @@ public:
         : scores(arena, call), values(arena, call), output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)),
           sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
 
-    // The block of queries of problem n from the first-th on, of all problems' output and log-sum-exp.
-    void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, void* to, Type type, T* lse) {
+    // The block of queries of problem n from the first-th on, of all problems' results.
+    void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         Tile tile(call, n);
         tile.move_to_queries(first);
         const int count = tile.queries;
@@ -35,10 +37,14 @@ public:
         zero(output, count * values.padded);
         for (int i = 0; i < count; i++) top[i] = lowest<T>(), poisoned[i] = false;
         zero(sum, count * L);
+        const Size at = n * call.queries + first;
+        T* kept = to.scores ? (T*)to.scores + at * call.keys : nullptr;
+        if (kept) std::fill(kept, kept + count * call.keys, minus_infinity<T>());
         for (Size j0 = tile.bounds.low / TILE * TILE; j0 < tile.bounds.high; j0 += TILE) {
             tile.move_to_keys(j0, tile.bounds.high);
             scores->keys(tile, sets);
             scores->compute(tile);
+            if (kept) keep(tile, kept + j0);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
             for (int i = 0; i < count; i++) whole &= softmax(tile, i, any_poison);
             values.read(tile, whole);
@@ -50,13 +56,20 @@ public:
             T total = sum_lanes<T>(load(sum + i * L));
             T scale = poisoned[i] ? nan<T>() : total > 0 ? 1 / total : T(0);
             for (Size d = 0; d < call.value_width; d++) row[d] *= scale;
-            Size at = n * call.queries + first + i;
-            write(to, type, at * call.value_width, call.value_width, row);
-            lse[at] = poisoned[i] ? nan<T>() : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
+            write(to.output, to.output_type, (at + i) * call.value_width, call.value_width, row);
+            ((T*)to.lse)[at + i] = poisoned[i] ? nan<T>() : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
         }
     }
 
 private:
+    // Writes the scores of a tile, −∞ where not attended, to rows that are all keys long.
+    void keep(const Tile& tile, T* to) {
+        for (int i = 0; i < tile.queries; i++, to += tile.call.keys) {
+            std::memcpy(to, scores->s + i * TILE, std::size_t(tile.keys) * sizeof(T));
+            AttendedColumns(tile, i).fill_others(to, tile.keys, minus_infinity<T>());
+        }
+    }
+
     // Whether a score is NaN or +∞, perhaps one that is masked: where attended, it makes its query NaN.
     static bool has_poison(const T* s, int rows, int end) {
         typename Bits<T>::Unsigned poison = 0;
@@ -106,44 +119,14 @@ private:
     bool poisoned[TILE];
 };
 
-template <class Scorer, class T> void forward(const Call& call, void* output, Type type, void* lse, int threads) {
+template <class Scorer, class T> void forward(const Call& call, const Forward& to, int threads) {
     threads = threads_for(call, threads);
     Size blocks = tiles_of(call.queries);
     bool shared = shares_panels(call);
     KeySets<Scorer, T> sets(call, shared, shared, threads);
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
-    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, output, type, (T*)lse);
-    });
-}
-
-// The weights themselves, from the log-sum-exp: for those who ask for them.
-template <class Scorer, class T> void weights(const Call& call, const void* lse, void* output, int threads) {
-    threads = threads_for(call, threads);
-    Size blocks = tiles_of(call.queries);
-    bool shared = shares_panels(call);
-    KeySets<Scorer, T> sets(call, shared, shared, threads);
-    Slots<ScoresOf<Scorer, T>> slots(call, threads);
-    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        ScoresOf<Scorer, T>& scores = slots.task(slot);
-        Tile tile(call, index / blocks);
-        tile.move_to_queries(index % blocks * TILE);
-        Size at = tile.problem * call.queries + tile.first_query;
-        T* to = (T*)output + at * call.keys;
-        zero(to, tile.queries * call.keys);
-        scores->begin(tile, sets);
-        scores->queries(tile);
-        for (Size j0 = tile.bounds.low / TILE * TILE; j0 < tile.bounds.high; j0 += TILE) {
-            tile.move_to_keys(j0, tile.bounds.high);
-            scores->keys(tile, sets);
-            scores->compute(tile);
-            for (int i = 0; i < tile.queries; i++) {
-                T* s = scores->s + i * TILE;
-                weights_of(AttendedColumns(tile, i), s, ((const T*)lse)[at + i], tile.keys);
-                std::memcpy(to + i * call.keys + j0, s, std::size_t(tile.keys) * sizeof(T));
-            }
-        }
-    });
+    for_each(threads, call.problems * blocks,
+             [&](Size index, int slot) { slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to); });
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

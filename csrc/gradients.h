@@ -40,6 +40,7 @@ private:
 };
 
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
+    if (!back.d_output.data) return zero(delta, call.problems * call.queries);
     Slots<Delta<T>> slots(call, threads);
     Size blocks = (call.queries + LANES<T> - 1) / LANES<T>;
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {

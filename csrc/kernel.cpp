@@ -8,7 +8,7 @@
 namespace anyscore::ANYSCORE_ISA {
 
 template <class Scorer, class T> constexpr Kernels make() {
-    return {forward<Scorer, T>, weights<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
+    return {forward<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
 }
 
 // product_kernels<T, Reciprocal>() and so on, one of each pair.

@@ -60,29 +60,22 @@ using Numbers = std::array<double, Settings::COUNT>;
 
 void python_forward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, int threads) {
     Settings s(numbers.data());
-    auto [output, lse] = borrowed<Output>({"output", "lse"}, results);
+    auto [output, lse, scores] = borrowed<Output>({"output", "lse", "scores"}, results);
     Operands x = operands(from, s, lse);
+    Outputs to{std::move(output), std::move(lse), std::move(scores)};
     nb::gil_scoped_release release;
-    forward(pair, x, s, output, lse, threads);
-}
-
-void python_weights(nb::tuple from, const std::string& pair, const Numbers& numbers, View lse, Output to, int threads) {
-    Settings s(numbers.data());
-    s.dropout = 0;
-    Operands x = operands(from, s, lse);
-    nb::gil_scoped_release release;
-    weights(pair, x, s, lse, to, threads);
+    forward(pair, x, s, to, threads);
 }
 
 void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, nb::tuple upstream,
                      nb::tuple gradients, int threads) {
     Settings s(numbers.data());
     auto [output, lse] = borrowed<View>({"output", "lse"}, results);
-    auto [d_output, d_lse] = borrowed<View>({"d_output", "d_lse"}, upstream);
+    auto [d_output, d_lse, d_scores] = borrowed<View>({"d_output", "d_lse", "d_scores"}, upstream);
     auto [d_a, d_b, d_weight, d_key_bias, d_value] =
         borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value"}, gradients);
     Operands x = operands(from, s, lse);
-    Results of{std::move(output), std::move(lse), std::move(d_output), std::move(d_lse)};
+    Results of{std::move(output), std::move(lse), std::move(d_output), std::move(d_lse), std::move(d_scores)};
     Gradients to{std::move(d_a), std::move(d_b), std::move(d_weight), std::move(d_key_bias), std::move(d_value)};
     nb::gil_scoped_release release;
     backward(pair, x, s, of, to, threads);
@@ -99,7 +92,6 @@ void python_prepare_keys(const std::string& pair, View b, Output packed, int thr
 NB_MODULE(_core, module) {
     using namespace anyscore;
     module.def("forward", &python_forward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "threads"_a);
-    module.def("weights", &python_weights, "operands"_a, "pair"_a, "numbers"_a, "lse"_a, "to"_a, "threads"_a);
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
     module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);

@@ -53,7 +53,7 @@ Output result(ffi::RemainingRets results, std::size_t i) {
 
 // The operands by name; those that are not named stay empty.
 struct Given : Operands {
-    View seed, counter, output, lse, d_output, d_lse;
+    View seed, counter, output, lse, d_output, d_lse, d_scores;
 
     Given(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
@@ -68,8 +68,9 @@ struct Given : Operands {
     View& slot(const std::string& name) {
         for (auto [known, view] : OPERANDS)
             if (view && name == known) return this->*view;
-        std::pair<const char*, View*> others[] = {{"seed", &seed}, {"counter", &counter},   {"output", &output},
-                                                  {"lse", &lse},   {"d_output", &d_output}, {"d_lse", &d_lse}};
+        std::pair<const char*, View*> others[] = {{"seed", &seed},        {"counter", &counter},   {"output", &output},
+                                                  {"lse", &lse},          {"d_output", &d_output}, {"d_lse", &d_lse},
+                                                  {"d_scores", &d_scores}};
         for (auto [known, slot] : others)
             if (name == known) return *slot;
         throw std::invalid_argument("there is no operand " + name + ".");
@@ -155,21 +156,13 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
     return guarded([&] {
         Given x(operands, names);
         Settings s = settings(numbers);
-        Output output = result(results, 0), lse = result(results, 1);
-        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, lse);
-        forward(std::string(pair), x, s, output, lse, threads());
-    });
-}
-
-ffi::Error xla_weights(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
-                       std::string_view names, Numbers numbers) {
-    return guarded([&] {
-        Given x(operands, names);
-        Settings s = settings(numbers);
-        s.dropout = 0;
-        Output output = result(results, 0);
-        Spread lse(x.lse, {output.shape.begin(), output.shape.end() - 2});
-        weights(std::string(pair), x, s, x.lse, output, threads());
+        std::size_t next = 0;
+        Outputs to;
+        if (x.value) to.output = result(results, next++);
+        to.lse = result(results, next++);
+        if (next < results.size()) to.scores = result(results, next);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, to.lse);
+        forward(std::string(pair), x, s, to, threads());
     });
 }
 
@@ -190,7 +183,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         Settings s = settings(numbers);
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&x.lse, &d_a}, std::size_t(x.lse.rank()) - 1);
-        Spread lse(x.lse, lead), d_lse(x.d_lse, lead);
+        Spread lse(x.lse, lead), d_lse(x.d_lse, lead), d_scores(x.d_scores, lead);
         if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.lse);
         std::size_t next = 0;
         Gradients to;
@@ -199,7 +192,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         to.weight = gradient(results, next, x.weight);
         to.key_bias = gradient(results, next, x.key_bias);
         to.value = gradient(results, next, x.value);
-        Results of{x.output, x.lse, x.d_output, x.d_lse};
+        Results of{x.output, x.lse, x.d_output, x.d_lse, x.d_scores};
         backward(std::string(pair), x, s, of, to, threads());
     });
 }
@@ -218,7 +211,6 @@ auto bind_call() {
 }
 
 XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<Numbers>("numbers"));
-XLA_FFI_DEFINE_HANDLER(kWeights, xla_weights, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
 
@@ -228,7 +220,7 @@ void bind_xla(nb::module_& module) {
     module.def("xla_targets", [] {
         nb::dict targets;
         auto add = [&](const char* name, auto* handler) { targets[name] = nb::capsule(reinterpret_cast<void*>(handler)); };
-        add("forward", kForward), add("weights", kWeights), add("backward", kBackward), add("prepare_keys", kPrepareKeys);
+        add("forward", kForward), add("backward", kBackward), add("prepare_keys", kPrepareKeys);
         return targets;
     });
 }

@@ -9,11 +9,7 @@ or its module are used.
 """
 
 from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.functional import AttentionOutput, attention, plan
-from anyscore.implementations import Plan
-from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
-from anyscore.score import Score
-from anyscore.scores import (
+from anyscore.formulas import (
     Additive,
     Bilinear,
     Concat,
@@ -25,6 +21,11 @@ from anyscore.scores import (
     ScaledDot,
     Trilinear,
 )
+from anyscore.functional import AttentionOutput, attention, plan
+from anyscore.implementations import Plan
+from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
+from anyscore.score import Score
+from anyscore.score_matrix import log_sum_exp, log_weights, scores
 from anyscore.trees import tell
 
 tell()  # frameworks imported before; the others with their first tensors, or with their layers
@@ -53,6 +54,9 @@ __all__ = [
     "Trilinear",
     "Window",
     "attention",
+    "log_sum_exp",
+    "log_weights",
     "plan",
     "prepare_keys",
+    "scores",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 from anyscore import backends
 from anyscore.autocast import autocast
 from anyscore.checks import check_places, check_tensors, find_framework
+from anyscore.formulas import ScaledDot
 from anyscore.intervals import zero_unread
 from anyscore.kernels import cpu
 from anyscore.masks import Interval, Keys, Lengths, parts
@@ -16,7 +17,6 @@ from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
 from anyscore.score_checks import KEY_PARAMETERS, check_score, parameters_of
-from anyscore.scores import ScaledDot
 from anyscore.task import lower_mask
 
 __all__ = ["PreparedKeys", "prepare_keys"]

@@ -12,16 +12,14 @@ from anyscore import backends, separable
 from anyscore.autocast import autocast, cast
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
+from anyscore.formulas import ScaledDot
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
-from anyscore.reference import accumulated
+from anyscore.reference import accumulated, softmax
 from anyscore.score import Score
 from anyscore.score_checks import check_call
-from anyscore.scores import ScaledDot
 from anyscore.task import Call, Options, Task, prepare
-
-_FOR_WEIGHTS = Options(return_lse=True)
 
 
 class AttentionOutput(NamedTuple):
@@ -86,14 +84,16 @@ def attention(
     """
     call = Call(query, key, value, score, mask, valid_lens, softcap)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
-    result, *_ = attend(call, options)
+    if value is None:  # which stands for no output elsewhere
+        find_framework(query=query, value=value)
+    result, _ = attend(call, options)
     return result if return_weights or return_lse else result.output
 
 
 def plan(
     query: Array,
     key: Array,
-    value: Array,
+    value: Array | None = None,
     *,
     score: Score | Callable[[Array, Array], Array] = ScaledDot(),  # noqa: B008 (frozen)
     mask: Any = None,
@@ -106,6 +106,8 @@ def plan(
     impl: str = "auto",
 ) -> Plan:
     """Return what `attention` would choose for the same arguments, and why.
+
+    Without a value it is what `scores` and `log_sum_exp` would choose.
 
     The call is checked and lowered for that, projections included, but not run.
 
@@ -125,32 +127,24 @@ for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what
     vars(_function)["autograph_info__"] = None
 
 
-def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task, Array | None]:
-    """`attention` for layers: the result, and what `weights` takes to compute the weights later.
-
-    That is the task, and the log-sum-exp that a fused implementation left.
-    """
+def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
+    """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
     backend, context, task = lower(call, options)
     with context():
-        _, implementation, task = _choose(backend, task, options)
-        result = implementation.run(task, options.dropout, _seed(backend, task, options))
-        fused_lse = result.lse if result.weights is None else None
-        if options.return_weights and result.weights is None:
-            result = result._replace(weights=_weights(backend, task, fused_lse))
-        result = _with_query_bias(backend.xp, task, result)
-    output, lse, attended = backend.wrap(result, call.query)
-    found = AttentionOutput(
-        output, attended if options.return_weights else None, lse if options.return_lse else None
-    )
-    return found, task, fused_lse
+        task, result = run(backend, task, options)
+        attended = attended_by(backend.xp, task, result.scores)
+        result = with_query_bias(backend.xp, task, result._replace(scores=None))
+    output, lse, attended = (backend.wrap(x, call.query) for x in (*result[:2], attended))
+    return AttentionOutput(output, attended, lse if options.return_lse else None), task
 
 
-def weights(task: Task, lse: Array | None = None) -> Array:
-    """Compute the weights (..., T_q, T_k) of a task from the log-sum-exp that `attend` left."""
+def weights(task: Task) -> Array:
+    """Compute the weights (..., T_q, T_k) of a task of `attend`."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
-    backend = backends.load(find_framework(score=some))
+    backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
     with backend.precision(some)[0]():
-        return _weights(backend, task, lse)
+        _, implementation = choose(backend, task, options)
+        return attended_by(backend.xp, task, implementation.run(task, options, None).scores)
 
 
 def lower(
@@ -161,6 +155,7 @@ def lower(
     query, key, value, score = call[:4]
     prepared = key if isinstance(key, PreparedKeys) else None
     key = key if prepared is None else prepared.key
+    value = key if value is None else value  # meets no kernel
     backend = backends.load(find_framework(query=query, key=key, value=value))
     xp, (context, dtype) = backend.xp, backend.precision(query)
     (query, key, value), score = backend.unwrap((query, key, value), score)
@@ -169,12 +164,19 @@ def lower(
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
             prepared = prepared and prepared.map(partial(cast, xp, dtype))
         sizes = check_call(xp, query, key, value, score)
+        value = None if call.value is None else value
         call = Call(query, key, value, score, *call[4:])
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
         return backend, context, prepare(xp, call, sizes, prepared, trained)
+
+
+def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
+    """Run a task by the implementation that is chosen; give the task as that was given it."""
+    _, implementation, task = _choose(backend, task, options)
+    return task, implementation.run(task, options, _seed(backend, task, options))
 
 
 def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
@@ -195,33 +197,38 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
     return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
 
 
-def _weights(backend: Backend, task: Task, lse: Array | None) -> Array:
-    """Compute the weights of a task: fused, if the log-sum-exp is there and none are recorded."""
-    f, implementation = task.score, backend.reference
-    if lse is not None and isinstance(f, Factors):
-        tensors = (x for x in (f.a, f.b, f.weight, f.key_bias, f.query_bias) if x is not None)
-        if not backend.differentiable(tensors):
-            _, implementation = choose(backend, task, _FOR_WEIGHTS)
-    return implementation.weights(task, lse)
+def attended_by(xp: Ops, task: Task, scores: Array | None) -> Array | None:
+    """Make weights of the scores of a task, in its dtype; None of none."""
+    if scores is None:
+        return None
+    attended, _ = softmax(xp, scores, None if task.mask is None else task.mask.boolean)
+    return xp.astype(attended, task.dtype)
 
 
-def _with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
-    """Add the query bias to the log-sum-exp of an implementation, which leaves it out."""
+def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
+    """Add the query bias to the results of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
     if bias is None or task.softcap:
         return result
     bias = accumulated(xp, bias)
     if task.mask is not None:
         bias = xp.where(task.mask.used[0], bias, 0.0)
-    output = result.output + xp.astype(0 * bias[..., None], task.dtype)
-    return result._replace(output=output, lse=None if result.lse is None else result.lse + bias)
+    output, lse, scores = result
+    if output is not None:
+        output = output + xp.astype(0 * bias[..., None], task.dtype)
+    return Result(
+        output,
+        None if lse is None else lse + bias,
+        None if scores is None else scores + bias[..., None],
+    )
 
 
-def _inputs(query: Array, key: Array, value: Array, score: Any) -> Iterator[Array]:
+def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:
     """Yield query, key, value and the tensors of the score, which cost more to find."""
     yield query
     yield key
-    yield value
+    if value is not None:
+        yield value
     if isinstance(score, Score):
         yield from score.tensors().values()
         for projection in score.projections().values():

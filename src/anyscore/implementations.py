@@ -26,14 +26,15 @@ class Plan:
 class Result(NamedTuple):
     """The results of an implementation.
 
-    output: (..., T_q, d_v), in the dtype of the task. lse: (..., T_q), the log-sum-exp without a
-    query bias, which `functional` adds; None if it gives none. weights: (..., T_q, T_k); None where
-    they cost extra.
+    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. lse:
+    (..., T_q), the log-sum-exp; None if it gives none. scores: (..., T_q, T_k), −∞ where not
+    attended; None where `Options.with_scores` does not ask for them. Both lack a query bias, which
+    `functional` adds.
     """
 
-    output: Array
+    output: Array | None
     lse: Array | None
-    weights: Array | None = None
+    scores: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,12 @@ class Implementation:
     """One way to run a task.
 
     why_not: (task, options) → why it cannot run this task within the contract, None if it can.
-    run: (task, dropout rate, seed) → `Result`.
-    weights: (task, log-sum-exp of `run`) → the weights, without a graph where it is fused.
+    run: (task, options, seed of dropout) → `Result`.
     """
 
     name: str
     why_not: Callable[[Task, Options], str | None]
-    run: Callable[[Task, float, Any], Result]
-    weights: Callable[[Task, Array], Array]
+    run: Callable[[Task, Options, Any], Result]
 
 
 class Backend:
@@ -89,9 +88,9 @@ class Backend:
         """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
         return tensors, score
 
-    def wrap(self, result: Result, like: Array) -> Result:
+    def wrap(self, x: Array | None, like: Array) -> Array | None:
         """Return a result in the kind of tensor that `like` is."""
-        return result
+        return x
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, TypeAlias, cast
 
-from anyscore import scores
+from anyscore import formulas
 from anyscore.checks import check_size
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
@@ -23,16 +23,16 @@ from anyscore.score import Init, Score
 from anyscore.score_checks import KEY_PARAMETERS, POSITIVE, check_widths
 
 SCORES: dict[str, type[Score]] = {
-    "dot": scores.Dot,
-    "scaled_dot": scores.ScaledDot,
-    "bilinear": scores.Bilinear,
-    "cosine": scores.Cosine,
-    "trilinear": scores.Trilinear,
-    "gaussian": scores.Gaussian,
-    "laplace": scores.Laplace,
-    "additive": scores.Additive,
-    "concat": scores.Concat,
-    "gatv2": scores.GATv2,
+    "dot": formulas.Dot,
+    "scaled_dot": formulas.ScaledDot,
+    "bilinear": formulas.Bilinear,
+    "cosine": formulas.Cosine,
+    "trilinear": formulas.Trilinear,
+    "gaussian": formulas.Gaussian,
+    "laplace": formulas.Laplace,
+    "additive": formulas.Additive,
+    "concat": formulas.Concat,
+    "gatv2": formulas.GATv2,
 }
 """The names that layers and the command line know scores by."""
 
@@ -254,7 +254,7 @@ def parameter_specs(
     if projected:
         fields |= {name: None for name in PROJECTIONS if name in score.shapes}
     fields |= {name: scale for name, scale in scales.items() if scale is not None}
-    if heads != kv_heads and score is scores.Concat:
+    if heads != kv_heads and score is formulas.Concat:
         raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
     parameters, fixed = [], {}
     for field, init in fields.items():

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
+from anyscore.formulas import Bilinear
 from anyscore.layers import ScoreSpec
-from anyscore.scores import Bilinear
 
 LEGACY_KEYS = {
     "W_v.weight": "w_v.weight",

@@ -2,7 +2,6 @@
 
 forward(x: Operands, s: Settings) -> Results
 backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
-weights(x: Operands, s: Settings, lse) -> array (*lead, T_q, T_k)
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Operands(NamedTuple):
     b: (..., T_k, h).
     weight: (..., h).
     key_bias: (..., T_k).
-    value: (..., T_k, d_v); None where only weights are asked for.
+    value: (..., T_k, d_v); None where there is no output.
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
@@ -65,7 +64,8 @@ class Settings(NamedTuple):
 
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
-    lead: the leading dimensions of the output. softcap: c, or 0 for no cap.
+    lead: the leading dimensions of the output. softcap: c, or 0 for no cap. scores: whether the
+    results hold the scores too.
     """
 
     pair: str
@@ -75,18 +75,22 @@ class Settings(NamedTuple):
     dropout_period: int
     lead: tuple[int, ...]
     softcap: float = 0.0
+    scores: bool = False
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All but pair and lead, as the C++ core takes them: `Settings` of csrc/calls.h."""
+        """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
         return self.scale, self.groups, self.dropout, self.dropout_period, self.softcap
 
 
 class Results(NamedTuple):
     """The results of a forward, in the dtype of sums; or the gradients of these.
 
-    output: (*lead, T_q, d_v). lse: (*lead, T_q), the log-sum-exp.
+    output: (*lead, T_q, d_v), None without values. lse: (*lead, T_q), the log-sum-exp. scores:
+    (*lead, T_q, T_k), −∞ where not attended; None where `Settings.scores` does not ask for them.
+    Of the gradients, those of lse and scores are None where nothing comes through them.
     """
 
-    output: Array
-    lse: Array
+    output: Any
+    lse: Any
+    scores: Any = None

@@ -21,27 +21,31 @@ from anyscore.ops import DTYPES, Array, Ops, accumulation
 def attend(
     xp: Ops,
     score: Factors | Array,
-    value: Array,
+    value: Array | None,
     mask: Array | None = None,
     *,
     per_query: bool = True,
     softcap: float = 0.0,
     dropout_mask: Array | None = None,
     p: float = 0.0,
-) -> tuple[Array, Array, Array]:
-    """Output (..., T_q, d_v), weights (..., T_q, T_k) before dropout, log-sum-exp (..., T_q).
+) -> tuple[Array | None, Array, Array]:
+    """Output (..., T_q, d_v), log-sum-exp (..., T_q), scores (..., T_q, T_k), −∞ where masked.
 
-    score: factors, or the scores themselves. mask: boolean, True = may attend. per_query: whether
-    some key may be attended by one query and not by another; if not, the caller has zeroed what
-    nobody attends. softcap: see `scores`. dropout_mask: boolean, what dropout at rate p keeps. All
-    in float32 or better. A query bias cancels in the softmax, so the caller adds it to the
-    log-sum-exp; where scores are capped it does not cancel, and is in all three.
+    score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
+    attend. per_query: whether some key may be attended by one query and not by another; if not, the
+    caller has zeroed what nobody attends. softcap: see `scores`. dropout_mask: boolean, what is
+    kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
+    caller adds it to the log-sum-exp and the scores; where these are capped it does not cancel, and
+    is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap)
+    s = s if mask is None else xp.where(mask, s, -math.inf)
     weights, lse = softmax(xp, s, mask)
+    if value is None:
+        return None, lse, s
     dropped = weights if dropout_mask is None else xp.where(dropout_mask, weights, 0.0) / (1 - p)
     output = _product(xp, dropped, value, mask if per_query else None, xp.masked_sum)
-    return output, weights, lse
+    return output, lse, s
 
 
 def scores(
@@ -105,7 +109,9 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
     *lead, queries, keys = xp.shape(x)
     context = MaskContext(xp, x, tuple(lead), queries, keys)
     attended = None if mask is None else mask.lower(context).boolean
-    weights, _ = softmax(xp, accumulated(xp, x), attended)
+    s = accumulated(xp, x)
+    s = s if attended is None else xp.where(attended, s, -math.inf)
+    weights, _ = softmax(xp, s, attended)
     return xp.astype(weights, xp.dtype(x))
 
 
@@ -115,9 +121,10 @@ def accumulated(xp: Ops, x: Array) -> Array:
 
 
 def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞."""
-    if mask is not None:
-        s = xp.where(mask, s, -math.inf)
+    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞.
+
+    s: scores, −∞ where masked.
+    """
     if xp.shape(s)[-1]:
         top = xp.stop_gradient(xp.max(s, axis=-1, keepdims=True))
         top = xp.where(top == -math.inf, 0.0, top)

@@ -21,11 +21,11 @@ _LEAKING = "bfloat16", "float16"
 
 
 class Call(NamedTuple):
-    """The arguments of `attention` that say what is computed."""
+    """The arguments of `attention` that say what is computed. value: None if no output is."""
 
     query: Array
     key: Array | PreparedKeys
-    value: Array
+    value: Array | None
     score: Score | Callable[[Array, Array], Array]
     mask: Any = None
     valid_lens: Any = None
@@ -33,11 +33,14 @@ class Call(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The arguments of `attention` that say how, and what is returned."""
+    """The arguments of `attention` that say how, and what is returned.
+
+    with_scores: whether the scores are wanted, of which weights are made.
+    """
 
     dropout: float = 0.0
     dropout_seed: Any = None
-    return_weights: bool = False
+    with_scores: bool = False
     return_lse: bool = False
     impl: str = "auto"
 
@@ -46,7 +49,8 @@ class Options(NamedTuple):
 class Task:
     """A call as plain data.
 
-    score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v).
+    score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v), None
+    where no output is wanted.
     mask: None if everything is attended. unread_is_finite: whether all that nobody attends is
     finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
     some key may be attended by one query and not by another. dtype: of the output. softcap: see
@@ -54,7 +58,7 @@ class Task:
     """
 
     score: Factors | Array
-    value: Array
+    value: Array | None
     mask: LoweredMask | None
     unread_is_finite: bool
     mask_per_query: bool
@@ -87,7 +91,9 @@ def prepare(
     elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.used
         query, _ = zero_unread(xp, query, queries, 1, of_score)
-        value, shared_values = zero_unread(xp, value, keys, sizes.groups)
+        shared_values = False
+        if value is not None:
+            value, shared_values = zero_unread(xp, value, keys, sizes.groups)
         if prepared is None:
             key, shared_keys = zero_unread(xp, key, keys, sizes.groups, of_score)
             finite, per_query = True, shared_keys or shared_values or mask.per_query

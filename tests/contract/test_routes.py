@@ -76,7 +76,8 @@ NOT_SDPA = pytest.mark.parametrize(
         ("the product has biases", {"score": make_score("Trilinear").map(torch.tensor)}),
         ("NaN in masked keys or values would reach the output", {"valid_lens": [3, 4]}),
         ("its dropout is not reproducible across devices", {"dropout": 0.1}),
-        ("it gives no log-sum-exp", {"return_lse": True}),
+        ("it gives the output alone", {"return_lse": True}),
+        ("it gives the output alone", {"return_weights": True}),
         ("its second derivatives raise", {"query": "grad"}),
         ("its second derivatives raise", {"value": "grad"}),
         ("d_v ≠ d_k leaves its fused path", {"value": torch.zeros(B, T_K, D_V).double()}),
@@ -279,4 +280,5 @@ def test_the_fused_way_makes_nothing_of_all_pairs() -> None:
 
 def test_plan_takes_what_attention_takes(no_core: None) -> None:
     x = torch.randn(1, 2, 3, 4)
-    assert plan(x, x, x, return_weights=True, dropout_seed=3).route == "sdpa"
+    assert plan(x, x, x, dropout_seed=3).route == "sdpa"
+    assert plan(x, x, x, return_weights=True, dropout_seed=3).route == "reference"

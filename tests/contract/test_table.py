@@ -61,7 +61,8 @@ def test_sdpa(shape: str, dtype: Any, no_core: None) -> None:
         route = plan(*tensors, score=built).route
         assert (route == "sdpa") == (0 not in (*c.query.shape, *c.key.shape)), score
         found = attention(*tensors, score=built, return_weights=True)
-        for name, x, simple in zip(("output", "weights"), expected, same, strict=False):
-            actual = getattr(found, name)
-            assert_within_budget(actual, x, simple, f"{name} of {score}", str(dtype)[6:])
-        assert torch.equal(attention(*tensors, score=built), found.output)
+        found = [attention(*tensors, score=built), found.output, found.weights]
+        names = "output alone", "output", "weights"
+        exact, simple = ((x.output, x.output, x.weights) for x in (expected, oracle.Result(*same)))
+        for name, *three in zip(names, found, exact, simple, strict=True):
+            assert_within_budget(*three, f"{name} of {score}", str(dtype)[6:])

@@ -36,6 +36,7 @@ class Call:
     stop: np.ndarray | None = None
     mask: np.ndarray | None = None
     d_lse: np.ndarray | None = None
+    d_scores: np.ndarray | None = None
     scale: float = 1.0
     groups: int = 1
     dropout: float = 0.0
@@ -50,7 +51,7 @@ class Call:
 
     @property
     def keys(self) -> int:
-        return int(self.b.shape[-2])
+        return int(self.b.shape[-2]) if self.b.ndim > 1 else 0
 
     @property
     def repeats(self) -> int:

@@ -66,6 +66,10 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call
     if rng.random() < 0.25:
         fields["softcap"] = float(rng.choice([0.5, 5.0, 50.0]))
     fields |= given
+    if rng.random() < 0.5:
+        scores = *fields["lead"], fields["a"].shape[-2], fields["b"].shape[-2]
+        d_scores = rng.standard_normal(scores).astype(fields["compute"])
+        fields = {"d_scores": d_scores} | fields
     for x in fields.values():
         if isinstance(x, np.ndarray):
             x.flags.writeable = False

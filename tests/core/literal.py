@@ -61,7 +61,7 @@ class Head(NamedTuple):
 
 @np.errstate(all="ignore")
 def run(call: Call, dtype: Any, rounded: bool = False) -> Results:
-    """Every result by name: output, lse, weights, and a gradient d_x for each operand x.
+    """Every result by name: output, lse, scores, weights, and a gradient d_x for each operand x.
 
     rounded: the output is rounded to the dtype of the values, before the backward uses it too.
     """
@@ -75,17 +75,18 @@ def forward(call: Call, dtype: Any) -> Results:
     queries, keys, d_v = call.queries, call.keys, call.value.shape[-1]
     output = np.zeros((*call.lead, queries, d_v), dtype)
     weights = np.zeros((*call.lead, queries, keys), dtype)
+    scores = np.zeros((*call.lead, queries, keys), dtype)
     lse = np.zeros((*call.lead, queries), dtype)
     for n, head in heads(call, dtype):
         output[n] = product(head.p * head.kept, head.value, head.keep)
-        weights[n], lse[n] = head.p, head.lse
-    return {"output": output, "weights": weights, "lse": lse}
+        scores[n], weights[n], lse[n] = head.s, head.p, head.lse
+    return {"output": output, "scores": scores, "weights": weights, "lse": lse}
 
 
 def backward(
     call: Call, dtype: Any, output: np.ndarray | None = None, absolute: bool = False
 ) -> Results:
-    """d s_ij = p_ij (d p_ij − Σ_j p_ij d p_ij + d lse_i), and the chain rule from there.
+    """d s_ij = p_ij (d p_ij − Σ_j p_ij d p_ij + d lse_i) + what the scores themselves are given.
 
     output: the sum is taken as d output · output, as a kernel that holds one tile does.
     absolute: every term by its size, which is what the rounding of a gradient is relative to.
@@ -104,7 +105,8 @@ def backward(
         held = np.where(keep, p * d_p, 0) if output is None else d_output * output[n]
         total = held.sum(-1) * (-1 if absolute else 1)
         d_lse = size(0 if call.d_lse is None else numbers(call.d_lse[n], dtype))
-        d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]), 0)
+        d_scores = size(0 if call.d_scores is None else numbers(call.d_scores[n], dtype))
+        d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]) + d_scores, 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
         if not absolute:  # a slope, 1 − tanh², is rounded as 1 is
             d_s = np.where(keep, d_s * head.slope, 0)

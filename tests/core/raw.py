@@ -27,14 +27,16 @@ def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
 
 
 def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
-    """output, lse and weights."""
+    """output, lse and scores; and the weights that these make."""
     output = nan((*call.lead, call.queries, call.value.shape[-1]), name_of(call.value))
     lse = nan((*call.lead, call.queries), call.compute)
     packed = prepare(call, threads) if prepared else None
-    core.forward(call.operands(packed), call.pair, call.numbers, (output, lse), threads)
-    weights = nan((*lse.shape, call.keys), call.compute)
-    core.weights(call.operands(), call.pair, call.numbers, lse, weights, threads)
-    return {"output": output, "lse": lse, "weights": weights}
+    scores = nan((*lse.shape, call.keys), call.compute)
+    core.forward(call.operands(packed), call.pair, call.numbers, (output, lse, scores), threads)
+    with np.errstate(all="ignore"):
+        weights = np.exp(scores - np.where(lse == -np.inf, 0, lse)[..., None])
+    weights[scores == -np.inf] = 0
+    return {"output": output, "lse": lse, "scores": scores, "weights": weights}
 
 
 def prepare(call: Call, threads: int = 1) -> np.ndarray:
@@ -53,9 +55,25 @@ def backward(call: Call, threads: int = 1, results: Results | None = None) -> Re
     }
     core.backward(
         call.operands(), call.pair, call.numbers, (results["output"], results["lse"]),
-        (call.d_output, call.d_lse), tuple(found.values()), threads,
+        (call.d_output, call.d_lse, call.d_scores), tuple(found.values()), threads,
     )  # fmt: skip
     return {f"d_{name}": x for name, x in found.items() if x is not None}
+
+
+def run_alone(call: Call, threads: int = 2) -> Results:
+    """The same without values: there is no output, and no gradient of values."""
+    x = call.operands()._replace(value=None)
+    lse = nan((*call.lead, call.queries), call.compute)
+    scores = nan((*lse.shape, call.keys), call.compute)
+    core.forward(x, call.pair, call.numbers, (None, lse, scores), threads)
+    found = {
+        name: None if y is None else nan(y.shape, call.compute)
+        for name, y in zip(GRADIENTS, x, strict=False)
+    }
+    upstream = None, call.d_lse, call.d_scores
+    core.backward(x, call.pair, call.numbers, (None, lse), upstream, tuple(found.values()), threads)
+    gradients = {f"d_{name}": y for name, y in found.items() if y is not None}
+    return {"lse": lse, "scores": scores} | gradients
 
 
 def nan(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -71,12 +89,22 @@ def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -
     alike: NaN and ±∞ are the same thing in gradients. gradients: whether they are looked at.
     """
     found = run(call, **how)
+    compare(call, found, alike, gradients, **how)
+    return found
+
+
+def compare(
+    call: Call, found: Results, alike: bool = False, gradients: bool = True, **how: Any
+) -> None:
+    """Hold results against the formulas, as `check` says."""
     if not gradients:
         found = {name: x for name, x in found.items() if not name.startswith("d_")}
     exact = literal.run(call, WIDER[call.compute])
     plain = literal.run(call, np.dtype(call.compute).type, rounded=True)
     terms = literal.sizes(call)
     for name, x in found.items():
+        if name == "weights":  # scores are the core's own
+            continue
         expected = exact[name]
         if name.startswith("d_"):
             band = (BAND + 2 * terms["score"]) * size(expected) + terms[name]
@@ -93,7 +121,6 @@ def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -
             assert_near(actual, expected, allowance, name)
         except AssertionError as problem:
             raise AssertionError(f"{problem}\n{call} {how}") from None
-    return found
 
 
 def same(x: Results, y: Results) -> bool:
@@ -103,5 +130,5 @@ def same(x: Results, y: Results) -> bool:
 
 def with_compute(call: Call, dtype: str) -> Call:
     """The same call, computed in another dtype."""
-    d_lse = None if call.d_lse is None else call.d_lse.astype(dtype)
-    return replace(call, compute=dtype, d_lse=d_lse)
+    d_lse, d_scores = (None if x is None else x.astype(dtype) for x in (call.d_lse, call.d_scores))
+    return replace(call, compute=dtype, d_lse=d_lse, d_scores=d_scores)

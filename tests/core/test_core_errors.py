@@ -101,6 +101,10 @@ RESULTS = [
     ("lse", zeros(2, 4, 5, dtype=np.float16)),
     ("lse", zeros(2, 4, 5, dtype=np.int64)),
     ("lse", zeros(2, 4, 10)[..., ::2]),
+    ("output", None),  # but there are values
+    ("scores", zeros(2, 4, 5, 6)),
+    ("scores", zeros(2, 4, 5, 7, dtype=np.float64)),
+    ("scores", zeros(2, 4, 7, 5).swapaxes(2, 3)),
 ]
 
 
@@ -109,16 +113,16 @@ RESULTS = [
 def test_wrong_results(wrong: tuple[str, Any]) -> None:
     """Arrays that results are to be written to."""
     call = made()
-    to = {"output": zeros(2, 4, 5, 6), "lse": zeros(2, 4, 5)} | dict([wrong])
+    to = {"output": zeros(2, 4, 5, 6), "lse": zeros(2, 4, 5), "scores": None} | dict([wrong])
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
-        core.forward(call.operands(), call.pair, call.numbers, (to["output"], to["lse"]), 1)
+        core.forward(call.operands(), call.pair, call.numbers, tuple(to.values()), 1)
 
 
 def test_read_only_results_are_refused() -> None:
     call, output = made(), zeros(2, 4, 5, 6)
     output.flags.writeable = False
     with pytest.raises((ValueError, TypeError)):
-        core.forward(call.operands(), call.pair, call.numbers, (output, zeros(2, 4, 5)), 1)
+        core.forward(call.operands(), call.pair, call.numbers, (output, zeros(2, 4, 5), None), 1)
     assert not output.any()
 
 
@@ -127,6 +131,9 @@ GRADIENTS = [
     ("d_output", zeros(2, 4, 6, 6)),
     ("d_lse", zeros(2, 4, 6)),
     ("d_lse", zeros(2, 4, 5, dtype=np.float64)),
+    ("d_scores", zeros(2, 4, 5, 6)),
+    ("d_scores", zeros(2, 4, 7, 5).swapaxes(2, 3)),
+    ("d_scores", zeros(2, 4, 5, 7, dtype=np.float64)),
     ("d_a", zeros(2, 4, 5, 4)),
     ("d_a", zeros(1, 4, 5, 3)),
     ("d_b", zeros(2, 4, 7, 3)),
@@ -143,11 +150,11 @@ GRADIENTS = [
 def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     call = made()
     results = forward(call)
-    to: dict[str, Any] = {"d_output": call.d_output, "d_lse": call.d_lse}
+    to: dict[str, Any] = {"d_output": call.d_output, "d_lse": call.d_lse, "d_scores": None}
     for operand in ("a", "b", "weight", "key_bias", "value"):
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
-    upstream, gradients = tuple(to.values())[:2], tuple(to.values())[2:]
+    upstream, gradients = tuple(to.values())[:3], tuple(to.values())[3:]
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
         core.backward(
             call.operands(), call.pair, call.numbers, (results["output"], results["lse"]), upstream,

@@ -39,7 +39,7 @@ x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), lse=e
 x |= dict({changes})
 try:
     operands = Operands(x["a"], x["b"], value=x["value"])
-    _core.forward(operands, "{pair}", (1.0, 1, 0.0, 1, 0.0), (x["output"], x["lse"]), 2)
+    _core.forward(operands, "{pair}", (1.0, 1, 0.0, 1, 0.0), (x["output"], x["lse"], None), 2)
 except (ValueError, MemoryError) as refusal:
     print(type(refusal).__name__, len(str(refusal)) > 10)
 else:
@@ -77,11 +77,11 @@ slopes = [np.zeros((n, 1, 1), np.float32) for _ in range(3)]
 operands, numbers = Operands(x, x, value=x), (1.0, 1, 0.0, n, 0.0)
 
 def forward():
-    _core.forward(operands, "tanh", numbers, (output, lse), 2)
+    _core.forward(operands, "tanh", numbers, (output, lse, None), 2)
 
 def backward():
     to = (slopes[0], slopes[1], None, None, slopes[2])
-    _core.backward(operands, "tanh", numbers, (output, lse), (output, None), to, 2)
+    _core.backward(operands, "tanh", numbers, (output, lse), (output, None, None), to, 2)
 
 def fails(work):
     try:

@@ -56,7 +56,9 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
     call.a = {a, Type::F32, zero, width}, call.b = {b, Type::F32, zero, width};
     call.weight = {weight, Type::F32, zero, width}, call.scale = scale;
     call.value = {value, Type::F32, zero, value_width};
-    baseline::forward<baseline::Scorer, float>(call, output, Type::F32, lse, threads);
+    Forward made;
+    made.output = output, made.lse = lse;
+    baseline::forward<baseline::Scorer, float>(call, made, threads);
     Backward back;
     back.lse = lse, back.output = {output, Type::F32, zero, value_width};
     back.d_output = {d_output, Type::F32, zero, value_width};
@@ -101,7 +103,7 @@ def test_min(compiled: Any, monkeypatch: pytest.MonkeyPatch, queries: int) -> No
     rng = np.random.default_rng(queries)
     weight = rng.standard_normal(33).astype(np.float32)
     given = {"keys": 130, "hidden": 33, "width": 9, "weight": weight, "lead": (), "key_bias": None}
-    given |= {"d_lse": None, "dropout": 0.0, "softcap": 0.0, "queries": queries}
+    given |= {"d_lse": None, "d_scores": None, "dropout": 0.0, "softcap": 0.0, "queries": queries}
     call = draw(rng, "min", "none", "float32", **given)
     exact, plain = literal.run(call, np.float64), literal.run(call, np.float32)
     for name, x in run(compiled, call, threads=2).items():

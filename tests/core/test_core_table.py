@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from call import DTYPES, PAIRS, stored
 from draw import MASKS, draw
-from raw import check
+from raw import check, compare, run_alone
 
 DRAWN = 2
 """Calls of each cell of the table."""
@@ -38,6 +39,29 @@ def test_decoder_steps(pair: str, dtype: str, prepared: bool) -> None:
         mask = str(rng.choice(MASKS))
         call = draw(rng, pair, mask, dtype, queries=queries)
         check(call, threads=2, prepared=prepared and pair == "tanh")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("given", [("d_scores",), ("d_lse",), ("d_scores", "d_lse"), ()])
+@PAIR
+def test_without_values(pair: str, given: tuple[str, ...]) -> None:
+    """Log-sum-exp and scores alone, and what their gradients make of the other operands: as with
+    values through which nothing comes.
+    """
+    rng = np.random.default_rng([PAIRS.index(pair), len(given)])
+    for queries in (1, 5, 70):
+        for mask in ("none", "lengths", "causal", "interval and boolean"):
+            call = draw(rng, pair, mask, "float32", queries=queries, dropout=0.0)
+            drawn = {
+                "d_scores": (*call.lead, call.queries, call.keys),
+                "d_lse": (*call.lead, call.queries),
+            }
+            upstream: dict[str, Any] = {
+                name: rng.standard_normal(shape).astype(np.float32) if name in given else None
+                for name, shape in drawn.items()
+            }
+            call = replace(call, **upstream, d_output=np.zeros_like(call.d_output))
+            compare(call, run_alone(call))
 
 
 SIZES = [

@@ -44,14 +44,16 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     results = reference.attend(
         load("torch"), f, value, keep, softcap=call.softcap, p=call.dropout, dropout_mask=kept
     )
-    lse = results[2].broadcast_to((*call.lead, call.queries))
-    sides = [torch.tensor(numbers(call.d_output)), torch.zeros(lse.shape, dtype=torch.float64)]
-    if call.d_lse is not None:
-        sides[1] = torch.tensor(numbers(call.d_lse))
+    lse, scores = results[1].broadcast_to(keep.shape[:-1]), results[2].broadcast_to(keep.shape)
+    weights, _ = reference.softmax(load("torch"), scores, keep)
+    sides = [torch.tensor(numbers(call.d_output)), torch.zeros_like(lse), torch.zeros_like(scores)]
+    for i, d in ((1, call.d_lse), (2, call.d_scores)):
+        if d is not None:
+            sides[i] = torch.tensor(numbers(d))
     slopes = torch.autograd.grad(
-        [results[0], lse], list(leaf.values()), sides, materialize_grads=True
+        [results[0], lse, scores], list(leaf.values()), sides, materialize_grads=True
     )
-    found = {"output": results[0], "weights": results[1].broadcast_to(keep.shape), "lse": lse}
+    found = {"output": results[0], "weights": weights, "lse": lse, "scores": scores}
     found |= {f"d_{name}": x for name, x in zip(leaf, slopes, strict=True)}
     return {name: x.detach().numpy() for name, x in found.items()}
 

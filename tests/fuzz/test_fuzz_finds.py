@@ -58,7 +58,9 @@ def _mean_of_nothing(patch: pytest.MonkeyPatch) -> None:
     right = reference.softmax
 
     def softmax(xp: Any, s: Any, keep: Any) -> Any:
-        keep = keep if keep is None else keep | ~keep.any(-1, keepdims=True)
+        if keep is not None:
+            nothing = ~keep.any(-1, keepdims=True)
+            s, keep = xp.where(nothing, 0.0, s), keep | nothing
         return right(xp, s, keep)
 
     patch.setattr(reference, "softmax", softmax)

@@ -43,12 +43,26 @@ def attend(
     softcap: float = 0.0,
 ) -> Result:
     """Output (*lead, T_q, d_v), weights (*lead, T_q, T_k) and log-sum-exp (*lead, T_q)."""
+    return Result(*_attend(query, key, value, score, mask, valid_lens, softcap)[:3])
+
+
+def scores(
+    query: Any, key: Any, score: Any, mask: Any = None, valid_lens: Any = None, softcap: float = 0.0
+) -> np.ndarray:
+    """The scores (*lead, T_q, T_k), −∞ where not attended."""
+    return _attend(query, key, key, score, mask, valid_lens, softcap)[3]
+
+
+def _attend(
+    query: Any, key: Any, value: Any, score: Any, mask: Any, valid_lens: Any, softcap: float
+) -> tuple[np.ndarray, ...]:
     q, k, v = numbers(query), numbers(key), numbers(value)
     lead, queries, keys = lead_of(q, k, v), q.shape[-2], k.shape[-2]
     keep = allowed(mask, lead, queries, keys) & allowed(lengths(valid_lens), lead, queries, keys)
     output = np.full((*lead, queries, v.shape[-1]), np.nan)
     weights = np.full((*lead, queries, keys), np.nan)
     lse = np.full((*lead, queries), np.nan)
+    matrix = np.full((*lead, queries, keys), -np.inf)
     formula = FORMULAS[type(score).__name__]
     for n in np.ndindex(*lead):
         of_q, of_k, of_v = (place(x.shape[:-2], n, lead) for x in (q, k, v))
@@ -60,11 +74,12 @@ def attend(
             attended = np.flatnonzero(keep[(*n, i)]).tolist()
             s = [formula(row, ks[j], fields) for j in attended]
             s = [softcap * math.tanh(x / softcap) for x in s] if softcap else s
+            matrix[(*n, i)][attended] = s
             w, lse[(*n, i)] = softmax(s)
             weights[(*n, i)] = 0.0
             weights[(*n, i)][attended] = w
             output[(*n, i)] = [dot(w, [vs[j][c] for j in attended]) for c in range(v.shape[-1])]
-    return Result(output, weights, lse)
+    return output, weights, lse, matrix
 
 
 def projected(W: list[Vector] | None, tokens: list[Vector], used: np.ndarray) -> list[Vector]:

@@ -26,17 +26,22 @@ def gradients(
     d_lse: np.ndarray,
     mask: Any = None,
     valid_lens: Any = None,
+    of_scores: Callable[[Tensor], Tensor] | None = None,
+    d_scores: Any = None,
 ) -> dict[str, np.ndarray]:
     """Gradients of Σ d_output · output + Σ d_lse · lse, by name: query, key, value, parameters.
 
-    A query that attends nothing has no part in either sum.
+    A query that attends nothing has no part in either sum. With d_scores (..., T_q, T_k) they are
+    those of Σ d_scores · of_scores(s) too, s the scores (n,) of the attended keys.
     """
     leaves = _leaves(query, key, value, score)
     formula, loss = FORMULAS[type(score).__name__], torch.zeros((), dtype=torch.float64)
-    for at, q, k, v, p in _attending(leaves, score, mask, valid_lens):
+    for at, attended, q, k, v, p in _attending(leaves, score, mask, valid_lens):
         s = formula(q, k, p)
         loss = loss + torch.softmax(s, 0) @ v @ torch.from_numpy(d_output[at])
         loss = loss + torch.logsumexp(s, 0) * d_lse[at]
+        if of_scores is not None:
+            loss = loss + of_scores(s) @ torch.from_numpy(d_scores[at][attended.numpy()])
     if not loss.requires_grad:
         return {name: np.zeros(x.shape) for name, x in leaves.items()}
     found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
@@ -52,6 +57,8 @@ def largest_terms(
     d_lse: np.ndarray,
     mask: Any = None,
     valid_lens: Any = None,
+    terms_of: Callable[[Tensor, Tensor], Tensor] | None = None,
+    d_scores: Any = None,
 ) -> dict[str, float]:
     """The roundings of float32 that `gradients` may be off by where they cancel: the largest of
 
@@ -59,6 +66,7 @@ def largest_terms(
 
     four for each term, and those of tanh(a + b) itself: s' has min(1, |a| + |b|) in its place, and
     min(1, (1 − tanh²)/eps) in that of 1 − tanh², which is lost where tanh is ±1 but for a rounding.
+    terms_of: (weights, |d_scores|) of the attended keys → what is added to the terms of each score.
     """
     leaves = _leaves(query, key, value, score)
     kind = type(score).__name__
@@ -67,12 +75,17 @@ def largest_terms(
         formulas.append((1.0, _rounded))
     sums = {name: torch.zeros_like(x) for name, x in leaves.items() if name != "value"}
     inputs = [leaves[name] for name in sums]
-    for at, q, k, v, p in _attending(leaves, score, mask, valid_lens):
-        weights, values = torch.softmax(FORMULAS[kind](q, k, p), 0).detach(), v.detach()
+    for at, attended, q, k, v, p in _attending(leaves, score, mask, valid_lens):
+        s, values = FORMULAS[kind](q, k, p).detach(), v.detach()
+        weights = torch.softmax(s, 0)
         d_o = torch.from_numpy(np.abs(d_output[at]))
         terms = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[at])
+        terms = weights * terms
+        if terms_of is not None:
+            d = torch.from_numpy(np.abs(d_scores[at][attended.numpy()]))
+            terms = terms + terms_of(weights, d)
         for times, formula in formulas:
-            for one, term in zip(formula(q, k, p), weights * terms, strict=True):
+            for one, term in zip(formula(q, k, p), terms, strict=True):
                 slopes = torch.autograd.grad(one, inputs, retain_graph=True, materialize_grads=True)
                 for name, slope in zip(sums, slopes, strict=True):
                     sums[name] += times * term * slope.abs()
@@ -92,8 +105,10 @@ def _fields(score: Any) -> dict[str, Any]:
 
 def _attending(
     leaves: dict[str, Tensor], score: Any, mask: Any, valid_lens: Any
-) -> Iterator[tuple[tuple[int, ...], Tensor, Tensor, Tensor, dict[str, Any]]]:
-    """Where each query that attends anything stands; it, its keys, their values, the parameters."""
+) -> Iterator[tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor, dict[str, Any]]]:
+    """Where each query that attends anything stands, and which keys; it, these, their values, the
+    parameters.
+    """
     q, k, v = (leaves[name] for name in ("query", "key", "value"))
     lead = oracle.lead_of(*(oracle.numbers(x.detach()) for x in (q, k, v)))
     queries, keys = q.shape[-2], k.shape[-2]
@@ -106,7 +121,7 @@ def _attending(
         for i in range(queries):
             attended = torch.from_numpy(np.flatnonzero(keep[(*n, i)]))
             if len(attended):
-                yield (*n, i), q[(*of_q, i)], k[of_k][attended], v[of_v][attended], p
+                yield (*n, i), attended, q[(*of_q, i)], k[of_k][attended], v[of_v][attended], p
 
 
 def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any:

@@ -14,9 +14,7 @@ import oracle
 
 def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = None) -> tuple:
     """Output, weights and log-sum-exp. xp: numpy or torch; keep: its boolean array, in full."""
-    lead = oracle.lead_of(query, key, value)
-    (key, value), score = _heads(lead, key, value, score)
-    s = xp.broadcast_to(scores(xp, query, key, score), (*lead, query.shape[-2], key.shape[-2]))
+    s, value = matrix(xp, query, key, value, score)
     if not s.shape[-1]:
         nothing = s.sum(axis=-1)
         return s @ value, s, nothing - math.inf
@@ -31,6 +29,14 @@ def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = No
     weights = xp.where(empty, 0.0, e / total)
     lse = xp.where(empty, -math.inf, top + xp.log(total))[..., 0]
     return weights @ value, weights, lse
+
+
+def matrix(xp: Any, query: Any, key: Any, value: Any, score: Any) -> tuple[Any, Any]:
+    """All scores, masked or not, and the value with the heads of the query."""
+    lead = oracle.lead_of(query, key, value)
+    (key, value), score = _heads(lead, key, value, score)
+    s = scores(xp, query, key, score)
+    return xp.broadcast_to(s, (*lead, query.shape[-2], key.shape[-2])), value
 
 
 def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from anyscore.formulas import Gaussian
 from anyscore.lab.train.batches import Sequences
 from anyscore.lab.train.models import MODELS, new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translator import Translator
 from anyscore.layers import SCORES
-from anyscore.scores import Gaussian
 from anyscore.torch import Attention
 
 START, END = 1, 2

@@ -14,7 +14,7 @@ from anyscore.kernels import cpu
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import DTYPES, Array, Ops
 from anyscore.reference import accumulated
-from anyscore.task import Task
+from anyscore.task import Options, Task
 
 
 def why_not(task: Task) -> str | None:
@@ -48,18 +48,20 @@ def factors(task: Task) -> list[Array]:
     return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
 
 
-def call_of(xp: Ops, task: Task, dropout: float, seed: Any = None) -> tuple[Operands, Settings]:
+def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
     if task.softcap and f.query_bias is not None:
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
-    seed = xp.seed(seed, like=task.value) if dropout else None
+    p = options.dropout
+    seed = xp.seed(seed, like=task.value) if p else None
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
-        f.pair.name, float(f.scale), sizes.groups, float(dropout), period, sizes.lead, task.softcap
-    )
+        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead, task.softcap,
+        options.with_scores,
+    )  # fmt: skip
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
@@ -80,21 +82,10 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     return Factors(a, b, f.pair, key_bias=f.key_bias)
 
 
-def normalised(xp: Ops, p: Array) -> Array:
-    """Divide weights (..., T_q, T_k) by their sums: 1 but for the rounding of a large lse, or 0."""
-    total = xp.sum(p, -1, keepdims=True)
-    return p / xp.where(total == 0, 1.0, total)
-
-
 def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
-    output, lse, _ = reference.run(xp, _task_of(xp, x, s, acc_dtype), s.dropout, x.seed)
-    return Results(output, cast(Array, lse))
-
-
-def reference_weights(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Array:
-    """Compute the weights (*lead, T_q, T_k) of the record of a kernel by the reference."""
-    return reference.weights(xp, _task_of(xp, x, s, acc_dtype))
+    options = Options(s.dropout, with_scores=s.scores)
+    return Results(*reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed))
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.backends.common import normalised
 from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import Array, load
@@ -16,36 +15,35 @@ _xp = load("numpy")
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
-    """Return output, of the dtype given or that of sums, and log-sum-exp."""
+    """Return the results; the output is of the dtype given, or of that of sums."""
     rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
-    output, lse = np.empty((*rows, x.value.shape[-1]), dtype or sums), np.empty(rows, sums)
+    lse, output, scores = np.empty(rows, sums), None, None
+    if x.value is not None:
+        output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
+    if s.scores:
+        scores = np.empty((*rows, x.b.shape[-2]), sums)
     packed = None if x.packed is None or x.packed.dtype != sums else x.packed
-    cpu.forward(_raw(x)._replace(packed=packed), s, Results(raw(output), lse), threads())
-    return Results(output, lse)
+    to = Results(raw(output), lse, scores)
+    cpu.forward(_raw(x)._replace(packed=packed), s, to, threads())
+    return Results(output, lse, scores)
 
 
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
     """Return the gradients of the factors in x, each in the dtype of its operand.
 
-    results: what `forward` gave, in the dtype of sums. upstream: the gradients of that; its
-    log-sum-exp may be None.
+    results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
+    of that; those of log-sum-exp and scores may be None.
     """
     made = Operands(
         *(None if y is None else np.empty(y.shape, results.lse.dtype) for y in x[:FACTORS])
     )
-    results = Results(*map(np.ascontiguousarray, results))
-    d_lse = None if upstream.lse is None else np.ascontiguousarray(upstream.lse)
-    cpu.backward(_raw(x), s, results, Results(raw(upstream.output), d_lse), made, threads())
+    output, lse, d_lse, d_scores = (
+        None if y is None else np.ascontiguousarray(y) for y in (*results[:2], *upstream[1:])
+    )
+    upstream = Results(raw(upstream.output), d_lse, d_scores)
+    cpu.backward(_raw(x), s, Results(output, lse), upstream, made, threads())
     pairs = zip(made[:FACTORS], x[:FACTORS], strict=True)
     return Operands(*(d if d is None else d.astype(y.dtype, copy=False) for d, y in pairs))
-
-
-def weights(x: Operands, s: Settings, lse: Array) -> Array:
-    """Return the weights (*lead, T_q, T_k) before dropout, in the dtype of lse."""
-    lse = np.ascontiguousarray(lse)
-    output = np.empty((*lse.shape, x.b.shape[-2]), lse.dtype)
-    cpu.weights(_raw(x), s, lse, output, threads())
-    return normalised(_xp, output)
 
 
 def pack_keys(pair: str, b: Array) -> Array:

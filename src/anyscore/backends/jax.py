@@ -71,22 +71,16 @@ def _why_not_here(x: Array) -> str | None:
     return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
 
 
-def _run(task: Task, dropout: float, seed: Any) -> Result:
-    x, s = call_of(_xp, task, dropout, seed)
-    if dropout:
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    x, s = call_of(_xp, task, options, seed)
+    if options.dropout:
         words = jnp.stack(_xp.words(x.seed))
         counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
         x = x._replace(seed=words, counter=counter)
     if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
         x = x._replace(packed=None)
-    output, lse = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
-    return Result(output.astype(task.value.dtype), lse)
-
-
-def _weights(task: Task, lse: Array) -> Array:
-    x, s = call_of(_xp, task, 0.0)
-    x = _full_rank(x._replace(value=None, packed=None), s.lead)
-    return jax_autograd.weights(x, _static_args(task, s), lse).astype(task.dtype)
+    output, lse, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    return Result(None if output is None else output.astype(x.value.dtype), lse, scores)
 
 
 def _static_args(task: Task, s: Settings) -> StaticArgs:
@@ -105,7 +99,7 @@ def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
 
 
 _FUSED = (
-    Implementation("cpu", _why_not_core, _run, _weights),
-    Implementation("pallas", jax_pallas.why_not, _run, _weights),
+    Implementation("cpu", _why_not_core, _run),
+    Implementation("pallas", jax_pallas.why_not, _run),
 )
 BACKEND = JAX()

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from anyscore.backends.common import normalised, reference_weights, run_reference
+from anyscore.backends.common import run_reference
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -40,20 +40,11 @@ def targets() -> tuple[str, ...]:
 def attend(x: Operands, s: StaticArgs) -> Results:
     """Compute attention, differentiable.
 
-    x: of full rank; seed (..., 2) and counter (...) as `kernels.xla.attention` says. Returns the
-    output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q), in the dtype of sums.
+    x: of full rank; seed (..., 2) and counter (...) as `kernels.xla.attention` says. The results
+    are in the dtype of sums.
     """
     results: Results = _attend(_alike(x), s)
     return results
-
-
-@partial(jax.jit, static_argnums=1, inline=True)
-def weights(x: Operands, s: StaticArgs, lse: Array) -> Array:
-    """Compute the weights (*lead, T_q, T_k) before dropout, in the dtype of lse.
-
-    lse: (*lead, T_q), the log-sum-exp that `attend` gave.
-    """
-    return normalised(_xp, _compute("weights", s, *_alike((x, lse))))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -86,19 +77,21 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
         x, _ = residuals
 
         def run(moving: Named) -> list[Array]:
-            return [*_define("forward", s, _with(x, moving))]
+            return _present(_define("forward", s, _with(x, moving)))
 
         moving = {name: getattr(x, name) for name in along}
         tangents: list[Array] = jax.jvp(run, (moving,), (along,))[1]
         return tangents
 
     def back(residuals: tuple[Operands, Results], upstream: list[Array]) -> Named:
-        x, results = residuals
-        gradients: Operands = _gradients(x, s, results, Results(*upstream))
+        x, kept = residuals
+        gradients: Operands = _gradients(x, s, kept, _recorded(results, upstream))
         return gradients._asdict()
 
     along = named(Operands(*tangents[0][:FACTORS]))
-    return results, Results(*linear(ahead, back, (x, results), along, [*results]))
+    kept = results._replace(scores=None)  # a backward computes them again
+    moved = linear(ahead, back, (x, kept), along, _present(results))
+    return results, _recorded(results, moved)
 
 
 _attend.defjvp(_attend_jvp, symbolic_zeros=True)
@@ -115,17 +108,32 @@ def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) 
 def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
     """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
     x, results, upstream = primals
-    along = moved(named(Operands(*tangents[0][:FACTORS])) | tangents[2]._asdict())
+    along = moved(named(Operands(*tangents[0][:FACTORS])) | _named_results(tangents[2]))
 
     def gradients(moving: Named) -> Operands:
         found = named(_define("backward", s, _with(x, moving), results, _with(upstream, moving)))
         return Operands(**{n: y.astype(getattr(x, n).dtype) for n, y in found.items()})
 
-    moving = {name: y for name, y in (x._asdict() | upstream._asdict()).items() if name in along}
+    moving = {n: y for n, y in (named(x) | _named_results(upstream)).items() if n in along}
     return _gradients(x, s, results, upstream), jax.jvp(gradients, (moving,), (along,))[1]
 
 
 _gradients.defjvp(_gradients_jvp, symbolic_zeros=True)
+
+
+def _present(results: Results) -> list[Array]:
+    """The results that are there."""
+    return [y for y in results if y is not None]
+
+
+def _recorded(like: Results, found: list[Array]) -> Results:
+    """What belongs to each of the results that are there, as a record."""
+    each = iter(found)
+    return Results(*(None if y is None else next(each) for y in like))
+
+
+def _named_results(results: Results) -> Named:
+    return {name: y for name, y in results._asdict().items() if y is not None}
 
 
 def _with(record: Any, moving: Named) -> Any:
@@ -135,7 +143,7 @@ def _with(record: Any, moving: Named) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
-    """Run "forward", "backward" or "weights" on what the platform has for it.
+    """Run "forward" or "backward" on what the platform has for it.
 
     args: those of `kernels.xla.attention`, without the settings; likewise the result.
     """
@@ -168,16 +176,17 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     dtype = acc_dtype(y for y in x[:FACTORS] if y is not None)
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
-    if function == "weights":
-        return reference_weights(_xp, x, s.settings, dtype)
     if function == "forward":
         return run_reference(_xp, x, s.settings, dtype)
 
-    def run(*factors: Array) -> Results:
-        return run_reference(_xp, Operands(*factors, *x[FACTORS:]), s.settings, dtype)
-
     _, upstream = rest
-    return Operands(*jax.vjp(run, *x[:FACTORS])[1](upstream)).map(lambda y: y.astype(dtype))
+    reached = _named_results(upstream)
+
+    def run(*factors: Array) -> Named:
+        results = run_reference(_xp, Operands(*factors, *x[FACTORS:]), s.settings, dtype)
+        return {name: getattr(results, name) for name in reached}
+
+    return Operands(*jax.vjp(run, *x[:FACTORS])[1](reached)).map(lambda y: y.astype(dtype))
 
 
 # Where an array is on the devices may be part of its type. Inside shard_map the operands of a call

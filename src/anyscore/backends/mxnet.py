@@ -53,8 +53,8 @@ class MXNet(Backend):
     def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
         return unwrap(tensors, score)
 
-    def wrap(self, result: Result, like: Array) -> Result:
-        return Result(*(x if x is None else wrap(x, like) for x in result))
+    def wrap(self, x: Array | None, like: Array) -> Array | None:
+        return x if x is None else wrap(x, like)
 
 
 def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
@@ -93,43 +93,41 @@ def as_np(x: Any) -> Any:
 def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not_core(task):
         return reason
-    # There is no value where only weights are asked for.
     xs = factors(task) + ([] if task.value is None else [task.value])
     if autograd.is_recording() and any(0 in x.shape for x in xs):
         return "there is nothing to compute"
     return next(filter(None, map(_why_not_array, xs)), None)
 
 
-def _run(task: Task, dropout: float, seed: Any) -> Result:
-    x, s = call_of(_xp, task, dropout, seed)
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    x, s = call_of(_xp, task, options, seed)
     factors_of_x, beside = x[:FACTORS], x[FACTORS:]
     given = [y for y in factors_of_x if y is not None]
+    rows, acc_dtype = (*s.lead, x.a.shape[-2]), host.acc_dtype(*given)
+    shapes = {} if x.value is None else {"output": (*rows, x.value.shape[-1])}
+    shapes |= {"lse": rows, **({"scores": (*rows, x.b.shape[-2])} if s.scores else {})}
 
     def operands(arrays: Arrays) -> Operands:
         rest = iter(arrays)
         return Operands(*(None if y is None else next(rest) for y in factors_of_x), *beside)
 
-    def forward(arrays: Arrays) -> tuple[Array, Array]:
-        return host.forward(operands(arrays), s)
+    def results(arrays: Iterable[Array]) -> Results:
+        return Results(**{"output": None, **dict(zip(shapes, arrays, strict=True))})
+
+    def forward(arrays: Arrays) -> list[Array]:
+        return [y for y in host.forward(operands(arrays), s) if y is not None]
 
     def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-        found = host.backward(operands(arrays), s, Results(*made), Results(*upstream))
+        found = host.backward(operands(arrays), s, results(made), results(upstream))
         return [d for d in found if d is not None]
 
     if autograd.is_recording():
-        rows, acc_dtype = (*s.lead, x.a.shape[-2]), host.acc_dtype(*given)
-        outputs = ((*rows, task.value.shape[-1]), acc_dtype), (rows, acc_dtype)
-        output, lse = call(Operator(len(given), outputs, forward, backward), given)
+        outputs = tuple((shape, acc_dtype) for shape in shapes.values())
+        found = call(Operator(len(given), outputs, forward, backward), given)
     else:
-        output, lse = map(device, forward([to_host(y) for y in given]))
-    return Result(_xp.astype(output, task.dtype), lse)
-
-
-def _weights(task: Task, lse: Array) -> Array:
-    x, s = call_of(_xp, task, 0.0)
-    on_host = (None if y is None else to_host(y) for y in x[:FACTORS])
-    found = host.weights(Operands(*on_host, *x[FACTORS:]), s, to_host(lse))
-    return _xp.astype(device(found), task.dtype)
+        found = list(map(device, forward([to_host(y) for y in given])))
+    output, lse, scores = results(found)
+    return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
 
 
 def _why_not_array(x: Array) -> str | None:
@@ -139,5 +137,5 @@ def _why_not_array(x: Array) -> str | None:
     return why_not_dtype(_xp.dtype(x))
 
 
-_FUSED = (Implementation("cpu", _why_not, _run, _weights),)
+_FUSED = (Implementation("cpu", _why_not, _run),)
 BACKEND = MXNet()

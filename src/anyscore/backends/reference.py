@@ -11,31 +11,30 @@ from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.intervals import zero_unread
 from anyscore.ops import Array, Ops
-from anyscore.task import Task, split_heads
+from anyscore.task import Options, Task, split_heads
 
 
 def reference_in(xp: Ops) -> Implementation:
     """The reference in the operations of a framework: it runs every task."""
 
-    def run_task(task: Task, p: float, seed: Any) -> Result:
-        return run(xp, task, p, seed)
+    def run_task(task: Task, options: Options, seed: Any) -> Result:
+        return run(xp, task, options, seed)
 
-    def weights_of(task: Task, lse: Array) -> Array:
-        return weights(xp, task)
-
-    return Implementation("reference", lambda task, options: None, run_task, weights_of)
+    return Implementation("reference", lambda task, options: None, run_task)
 
 
-def run(xp: Ops, task: Task, p: float, seed: Any) -> Result:
-    """Run a task, with dropout at rate p."""
-    task, sizes, dropout_mask = _zeroed(xp, task), task.sizes, None
+def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
+    """Run a task, with dropout at the rate of the options."""
+    task, sizes, p, dropout_mask = _zeroed(xp, task), task.sizes, options.dropout, None
     if p:
         seed = xp.seed(seed, like=task.value)
         dropout_mask = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
         dropout_mask = split_heads(xp, dropout_mask, sizes.groups, True)
     score, mask = _split(xp, task)
-    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
-    output, attended, lse = reference.attend(
+    value = task.value
+    if value is not None:
+        value = reference.accumulated(xp, split_heads(xp, value, sizes.groups, False))
+    output, lse, scores = reference.attend(
         xp,
         score,
         value,
@@ -45,21 +44,14 @@ def run(xp: Ops, task: Task, p: float, seed: Any) -> Result:
         dropout_mask=dropout_mask,
         p=p,
     )
-    tail = (sizes.queries, sizes.keys)
+    if value is not None:
+        output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+        output = xp.astype(output, task.dtype)
     return Result(
-        xp.astype(_whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1])), task.dtype),
-        _whole(xp, lse, sizes, tail[:1]),
-        xp.astype(_whole(xp, attended, sizes, tail), task.dtype),
+        output,
+        _whole(xp, lse, sizes, (sizes.queries,)),
+        _whole(xp, scores, sizes, (sizes.queries, sizes.keys)) if options.with_scores else None,
     )
-
-
-def weights(xp: Ops, task: Task) -> Array:
-    """The weights (..., T_q, T_k) of a task."""
-    score, mask = _split(xp, task)
-    scores = reference.scores(xp, score, mask, task.mask_per_query, task.softcap)
-    attended, _ = reference.softmax(xp, scores, mask)
-    tail = (task.sizes.queries, task.sizes.keys)
-    return xp.astype(_whole(xp, attended, task.sizes, tail), task.dtype)
 
 
 def _zeroed(xp: Ops, task: Task) -> Task:
@@ -70,7 +62,9 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     queries, keys = mask.used
     a, _ = zero_unread(xp, f.a, queries)
     b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
-    value, shared_value = zero_unread(xp, task.value, keys, task.sizes.groups)
+    value, shared_value = task.value, False
+    if value is not None:
+        value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
     per_query = shared_b or shared_value or mask.per_query
     return replace(
         task,

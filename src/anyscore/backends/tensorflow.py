@@ -74,85 +74,94 @@ def _why_not(task: Task, options: Options) -> str | None:
     return "XLA cannot compile it" if GraphOrParentsInXlaContext(_graph()) else None
 
 
-def _run(task: Task, dropout: float, seed: Any) -> Result:
-    x, s = call_of(_xp, task, dropout, seed)
-    if not _differentiable(x[:FACTORS]):
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    x, s = call_of(_xp, task, options, seed)
+    if not _differentiable(y for y in x[:FACTORS] if y is not None):
         arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
-        output, lse = host.forward(arrays, s, _numpy_dtype(task.dtype))
-        return Result(tf.constant(output), tf.constant(lse))
-    output, lse = _attend(x, s)
-    return Result(_xp.astype(output, task.dtype), lse)
+        results = host.forward(arrays, s, _numpy_dtype(task.dtype))
+        return Result(*(None if y is None else tf.constant(y) for y in results))
+    output, lse, scores = _attend(x, s)
+    return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
 
 
-def _weights(task: Task, lse: Array) -> Array:
-    x, s = call_of(_xp, task, 0.0)
-    found = host.weights(x._replace(value=None, packed=None).map(_array), s, _array(lse))
-    return _xp.astype(tf.constant(found), task.dtype)
+_FUSED = (Implementation("cpu", _why_not, _run),)
 
 
-_FUSED = (Implementation("cpu", _why_not, _run, _weights),)
-
-
-def _attend(x: Operands, s: Settings) -> tuple[Array, Array]:
-    """Output, in the dtype of sums, and log-sum-exp; differentiable."""
+def _attend(x: Operands, s: Settings) -> Results:
+    """The results, in the dtype of sums; differentiable."""
     packed, operands = x.packed, x[:NEEDED]
     present = [y is not None for y in operands]
     given = [tf.convert_to_tensor(y) for y in operands if y is not None]
     own = sum(present[:FACTORS])  # that have derivatives
     acc_dtype = _acc_dtype(given[:own])
     rows = (*s.lead, _xp.shape(x.a)[-2])
-    results = [(acc_dtype, (*rows, _xp.shape(x.value)[-1])), (acc_dtype, rows)]
+    shapes = {"lse": rows}
+    if x.value is not None:
+        shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
+    if s.scores:
+        shapes["scores"] = (*rows, _xp.shape(x.b)[-2])
 
     def record(xs: Iterable[Any]) -> Operands:
         """The operands, of those that are present."""
         each = iter(xs)
         return Operands(*(next(each) if is_present else None for is_present in present))
 
-    def forward(*xs: Array) -> tuple[tuple[Array, Array], Callable[..., Any]]:
-        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
-            return cast(Iterable[Any], host.forward(Operands(*arrays)._replace(packed=packed), s))
+    def results_of(xs: Iterable[Any]) -> Results:
+        """The results, of those that are there."""
+        return Results(**{"output": None, **dict(zip(shapes, xs, strict=True))})
 
-        output, lse = _call(on_arrays, s, list(record(xs)[:NEEDED]), results)
+    def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
+        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
+            found = host.forward(Operands(*arrays)._replace(packed=packed), s)
+            return [y for y in found if y is not None]
+
+        made = [(acc_dtype, shape) for shape in shapes.values()]
+        found = _call(on_arrays, s, list(record(xs)[:NEEDED]), made)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
+            kept = [y for y in results_of(found)[:2] if y is not None]
             if _differentiable(upstream):
-                found = custom_gradient(gradients, output, lse, *upstream, *xs)
+                slopes = custom_gradient(gradients, *kept, *upstream, *xs)
             else:
-                found, _ = gradients(output, lse, *upstream, *xs)
-            return [*found, *(None for _ in xs[own:])]
+                slopes, _ = gradients(*kept, *upstream, *xs)
+            return [*slopes, *(None for _ in xs[own:])]
 
-        return (output, lse), backward
+        return tuple(found), backward
 
-    def gradients(
-        output: Array, lse: Array, d_output: Array, d_lse: Array, *xs: Array
-    ) -> tuple[list[Array], Callable[..., Any]]:
+    def gradients(*given: Array) -> tuple[list[Array], Callable[..., Any]]:
+        each = iter(given)
+        output = None if x.value is None else next(each)
+        lse, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
+
         def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
-            *operands, output, lse, d_output, d_lse = arrays
+            *operands, output, lse, d_output, d_lse, d_scores = arrays
             found = host.backward(
-                Operands(*operands), s, Results(output, lse), Results(d_output, d_lse)
+                Operands(*operands), s, Results(output, lse), Results(d_output, d_lse, d_scores)
             )
             return [d for d in found if d is not None]
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*record(xs)[:NEEDED], output, lse, d_output, d_lse]
+        operands = [*record(xs)[:NEEDED], output, lse, *results_of(upstream)]
         found = _call(on_arrays, s, operands, made)
 
-        def backward(*upstream: Array) -> list[Array | None]:
-            """Differentiate the reference, which computes output and log-sum-exp itself."""
+        def backward(*again: Array) -> list[Array | None]:
+            """Differentiate the reference, which computes the results itself."""
 
-            def defined(*inputs: Array) -> tuple[Array, Array]:
-                return run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
+            def defined(*inputs: Array) -> list[Array]:
+                found = run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
+                return [y for y in found if y is not None]
 
-            def first(d_output: Array, d_lse: Array, *inputs: Array) -> list[Array]:
-                return _slopes(defined, inputs, [d_output, d_lse])
+            def first(*given: Array) -> list[Array]:
+                return _slopes(defined, given[len(shapes) :], given[: len(shapes)])
 
-            found = _slopes(first, (d_output, d_lse, *xs[:own]), upstream)
-            return [None, None, *found, *(None for _ in xs[own:])]
+            slopes = _slopes(first, (*upstream, *xs[:own]), again)
+            unread = len(given) - len(upstream) - len(xs)
+            return [*(None,) * unread, *slopes, *(None for _ in xs[own:])]
 
         return found, backward
 
-    return cast(tuple[Array, Array], custom_gradient(forward, *given))
+    return results_of(custom_gradient(forward, *given))
 
 
 def _slopes(

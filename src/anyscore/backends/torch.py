@@ -75,8 +75,8 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:
         return "its dropout is not reproducible across devices"
-    if options.return_lse:
-        return "it gives no log-sum-exp"
+    if task.value is None or options.return_lse or options.with_scores:
+        return "it gives the output alone"
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "its second derivatives raise"
@@ -93,7 +93,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     return torch_modes.why_not()
 
 
-def _run(task: Task, dropout: float, seed: Any) -> Result:
+def _run(task: Task, options: Options, seed: Any) -> Result:
     f, sizes = cast(Factors, task.score), task.sizes
     a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
@@ -105,7 +105,7 @@ def _run(task: Task, dropout: float, seed: Any) -> Result:
     output = F.scaled_dot_product_attention(
         four(a, sizes.lead),
         four(f.b, sizes.kv_lead),
-        four(task.value, sizes.kv_lead),
+        four(cast(Tensor, task.value), sizes.kv_lead),
         scale=f.scale,
         enable_gqa=sizes.groups > 1,
     )
@@ -114,7 +114,7 @@ def _run(task: Task, dropout: float, seed: Any) -> Result:
     return Result(output + (0 * a).sum(-1, keepdim=True), None)
 
 
-_SDPA = Implementation("sdpa", _why_not, _run, Torch.reference.weights)  # it gives no lse
+_SDPA = Implementation("sdpa", _why_not, _run)
 _ON_CPU = _SDPA, torch_autograd.CORE
 _ON_GPU = _SDPA, torch_triton.KERNELS
 BACKEND = Torch()

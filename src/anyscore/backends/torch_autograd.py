@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from anyscore.backends import torch_modes, torch_operators
 from anyscore.backends.common import (
     call_of,
     factors,
-    normalised,
     run_reference,
     why_not_core,
     why_not_dtype,
@@ -36,7 +35,7 @@ from anyscore.backends.torch_operators import Maybe, acc_dtype, array
 from anyscore.factors import Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, NEEDED, Operands, Results
+from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
 
@@ -58,38 +57,50 @@ def _as_many_as(operator: Any) -> Callable[[F], F]:
 
 
 class _Forward(torch.autograd.Function):
-    """Arguments and results are those of the operator."""
+    """Arguments are those of the operator; results are those of the record that are there."""
 
     generate_vmap_rule = True
 
     @staticmethod
     @_as_many_as(torch_operators.forward)
-    def forward(*args: Any) -> tuple[Tensor, Tensor]:
-        output, lse = torch_operators.forward(*torch_operators.forward.record(*args))
-        return output, lse
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        results = torch_operators.forward(*torch_operators.forward.record(*args))
+        return tuple(y for y in results if y is not None)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, s = torch_operators.forward.record(*inputs)
-        results, lse = output
+        results, lse, _ = _recorded(x, s, output)
         if not is_compiling():  # the caller may write to what they are given
-            is_given = results.dtype == x.value.dtype  # else they are given it in their dtype
+            # else they are given it in their dtype
+            is_given = results is not None and results.dtype == x.value.dtype
             results, lse = results.clone() if is_given else results, lse.clone()
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*x[:NEEDED], results, lse)
         ctx.settings = s
 
     @staticmethod
-    def backward(ctx: Any, d_output: Tensor, d_lse: Tensor) -> tuple[Maybe, ...]:
+    def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
         x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        record = x, s, results, Results(d_output, d_lse)
-        if differentiable([y for y in (*saved, d_output, d_lse) if y is not None]):
-            found = apply(_Backward, *torch_operators.backward.args(*record))
+        found = _recorded(x, s, upstream)
+        if x.value is not None and found.output is None:
+            found = found._replace(output=torch.zeros_like(results.output))
+        record = x, s, results, found
+        if differentiable([y for y in (*saved, *found) if y is not None]):
+            made = apply(_Backward, *torch_operators.backward.args(*record))
         else:
-            found = torch_operators.backward(*record)
-        inputs = zip(saved, found, strict=False)
+            made = torch_operators.backward(*record)
+        inputs = zip(saved, made, strict=False)
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *(None if x is None else d for x, d in inputs), *(None,) * rest
+
+
+def _recorded(x: Operands, s: Settings, found: tuple[Maybe, ...]) -> Results:
+    """The results that are there, or their gradients, as a record."""
+    each = iter(found)
+    output = None if x.value is None else next(each)
+    return Results(output, next(each), next(each) if s.scores else None)
 
 
 class _Backward(torch.autograd.Function):
@@ -111,25 +122,33 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
-        *operands, d_output, d_lse = ctx.saved_tensors
-        x, s = Operands(*operands), ctx.settings
+        saved, s = ctx.saved_tensors, ctx.settings
+        x, upstream = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
         dtype = str(acc_dtype(*x[:FACTORS])).removeprefix("torch.")
         names = [name for name, y in zip(x._fields[:FACTORS], x, strict=False) if y is not None]
+        reached = [name for name, d in upstream._asdict().items() if d is not None]
 
-        def run(*xs: Tensor) -> tuple[Tensor, Tensor]:
+        def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))
-            return tuple(run_reference(_xp, given, s, dtype))
+            results = run_reference(_xp, given, s, dtype)
+            return tuple(getattr(results, name) for name in reached)
 
-        def gradients(d_output: Tensor, d_lse: Tensor, *xs: Tensor) -> Any:
-            return torch.func.vjp(run, *xs)[1]((d_output, d_lse))
+        def gradients(*given: Tensor) -> Any:
+            ds, xs = given[: len(reached)], given[len(reached) :]
+            return torch.func.vjp(run, *xs)[1](ds)
 
         with torch.autocast(x.a.device.type, enabled=False):
-            xs = [d_output, d_lse, *(getattr(x, name) for name in names)]
+            xs = [getattr(upstream, name) for name in reached] + [
+                getattr(x, name) for name in names
+            ]
             again = torch.func.vjp(gradients, *xs)[1]
             wanted = zip(x, grads, strict=False)
-            d_output, d_lse, *found = again(tuple(d for y, d in wanted if y is not None))
-        of_inputs = Operands(**{"a": None, "b": None, **dict(zip(names, found, strict=True))})
-        return None, *of_inputs[:NEEDED], None, None, d_output, d_lse, *(None,) * (len(s) - 1)
+            found = again(tuple(d for y, d in wanted if y is not None))
+        of_upstream = dict(zip(reached, found, strict=False))
+        of_inputs = dict(zip(names, found[len(reached) :], strict=True))
+        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:NEEDED]
+        to_upstream = (of_upstream.get(name) for name in Results._fields)
+        return None, *inputs, None, None, *to_upstream, *(None,) * (len(s) - 1)
 
 
 def _why_not(task: Task, options: Options) -> str | None:
@@ -151,24 +170,20 @@ def why_not_made_of(xs: list[Tensor]) -> str | None:
     return None
 
 
-def run(task: Task, dropout: float, seed: Any) -> Result:
+def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
-    x, s = call_of(_xp, task, dropout, seed)
+    x, s = call_of(_xp, task, options, seed)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        output, lse = apply(_Forward, *torch_operators.forward.args(x, s))
+        found = apply(_Forward, *torch_operators.forward.args(x, s))
+        output, lse, scores = _recorded(x, s, found)
     else:
-        output, lse = torch_operators.forward(x, s)
-    dtype = task.value.dtype  # to ask costs less than to convert to what it is
-    return Result(output if output.dtype == dtype else output.to(dtype), lse)
+        output, lse, scores = torch_operators.forward(x, s)
+    if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
+        output = output.to(x.value.dtype)
+    return Result(output, lse, scores)
 
 
-def weights_of(task: Task, lse: Tensor) -> Tensor:
-    """Compute the weights (*lead, T_q, T_k) of a task in its dtype, by the operators."""
-    weights: Tensor = torch_operators.weights(*call_of(_xp, task, 0.0), lse)
-    return cast(Tensor, _xp.astype(normalised(_xp, weights), task.dtype))
-
-
-CORE = Implementation("cpu", _why_not, run, weights_of)
+CORE = Implementation("cpu", _why_not, run)
 
 
 def pack_keys(f: Factors) -> Tensor | None:

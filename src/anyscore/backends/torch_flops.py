@@ -27,19 +27,17 @@ Shape: TypeAlias = tuple[int, ...]
 @register_flop_formula(torch.ops.anyscore.forward)
 def _forward(*args: Any, **_: Any) -> int:
     x, s = torch_operators.forward.record(*args)
-    return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * x.value[-1])
+    return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * _value_width(x))
 
 
 @register_flop_formula(torch.ops.anyscore.backward)
 def _backward(*args: Any, **_: Any) -> int:
     x, s, *_rest = torch_operators.backward.record(*args)
-    return _pairs(x, s.lead) * int(6 * x.a[-1] + 4 * x.value[-1])
+    return _pairs(x, s.lead) * int(6 * x.a[-1] + 4 * _value_width(x))
 
 
-@register_flop_formula(torch.ops.anyscore.weights)
-def _weights(*args: Any, **_: Any) -> int:
-    x, _s, lse = torch_operators.weights.record(*args)
-    return _pairs(x, lse[:-1]) * int(2 * x.a[-1])
+def _value_width(x: Operands) -> int:
+    return 0 if x.value is None else x.value[-1]
 
 
 def _pairs(x: Operands, lead: Shape) -> int:

@@ -1,11 +1,11 @@
-"""The kernels as PyTorch operators `anyscore::forward`, `::backward` and `::weights`.
+"""The kernels as PyTorch operators `anyscore::forward` and `::backward`.
 
 On the CPU they run the C++ core, on a GPU Triton, which is imported then. Operators take flat
 arguments: the records of `anyscore.operands` are taken apart and put together here, and only here.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
 those are for `torch_autograd`. The output is float32 or better, as sums are: the backward needs it
-so.
+so. Where a result is None in records, the operator gives a tensor of no elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
-_TYPES = {float: "float", int: "SymInt", tuple[int, ...]: "SymInt[]"}
+_TYPES = {float: "float", int: "SymInt", bool: "bool", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
 _SETTINGS = ", ".join(
     f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
@@ -34,7 +34,7 @@ _SETTINGS = ", ".join(
 )
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
-_X = f"{_SCORES}, Tensor value, {_MASK}, Tensor? seed"
+_X = f"{_SCORES}, Tensor? value, {_MASK}, Tensor? seed"
 
 _OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2, 0)
 """How many of an operand's dimensions are not leading ones."""
@@ -74,38 +74,41 @@ def _arrays(x: Operands) -> Operands:
 # The core
 
 
-def _forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
-    output, lse = _fake_forward(x, s)
-    if x.packed is not None and x.packed.dtype != lse.dtype:
+def _forward(x: Operands, s: Settings) -> Results:
+    made = _fake_forward(x, s)
+    if x.packed is not None and x.packed.dtype != made.lse.dtype:
         x = x._replace(packed=None)
-    cpu.forward(_arrays(x), s, Results(array(output), array(lse)), torch.get_num_threads())
-    return output, lse
+    cpu.forward(_arrays(x), s, Results(*map(array, made)), torch.get_num_threads())
+    return made
 
 
 def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
-    output, lse, d_lse = (y.contiguous() for y in (*results, upstream.lse))
-    made = [None if y is None else lse.new_empty(y.shape) for y in x[:FACTORS]]
-    results, upstream = (Results(*map(array, y)) for y in ((output, lse), (upstream.output, d_lse)))
+    output, lse, d_lse, d_scores = (
+        y if y is None else y.contiguous() for y in (*results[:2], *upstream[1:])
+    )
+    made = [None if y is None else results.lse.new_empty(y.shape) for y in x[:FACTORS]]
+    empty = results.lse.new_empty
+    results, upstream = (
+        Results(*map(array, y)) for y in ((output, lse), (upstream.output, d_lse, d_scores))
+    )
     to = Operands(*map(array, made))
     cpu.backward(_arrays(x), s, results, upstream, to, torch.get_num_threads())
     pairs = zip(made, x[:FACTORS], strict=True)
-    return tuple(lse.new_empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
-
-
-def _weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
-    output = _fake_weights(x, s, lse)
-    cpu.weights(_arrays(x), s, array(lse.contiguous()), array(output), torch.get_num_threads())
-    return output
+    return tuple(empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
 
 
 # Without values
 
 
-def _fake_forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
+def _fake_forward(x: Operands, s: Settings) -> Results:
     a, value = x.a, x.value
     rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
-    output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
-    return output, a.new_empty(rows, dtype=dtype)
+    lse, output, scores = a.new_empty(rows, dtype=dtype), None, None
+    if value is not None:
+        output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
+    if s.scores:
+        scores = a.new_empty((*rows, x.b.shape[-2]), dtype=dtype)
+    return Results(output, lse, scores)
 
 
 def _fake_backward(
@@ -115,8 +118,9 @@ def _fake_backward(
     return tuple(empty(0) if y is None else y.new_empty(y.shape) for y in x[:FACTORS])
 
 
-def _fake_weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
-    return lse.new_empty((*lse.shape, x.b.shape[-2]))
+def _filled(results: Results) -> tuple[Tensor, ...]:
+    """Results as the operator gives them."""
+    return tuple(results.lse.new_empty(0) if y is None else y for y in results)
 
 
 # Batched by vmap: one more leading dimension
@@ -154,7 +158,9 @@ def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     n, (x, s), (at, _) = info.batch_size, forward.record(*args), forward.record(*dims)
     if at.seed is not None:  # the seeds differ
         return _loop(forward.operator, n, dims, args)
-    return forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead])), (0, 0)
+    results = forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead]))
+    found = (y.new_empty(n, 0) if y.dim() == 1 and not y.numel() else y for y in _filled(results))
+    return tuple(found), (0,) * len(results)
 
 
 def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
@@ -177,13 +183,6 @@ def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     ), (0,) * FACTORS
 
 
-def _batched_weights(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
-    n, (x, s, lse) = info.batch_size, weights.record(*args)
-    at, _, lse_at = weights.record(*dims)
-    lse = lse.expand(n, *lse.shape) if lse_at is None else lse.movedim(lse_at, 0)
-    return weights(_moved(x, at, n, lse.dim() - 2), s, lse), 0
-
-
 # Records as flat arguments, and back
 
 
@@ -196,24 +195,20 @@ def _forward_args(x: Operands, s: Settings) -> tuple[Any, ...]:
 
 
 def _backward_record(pair: str, *args: Any) -> tuple[Operands, Settings, Results, Results]:
-    x, (output, lse, d_output, d_lse, *settings) = Operands(*args[:NEEDED]), args[NEEDED:]
-    return x, Settings(pair, *settings), Results(output, lse), Results(d_output, d_lse)
+    x, (output, lse, *upstream) = Operands(*args[:NEEDED]), args[NEEDED : NEEDED + 5]
+    return x, Settings(pair, *args[NEEDED + 5 :]), Results(output, lse), Results(*upstream)
 
 
 def _backward_args(
     x: Operands, s: Settings, results: Results, upstream: Results
 ) -> tuple[Any, ...]:
-    return s.pair, *x[:NEEDED], *results, *upstream, *s[1:]
+    return s.pair, *x[:NEEDED], *results[:2], *upstream, *s[1:]
 
 
-def _weights_record(pair: str, *args: Any) -> tuple[Operands, Settings, Tensor]:
-    lse, scale, groups, *softcap = args[7:]  # PyTorch leaves out what is the default
-    settings = Settings(pair, scale, groups, 0.0, 1, (), *softcap)
-    return Operands(*args[:4])._replace(start=args[4], stop=args[5], mask=args[6]), settings, lse
-
-
-def _weights_args(x: Operands, s: Settings, lse: Tensor) -> tuple[Any, ...]:
-    return s.pair, *x[:4], *x[5:8], lse, s.scale, s.groups, s.softcap
+def _given(x: Operands, s: Settings, found: tuple[Tensor, ...]) -> Results:
+    """Results of the operator as records have them."""
+    output, lse, scores = found
+    return Results(None if x.value is None else output, lse, scores if s.scores else None)
 
 
 class _Operator:
@@ -247,7 +242,11 @@ class _Operator:
         _library.impl(self.name, self._of_args(kernel), device, **options)  # type: ignore[no-untyped-call]
 
     def _of_args(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: kernel(*self.record(*args))
+        def run(*args: Any) -> tuple[Tensor, ...]:
+            found = kernel(*self.record(*args))
+            return _filled(found) if isinstance(found, Results) else found
+
+        return run
 
     def _on_gpu(self, *records: Any) -> Any:
         return getattr(import_module("anyscore.backends.torch_triton"), self.name)(*records)
@@ -255,30 +254,25 @@ class _Operator:
     def __call__(self, x: Operands, *rest: Any) -> Any:
         """Call the operator, or where nobody would see the difference the core: 10 µs less."""
         args = self.args(x, *rest)
-        if is_watched(*args[self.tensors]):
-            return self.operator(*args)
-        return self.core(x, *rest)
+        if not is_watched(*args[self.tensors]):
+            return self.core(x, *rest)
+        found = self.operator(*args)
+        return found if self is backward else _given(x, rest[0], found)
 
 
 forward = _Operator(
     "forward",
-    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor lse)",
+    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor lse, Tensor scores)",
     _forward_args,
     _forward_record,
 )
 backward = _Operator(
     "backward",
-    f"({_X}, Tensor output, Tensor lse, Tensor d_output, Tensor d_lse, {_SETTINGS})"
+    f"({_X}, Tensor? output, Tensor lse, Tensor? d_output, Tensor? d_lse, Tensor? d_scores, "
+    f"{_SETTINGS})"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _backward_args,
     _backward_record,
 )
-weights = _Operator(
-    "weights",
-    f"({_SCORES}, {_MASK}, Tensor lse, float scale, SymInt groups, float softcap=0.0) -> Tensor",
-    _weights_args,
-    _weights_record,
-)
 forward.implement(_forward, _fake_forward, _batched_forward)
 backward.implement(_backward, _fake_backward, _batched_backward)
-weights.implement(_weights, _fake_weights, _batched_weights)

@@ -69,7 +69,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     return _device_problem(f.a.device.index)
 
 
-KERNELS = Implementation("triton", _why_not, torch_autograd.run, torch_autograd.weights_of)
+KERNELS = Implementation("triton", _why_not, torch_autograd.run)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
@@ -89,12 +89,12 @@ def _kernels() -> Any:
     return import_module("anyscore.kernels.triton.attention")
 
 
-def forward(x: Operands, s: Settings) -> tuple[Tensor, Tensor]:
-    """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q) in the accumulation dtype."""
+def forward(x: Operands, s: Settings) -> Results:
+    """Return the results in the accumulation dtype."""
     acc_dtype = torch_operators.acc_dtype(*x[:FACTORS])
     with _device_of(x.a):
-        output, lse = _kernels().forward(_functions(s.pair), x, s, acc_dtype)
-    return output, lse
+        found: Results = _kernels().forward(_functions(s.pair), x, s, acc_dtype)
+    return found
 
 
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
@@ -103,18 +103,11 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
     The gradient of what is not there is empty.
     """
     lse: Tensor = results.lse.contiguous()
-    results = Results(results.output.contiguous(), lse)
+    output = results.output
+    results = Results(None if output is None else output.contiguous(), lse)
     with _device_of(x.a):
         found = _kernels().backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
         lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
         for y, d in zip(x[:FACTORS], found, strict=False)
     )
-
-
-def weights(x: Operands, s: Settings, lse: Tensor) -> Tensor:
-    """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), in the dtype of lse."""
-    s = s._replace(lead=tuple(lse.shape[:-1]))
-    with _device_of(x.a):
-        found: Tensor = _kernels().weights(_functions(s.pair), x, s, lse)
-    return found

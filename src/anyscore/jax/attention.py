@@ -160,7 +160,7 @@ class Attention(Layer):
         find_framework(queries=queries, keys=tensor, values=values)
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
-        result, *_ = attend(
+        result, _ = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )

@@ -173,11 +173,11 @@ class Attention(Layer):
         score, options = self._score(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
-        result, task, lse = attend(
+        result, task = attend(
             Call(q, k, v, score, both, valid_lens, options.softcap),
             Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
-        self.record.last = (snapshot(xp, task), lse) if _is_eager(result.output) else None
+        self.record.last = snapshot(xp, task) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
@@ -195,7 +195,7 @@ class Attention(Layer):
         Computed when asked, with the score's parameters of that call. Traced calls, as those of
         `fit` and `predict`, are not recorded.
         """
-        return None if self.record.last is None else weights(*self.record.last)
+        return None if self.record.last is None else weights(self.record.last)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""

@@ -27,7 +27,7 @@ class Record:
     """The record of a layer, which Keras does not look into.
 
     arguments: those that the layer was made with. built: the shapes that it was built for. last:
-    the task and log-sum-exp of the last call.
+    the task of the last call.
     """
 
     arguments: dict[str, Any]

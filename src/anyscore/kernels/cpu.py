@@ -68,7 +68,7 @@ def borrow_threads(library: str) -> None:
 
 
 def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
-    """Write the output and the log-sum-exp of a call into `results`.
+    """Write output, log-sum-exp and scores of a call into `results`: those that are there.
 
     x: arrays of the shapes that `Operands` states; seed, an integer, is of use with dropout alone.
     results: C-contiguous arrays; the core computes in the dtype of the log-sum-exp, float32 or
@@ -84,20 +84,12 @@ def backward(
 ) -> None:
     """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
 
-    results: what `forward` wrote. upstream: the gradients of that; lse may be None. to: arrays of
-    the shapes in x and of the dtype of the log-sum-exp.
+    results: what `forward` wrote. upstream: the gradients of that; lse and scores may be None. to:
+    arrays of the shapes in x and of the dtype of the log-sum-exp.
 
     Raises ValueError: an array has another shape or dtype.
     """
     _core.backward(x, s.pair, s.numbers, results, upstream, to, threads)
-
-
-def weights(x: Operands, s: Settings, lse: Array, to: Array, threads: int) -> None:
-    """Write exp(s − lse), 0 where masked, into `to` (*lead, T_q, T_k) of the dtype of lse.
-
-    Raises ValueError: an array has another shape or dtype.
-    """
-    _core.weights(x, s.pair, s.numbers, lse, to, threads)
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:

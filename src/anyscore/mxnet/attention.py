@@ -107,7 +107,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
-        self._last: tuple[Task, Array | None, bool] | None = None
+        self._last: tuple[Task, bool] | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():
@@ -170,9 +170,9 @@ class Attention(Layer):
         """
         if self._last is None:
             return None
-        task, lse, legacy = self._last
+        task, legacy = self._last
         with autograd.pause():
-            attended = weights(task, lse)
+            attended = weights(task)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:
@@ -204,13 +204,12 @@ class Attention(Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
-        result, task, lse = attend(
+        result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
-            lse = None if lse is None else lse.detach()
-            self._last = snapshot(_xp, task), lse, type(queries) is mx.nd.NDArray
+            self._last = snapshot(_xp, task), type(queries) is mx.nd.NDArray
         output: Array = result.output
         return output
 

@@ -107,7 +107,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
-        self._last: tuple[Task, Tensor | None] | None = None
+        self._last: Task | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         for name in self._spec.names:
@@ -153,14 +153,13 @@ class Attention(Layer):
             bind(queries, tensor, values, mask, valid_lens)
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
-        result, task, lse = attend(
+        result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap),
-            Options(dropout, return_weights=return_weights, impl=self.impl),
+            Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
             transformed = is_transformed(result.output)
-            lse = None if lse is None else lse.detach()
-            self._last = None if transformed else (snapshot(_xp, task), lse)
+            self._last = None if transformed else snapshot(_xp, task)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
@@ -195,7 +194,7 @@ class Attention(Layer):
         pickles of the layer do not take them along.
         """
         with torch.no_grad():
-            return None if self._last is None else cast(Tensor, weights(*self._last))
+            return None if self._last is None else cast(Tensor, weights(self._last))
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""

@@ -49,15 +49,19 @@ def record(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[Operands, 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_opcheck(dtype: torch.dtype, dropout: float) -> None:
     x, s = record(dtype, dropout, biased=bool(dropout))
-    output, lse = torch_operators.forward(x, s)
-    upstream = Results(torch.rand_like(output), torch.rand_like(lse))
-    calls = {
-        torch_operators.forward: (x, s),
-        torch_operators.backward: (x, s, Results(output, lse), upstream),
-        torch_operators.weights: (x, s, lse),
-    }
-    for operator, arguments in calls.items():
-        torch.library.opcheck(operator.operator, operator.args(*arguments))
+    alone = x._replace(value=None, seed=None, packed=None)
+    of_alone = s._replace(dropout=0.0)
+    asked = [(x, s), (alone, of_alone)]
+    asked += [(given, settings._replace(scores=True)) for given, settings in asked]
+    for given, settings in asked:
+        results = torch_operators.forward(given, settings)
+        upstream = Results(*(y if y is None else torch.rand_like(y) for y in results))
+        calls = {
+            torch_operators.forward: (given, settings),
+            torch_operators.backward: (given, settings, results, upstream),
+        }
+        for operator, arguments in calls.items():
+            torch.library.opcheck(operator.operator, operator.args(*arguments))
 
 
 def test_operators_make_their_results_where_the_inputs_are() -> None:
@@ -67,7 +71,7 @@ def test_operators_make_their_results_where_the_inputs_are() -> None:
         same(autograd(f, *xs), expected)
 
 
-@pytest.mark.parametrize("which", ["forward", "backward", "weights"])
+@pytest.mark.parametrize("which", ["forward", "backward"])
 def test_the_threads_are_pytorch_s(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, real, before = [], getattr(cpu, which), torch.get_num_threads()
 

@@ -17,7 +17,7 @@ from anyscore.backends import torch_autograd, torch_operators, torch_triton
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
-    for _name in ("forward", "backward", "weights"):
+    for _name in ("forward", "backward"):
         _kernel = getattr(torch_triton, _name)
         getattr(torch_operators, _name).run_on("CPU", _kernel, allow_override=True)
 torch_operators.is_watched = lambda *args: True  # never past the operator

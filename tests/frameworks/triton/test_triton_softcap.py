@@ -57,11 +57,11 @@ def to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 
 def settings(name: str, cap: float, x: Operands, rate: float = 0.3) -> Settings:
-    return Settings(name, 0.8, GROUPS, 0.0 if x.seed is None else rate, 2, LEAD, cap)
+    return Settings(name, 0.8, GROUPS, 0.0 if x.seed is None else rate, 2, LEAD, cap, True)
 
 
 def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output, log-sum-exp and weights before dropout by their formulas, in x's dtype."""
+    """Return output, log-sum-exp and scores by their formulas, in x's dtype."""
     queries = x.a.shape[-2]
     b, value = (y.repeat_interleave(s.groups, 1) for y in (x.b, x.value))
     pairs = PAIRS[s.pair](x.a[..., :, None, :], b[..., None, :, :])
@@ -88,18 +88,19 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
         seed = xp.seed(int(x.seed), like=x.value)
         dropout_mask = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
         dropped = torch.where(dropout_mask, weights, 0.0) / (1 - s.dropout)
-    return dropped @ value, lse[..., 0], weights
+    return dropped @ value, lse[..., 0], torch.where(attended, scores, -torch.inf)
 
 
 def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     """Return what `defined` does and the gradients of the operands that have them."""
     factors = [y if y is None else y.detach().requires_grad_() for y in x[:FACTORS]]
     x = Operands(*factors, *x[FACTORS:])
-    output, lse, weights = defined(x, s)
-    some = lse.isfinite()  # a constant −∞ has no gradient
+    output, lse, scores = defined(x, s)
+    some, kept = lse.isfinite(), scores.isfinite()  # a constant −∞ has no gradient
     total = (output * upstream.output).sum() + (lse[some] * upstream.lse[some]).sum()
+    total = total + (scores[kept] * upstream.scores[kept]).sum()
     inputs = [y for y in factors if y is not None]
-    return output, lse, weights, *torch.autograd.grad(total, inputs, materialize_grads=True)
+    return output, lse, scores, *torch.autograd.grad(total, inputs, materialize_grads=True)
 
 
 def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
@@ -108,7 +109,7 @@ def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     results = triton.forward(pair, x, s, torch.float32)
     grads = triton.backward(pair, x, s, results, upstream)
     present = [d for y, d in zip(x[:FACTORS], grads, strict=False) if y is not None]
-    return *results, triton.weights(pair, x, s, results.lse), *present
+    return *results, *present
 
 
 @pytest.mark.parametrize(("name", "queries", "cap", "options", "dtype"), CASES)
@@ -120,17 +121,20 @@ def test_capped_scores(
     s = settings(name, cap, x)
     made = torch.Generator().manual_seed(9)
     upstream = Results(
-        *(torch.randn(*LEAD, *n, generator=made) for n in ((queries, D_V), (queries,)))
+        *(
+            torch.randn(*LEAD, *n, generator=made)
+            for n in ((queries, D_V), (queries,), (queries, KEYS))
+        )
     )
     if half:
         upstream = upstream._replace(output=upstream.output.bfloat16().float())
     exact = derived(x.map(to(torch.float64)), s, Results(*(y.double() for y in upstream)))
     plain = derived(x.map(to(torch.float32)), s, upstream)
     found = computed(x, s, upstream)
-    names = ["output", "lse", "weights"]
+    names = ["output", "lse", "scores"]
     names += [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
-        rounded = half and what not in ("lse", "weights")
+        rounded = half and what not in ("lse", "scores")
         band = 2**17 * size(other.detach().numpy()) if rounded else None
         assert_within_budget(one, other.detach().numpy(), simple.detach(), what, "float32", band)
 
@@ -160,8 +164,8 @@ def test_nothing_masked_is_capped_into_attention(queries: int) -> None:
         one, other = (triton.forward(triton_pairs.TANH, z, s, torch.float32) for z in (x, y))
         torch.testing.assert_close(one.output, other.output)
         torch.testing.assert_close(one.lse, other.lse)
-        weights = triton.weights(triton_pairs.TANH, y, s, other.lse)
-        assert (weights[..., 40:] == 0).all()
+        assert (other.scores[..., 40:] == -torch.inf).all()
+        assert other.scores[..., :40].isfinite().all()
 
 
 def test_in_float64_a_cap_keeps_its_digits() -> None:

@@ -1,4 +1,4 @@
-"""Attention for JAX on GPUs, by Pallas: forward and weights; the backward is in `backward.py`.
+"""Attention for JAX on GPUs, by Pallas: the forward; the backward is in `backward.py`.
 
 The functions are those of `kernels.xla.attention`, on the same records; the pair is any `Pair`,
 traced into the kernels. Softmax is online over tiles of keys, so memory is O(T_q + T_k).
@@ -69,11 +69,6 @@ def backward(x: Operands, s: StaticArgs, results: Results, upstream: Results) ->
     return xla.backward(x, s.settings, results, upstream, _make(s))
 
 
-def weights(x: Operands, s: StaticArgs, lse: Array) -> Array:
-    """Compute the weights, as `kernels.xla.attention.weights` does."""
-    return xla.weights(x, s.settings, lse, _make(s))
-
-
 def _make(s: StaticArgs) -> xla.Make:
     """Return a function that makes a `KernelCall` of the fields of an `FfiCall`."""
     return partial(KernelCall, pair=s.pair, target=s.targets[-1])
@@ -91,7 +86,13 @@ class KernelCall(FfiCall):
 
     def __call__(self, *operands: Array) -> list[Array]:
         given = dict(zip(self.operands, operands, strict=True))
-        a, b = given["a"], given["b"]
+        a, b, value = given["a"], given["b"], given.get("value")
+        if value is None:  # one column of zeros, for an output that nobody is given
+            lead = (1,) * len(self.lead)
+            given["value"] = jnp.zeros((*lead, b.shape[-2], 1), self.acc_dtype)
+            if self.function == "backward":
+                none = jnp.zeros((*lead, a.shape[-2], 1), self.acc_dtype)
+                given |= {"output": none, "d_output": none}
         s = Layout(
             settings=self.settings,
             pair=self.pair,
@@ -99,27 +100,31 @@ class KernelCall(FfiCall):
             queries=a.shape[-2],
             keys=b.shape[-2],
             h=a.shape[-1],
-            d_v=given["value"].shape[-1] if "value" in given else 1,
+            d_v=given["value"].shape[-1],
             masked=not given.keys().isdisjoint(("start", "stop", "mask")),
             acc_dtype=self.acc_dtype,
         )
-        results = zip(_KERNELS[self.function](s, given), self.results, strict=True)
-        return [masked.sum_to(_xp, x, shape) for x, (_, shape) in results]
+        found = _KERNELS[self.function](s, given)
+        return [masked.sum_to(_xp, found[name], shape) for name, shape in self.results]
 
 
-def _forward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Compute the output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q)."""
+def _forward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
+    """Compute output (*lead, T_q, d_v), log-sum-exp (*lead, T_q) and scores (*lead, T_q, T_k)."""
     rows, width = s.row_tiles * s.rows, s.value_chunks * s.values
     results = {"output": (rows, width), "lse": (1, rows)}
+    if s.settings.scores:
+        results["scores"] = rows, s.column_tiles * s.columns
     grid = s.row_tiles, s.value_parts
-    output, lse = run_kernel(s, _forward_tile, grid, panels(s, operands), results)
-    output, lse = output[..., : s.queries, : s.d_v], lse[..., 0, : s.queries]
-    lead = s.settings.lead
-    return [output.reshape(*lead, *output.shape[2:]), lse.reshape(*lead, s.queries)]
+    found = run_kernel(s, _forward_tile, grid, panels(s, operands), results)
+    output, lse, *scores = found
+    found = [output[..., : s.queries, : s.d_v], lse[..., 0, : s.queries]]
+    found += [x[..., : s.queries, : s.keys] for x in scores]
+    shaped = (x.reshape(*s.settings.lead, *x.shape[2:]) for x in found)
+    return dict(zip(results, shaped, strict=True))
 
 
 def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
-    """Write the output of a tile of queries, one part of its columns; and their log-sum-exp."""
+    """Write the output of a tile of queries, one part of its columns; and what else there is."""
     tiles, t, part = Tiles(s, refs), pl.program_id(1), pl.program_id(2)
     i = pl.multiple_of(t * s.rows, s.rows)
     chunks = [part * s.chunks_of_part + c for c in range(s.chunks_of_part)]
@@ -132,6 +137,8 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
         j = pl.multiple_of(k * s.columns, s.columns)
         mask = tiles.mask(0, i, j)
         scores = jnp.where(mask, tiles.scores(0, i, j)[0], -math.inf)
+        if "scores" in refs:
+            keep(k, scores)
         top = jnp.maximum(m, scores.max(1))
         at = jnp.where(top == -math.inf, 0, top)
         p, shrink = jnp.exp(scores - at[:, None]), jnp.exp(m - at)
@@ -140,10 +147,24 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
         o = tuple(x * shrink[:, None] + y for x, y in zip(o, new, strict=True))
         return top, total * shrink + p.sum(1), o
 
+    def keep(k: Any, scores: Any) -> None:
+        """Write the scores of tile k of the keys."""
+
+        @pl.when(part == 0)
+        def _() -> None:
+            j = pl.multiple_of(k * s.columns, s.columns)
+            refs["scores"][0, tiles.queries(i), tiles.keys(j)] = scores
+
+    def unattended(k: Any, _: None) -> None:
+        keep(k, jnp.full((s.rows, s.columns), -math.inf, s.acc_dtype))
+
     m = jnp.full((s.rows,), -math.inf, s.acc_dtype)
     start = m, jnp.zeros_like(m), (jnp.zeros((s.rows, s.values), s.acc_dtype),) * len(chunks)
     low, high = tiles.take("low", 0, 0, t), tiles.take("high", 0, 0, t)
     m, total, o = loop(high, step, start, low)
+    if "scores" in refs:
+        loop(jnp.minimum(low, s.column_tiles), unattended, None)
+        loop(s.column_tiles, unattended, None, jnp.maximum(low, high))
     empty = total == 0
     total = jnp.where(empty, 1, total)
     for c, x in zip(chunks, o, strict=True):
@@ -156,25 +177,7 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
         refs["lse"][0, 0, tiles.queries(i)] = jnp.where(empty, -math.inf, m + jnp.log(total))
 
 
-def _weights(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Compute the weights (*lead, T_q, T_k)."""
-    results = {"weights": (s.row_tiles * s.rows, s.column_tiles * s.columns)}
-    grid = s.row_tiles, s.column_tiles
-    (p,) = run_kernel(s, _weights_tile, grid, panels(s, operands), results)
-    return [p[..., : s.queries, : s.keys].reshape(*s.settings.lead, s.queries, s.keys)]
-
-
-def _weights_tile(s: Layout, refs: dict[str, Any]) -> None:
-    """Write one tile of the weights."""
-    tiles = Tiles(s, refs)
-    i, j = (pl.multiple_of(pl.program_id(1 + x) * n, n) for x, n in enumerate((s.rows, s.columns)))
-    refs["weights"][0, tiles.queries(i), tiles.keys(j)] = pallas_backward.probabilities(
-        tiles, 0, i, j
-    )[0]
-
-
-_KERNELS: dict[str, Callable[[Layout, Mapping[str, Array]], list[Array]]] = {
+_KERNELS: dict[str, Callable[[Layout, Mapping[str, Array]], dict[str, Array]]] = {
     "forward": _forward,
     "backward": pallas_backward.backward,
-    "weights": _weights,
 }

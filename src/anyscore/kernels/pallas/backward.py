@@ -26,20 +26,19 @@ from anyscore.kernels.pallas.launch import barrier, run_kernel
 from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, dot, loop
 from anyscore.kernels.xla.call import Shape
-from anyscore.operands import FACTORS, Operands
 from anyscore.ops import Array, load
 
 _xp = load("jax")
 Step: TypeAlias = Callable[[Any, None], None]
 
 
-def backward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
-    """Compute the gradients of those of a, b, weight, key_bias and value that are given.
+def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
+    """Compute the gradients of those of a, b, weight, key_bias and value that are given, by name.
 
-    They come in that order, for all leading dimensions, those too that were broadcast.
+    They are for all leading dimensions, those too that were broadcast.
     """
     given = dict(operands)
-    output, d_lse = given.pop("output"), given.pop("d_lse")
+    output, d_lse = given.pop("output"), given.pop("d_lse", 0)
     given["delta"] = (given["d_output"] * output).sum(-1) - d_lse
     laid_out = panels(s, given)
     (h, _, rows), (_, _, columns) = (laid_out[x].x.shape[2:] for x in ("a", "b"))
@@ -53,8 +52,7 @@ def backward(s: Layout, operands: Mapping[str, Array]) -> list[Array]:
     by_query = run_kernel(s, _queries, (s.row_tiles,), laid_out, of_queries)
     by_key = run_kernel(s, _keys, (s.column_tiles,), laid_out, of_keys, shared=True)
     sums = dict(zip((*of_queries, *of_keys), (*by_query, *by_key), strict=True))
-    gradients = _finished(s, given, sums)
-    return [gradients[name] for name in Operands._fields[:FACTORS] if name in given]
+    return _finished(s, given, sums)
 
 
 def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dict[str, Array]:
@@ -106,6 +104,8 @@ def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array]:
         dropout_mask = tiles.dropout_mask(g, i, j)
         dp, z = dp * dropout_mask, p * dropout_mask
     ds = p * (dp - tiles.take("delta", g, 0, tiles.queries(i))[:, None])
+    if tiles.has("d_scores"):
+        ds = ds + tiles.take("d_scores", g, tiles.queries(i), tiles.keys(j))
     return jnp.where(mask, ds if slope is None else ds * slope, 0), z, mask
 
 

@@ -34,6 +34,7 @@ _OWN = {
     "lse": 1,
     "delta": 1,
     "d_output": 2,
+    "d_scores": 2,
     "seed": 1,
     "counter": 1,
 }
@@ -171,6 +172,7 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
         "lse": (rows,),
         "delta": (rows,),
         "key_bias": (columns,),
+        "d_scores": (rows, columns),
     }
     bounds = {name: given.pop(name, None) for name in ("start", "stop")}
     if s.pair == PRODUCT:

@@ -1,4 +1,4 @@
-"""The Triton kernels on PyTorch tensors: forward, backward and weights.
+"""The Triton kernels on PyTorch tensors: forward and backward.
 
 Results and gradients are in the accumulation dtype, float32 or float64. `Operands.packed` is not
 read.
@@ -6,7 +6,7 @@ read.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.packed import (
     BLOCK,
     HALF,
-    NO_DROPOUT,
     TILE,
     Columns,
     Inputs,
@@ -39,17 +38,21 @@ PROGRAMS = 512
 
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
-    """Return output (*lead, T_q, d_v) and log-sum-exp (*lead, T_q), in acc_dtype."""
-    value = cast(Tensor, x.value)
+    """Return the results, in acc_dtype."""
+    value = x.b[..., :0] if x.value is None else x.value
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
     lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
+    scores = None
+    if s.scores:
+        scores = x.a.new_full((*s.lead, queries, keys), -torch.inf, dtype=acc_dtype)
+    results = Results(None if x.value is None else output, lse, scores)
     if lse.numel() == 0 or keys == 0:
-        return Results(output, lse)
-    inputs = Inputs(*_exactly(x, s, acc_dtype))
+        return results
+    inputs = Inputs(*_exactly(x._replace(value=value), s, acc_dtype))
     if queries <= DECODE_QUERIES:
-        _decode(pair, inputs, output, lse)
-        return Results(_scaled(output, s.dropout), lse)
+        _decode(pair, inputs, output, lse, scores)
+        return _scaled(results, s.dropout)
     call = PackedCall(pair, inputs, acc_dtype)
     kind = value.dtype if value.dtype in HALF else acc_dtype
     columns = Columns(d_v, kind)
@@ -57,7 +60,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
-        finite, inputs.mask, inputs.dropout, output, lse, inputs.sizes, call.scale, 0.0,
+        finite, inputs.mask, inputs.dropout, output, lse, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     if d_v:
@@ -65,12 +68,14 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
             triton_forward.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
-    return Results(_scaled(output, s.dropout), lse)
+    return _scaled(results, s.dropout)
 
 
-def _scaled(x: Tensor, dropout: float) -> Tensor:
-    """Return x / (1 − dropout): what is kept stands for what is dropped."""
-    return x / (1 - dropout) if dropout else x
+def _scaled(results: Results, dropout: float) -> Results:
+    """Return the output / (1 − dropout): what is kept stands for what is dropped."""
+    if not dropout or results.output is None:
+        return results
+    return results._replace(output=results.output / (1 - dropout))
 
 
 def _exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands, Settings]:
@@ -81,8 +86,10 @@ def _exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands
     return x._replace(weight=weight.to(acc_dtype) * s.scale), s._replace(scale=1.0)
 
 
-def _decode(pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor) -> None:
-    """Write output and log-sum-exp of one or two queries."""
+def _decode(
+    pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor, scores: Tensor | None
+) -> None:
+    """Write the results of one or two queries."""
     x, sizes, width, d_v = inputs.x, inputs.sizes, inputs.x.a.shape[-1], output.shape[-1]
     columns = Columns(d_v, lse.dtype)
     rows = inputs.problems * sizes.queries
@@ -91,13 +98,13 @@ def _decode(pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor) -> Non
     splits = -(-sizes.keys // chunk)
     tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
     summed = lse.new_empty((rows, splits, d_v))
-    a, b, value = (inputs.operand(cast(Tensor, y), 2) for y in (x.a, x.b, x.value))
+    a, b, value = (inputs.operand(y, 2) for y in (x.a, x.b, x.value))
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
     scorer = scorers.elementwise(pair)._replace(width=width, softcap=float(inputs.s.softcap))
     launch(
         triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.bias,
-        value, inputs.mask, inputs.dropout, tops, totals, summed, sizes, inputs.s.scale, chunk,
-        splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
+        value, inputs.mask, inputs.dropout, tops, totals, summed, scores, sizes, inputs.s.scale,
+        chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
     launch(
         triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
@@ -134,11 +141,11 @@ def backward(
 ) -> Operands:
     """Return the gradients of a, b, weight, key_bias and value; None for what is not there.
 
-    results: output and log-sum-exp of `forward`; upstream: their gradients. In the dtype of lse.
+    results: of `forward`; upstream: their gradients. In the dtype of lse.
     """
-    output, lse = results
-    factors = x[:FACTORS]
-    value = cast(Tensor, x.value)
+    lse, factors = results.lse, x[:FACTORS]
+    value = x.b[..., :0] if x.value is None else x.value
+    x = x._replace(value=value)
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     if lse.numel() == 0 or keys == 0:
         return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
@@ -157,8 +164,14 @@ def backward(
         lse.new_zeros((problems, keys)),
         lse.new_zeros((problems, keys, d_v)),
     )
-    delta = (output * upstream.output).sum(-1) - upstream.lse
-    d_output = inputs.two(_scaled(upstream.output, s.dropout), 2)
+    d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
+    if upstream.output is not None:
+        d_output = upstream.output
+        delta = (results.output * d_output).sum(-1)
+    if upstream.lse is not None:
+        delta = delta - upstream.lse
+    d_output = inputs.two(d_output / (1 - s.dropout), 2)
+    d_scores = None if upstream.scores is None else upstream.scores.contiguous()
     values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
@@ -168,8 +181,8 @@ def backward(
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
-            inputs.dropout, lse, values, d_outputs, delta, *band, inputs.sizes, call.scale, 0.0,
-            SCORER=call.scorer, DEPTH=depth, GRADIENTS=True,
+            inputs.dropout, lse, values, d_outputs, delta, d_scores, *band, inputs.sizes,
+            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth,
         )  # fmt: skip
         _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
         if width and others is not None:
@@ -250,21 +263,3 @@ def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: boo
         SCORER=call.scorer, OF_QUERY=of_query,
         WITH_WEIGHT=of_query and call.weight is not None,
     )  # fmt: skip
-
-
-def weights(pair: Functions, x: Operands, s: Settings, lse: Tensor) -> Tensor:
-    """Return exp(s − lse), 0 where masked, (*lead, T_q, T_k), without dropout."""
-    keys = x.b.shape[-2]
-    found = lse.new_zeros((*lse.shape, keys))
-    if found.numel() == 0:
-        return found
-    inputs = Inputs(*_exactly(x, s, lse.dtype))
-    call = PackedCall(pair, inputs, lse.dtype)
-    launch(
-        triton_backward.weights_and_gradients,
-        inputs.problems * call.query_tiles * call.key_tiles,
-        call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
-        NO_DROPOUT, lse.contiguous(), None, None, None, found, None, None, 0, keys,
-        inputs.sizes, call.scale, 0.0, SCORER=call.scorer, DEPTH=BLOCK, GRADIENTS=False,
-    )  # fmt: skip
-    return found

@@ -1,6 +1,6 @@
 """Backward in Triton: weights and their gradients for a band of keys, then sums over them.
 
-    P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D),  D_i = dO_i · O_i − dlse_i
+    P = exp(S − lse)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dlse_i
 
 A cap of the scores multiplies dS by its slope. dS and P of a band of keys are stored, so that
 scores are computed but once; then every program sums what it owns: no atomics, and the same bits
@@ -31,16 +31,14 @@ from anyscore.kernels.triton.tiles import (
 
 @triton.jit
 def weights_and_gradients(
-    a, b, weights, bias, mask, dropout, lse, value, d_output, delta, p_band, ds_band, some,
-    first, band, sizes, scale, seed,
-    SCORER: tl.constexpr, DEPTH: tl.constexpr, GRADIENTS: tl.constexpr,
+    a, b, weights, bias, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
+    some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write weights and dS of `band` keys from `first` on, one tile a program.
 
     p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended; some
-    (problems, query tiles, band tiles): whether any entry is attended. Without GRADIENTS the
-    weights alone, before dropout, are stored. value and d_output: `Rows`; DEPTH of their columns
-    are multiplied at a time.
+    (problems, query tiles, band tiles): whether any entry is attended. value and d_output: `Rows`;
+    DEPTH of their columns are multiplied at a time. d_scores: (problems, T_q, T_k), or None.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -55,8 +53,7 @@ def weights_and_gradients(
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)
     m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
     anything = tl.max(tl.max(m_s.to(tl.int32), 1), 0)
-    if GRADIENTS:
-        tl.store(some + (i_p * a.tiles + i_tile) * n_tiles + i_t, anything)
+    tl.store(some + (i_p * a.tiles + i_tile) * n_tiles + i_t, anything)
     if anything != 0:
         i_a = problem_of(a, i_p, sizes.heads) * a.tiles + i_tile
         i_b = problem_of(b, i_p, sizes.heads) * b.tiles + first // TILE + i_t
@@ -70,34 +67,36 @@ def weights_and_gradients(
         b_lse = tl.load(lse + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
         b_p = tl.exp2(b_s - (b_lse * LOG2_E - constant)[:, None])  # (64, 64)
         b_p = tl.where(m_s, b_p, 0.0)
-        if GRADIENTS:
-            b_dp = tl.zeros((TILE, TILE), ACC)
-            o_c = tl.arange(0, DEPTH)
-            i_v = problem_of(value, i_p, sizes.heads) * value.tiles + first // TILE + i_t
-            p_v = value.data + i_v * TILE * value.padded
-            p_do = d_output.data + (i_p * d_output.tiles + i_tile) * TILE * d_output.padded
-            for i_c in range(0, value.padded, DEPTH):
-                b_v = tl.load(p_v + o_t[None, :] * value.padded + (i_c + o_c)[:, None])
-                b_do = tl.load(p_do + o_t[:, None] * d_output.padded + (i_c + o_c)[None, :])
-                if INTERPRETED:  # whose bfloat16 is wrong
-                    b_v = b_v.to(ACC)
-                    b_do = b_do.to(ACC)
-                b_dp = tl.dot(b_do, b_v, b_dp, input_precision=PRECISION, out_dtype=ACC)
-            b_delta = tl.load(delta + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
-            b_dropped = b_p
-            if dropout.seed is not None:
-                m_dropout = dropout_mask(dropout, i_p, o_q, o_k)
-                b_dp = tl.where(m_dropout, b_dp, 0.0)
-                b_dropped = tl.where(m_dropout, b_p, 0.0)
-            b_ds = tl.where(m_s, b_p * (b_dp - b_delta[:, None]) * b_slope, 0.0)
-            tl.store(ds_band + o_band, b_ds, mask=m_band)
-            b_p = b_dropped
+        b_dp = tl.zeros((TILE, TILE), ACC)
+        o_c = tl.arange(0, DEPTH)
+        i_v = problem_of(value, i_p, sizes.heads) * value.tiles + first // TILE + i_t
+        p_v = value.data + i_v * TILE * value.padded
+        p_do = d_output.data + (i_p * d_output.tiles + i_tile) * TILE * d_output.padded
+        for i_c in range(0, value.padded, DEPTH):
+            b_v = tl.load(p_v + o_t[None, :] * value.padded + (i_c + o_c)[:, None])
+            b_do = tl.load(p_do + o_t[:, None] * d_output.padded + (i_c + o_c)[None, :])
+            if INTERPRETED:  # whose bfloat16 is wrong
+                b_v = b_v.to(ACC)
+                b_do = b_do.to(ACC)
+            b_dp = tl.dot(b_do, b_v, b_dp, input_precision=PRECISION, out_dtype=ACC)
+        b_delta = tl.load(delta + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
+        b_dropped = b_p
+        if dropout.seed is not None:
+            m_dropout = dropout_mask(dropout, i_p, o_q, o_k)
+            b_dp = tl.where(m_dropout, b_dp, 0.0)
+            b_dropped = tl.where(m_dropout, b_p, 0.0)
+        b_ds = b_p * (b_dp - b_delta[:, None])
+        if d_scores is not None:
+            p_ds = d_scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
+            b_ds += tl.load(p_ds, mask=m_s, other=0.0)
+        b_ds = tl.where(m_s, b_ds * b_slope, 0.0)
+        tl.store(ds_band + o_band, b_ds, mask=m_band)
+        b_p = b_dropped
         tl.store(p_band + o_band, b_p.to(p_band.dtype.element_ty), mask=m_band)
     else:
         b_zero = tl.zeros((TILE, TILE), ACC)
         tl.store(p_band + o_band, b_zero.to(p_band.dtype.element_ty), mask=m_band)
-        if GRADIENTS:
-            tl.store(ds_band + o_band, b_zero, mask=m_band)
+        tl.store(ds_band + o_band, b_zero, mask=m_band)
 
 
 @triton.jit

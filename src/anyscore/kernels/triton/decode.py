@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import LN_2, take
+from anyscore.kernels.triton.forward import LN_2, store_scores, take
 from anyscore.kernels.triton.scores import add_bias, cap
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
@@ -43,14 +43,14 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
 
 @triton.jit
 def decode_queries(
-    a, b, weight, bias, value, mask, dropout, tops, totals, summed, sizes, scale, chunk, n_splits,
-    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+    a, b, weight, bias, value, mask, dropout, tops, totals, summed, scores, sizes, scale, chunk,
+    n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Attend `chunk` keys: one query, one part of its keys and COLUMNS of the value a program.
 
     a, b, weight, bias and value are operands. tops, totals (problems, T_q, splits): the largest
     score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
-    values.
+    values. scores: as of `forward`.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
     SOFTCAP: tl.constexpr = SCORER.softcap
@@ -77,7 +77,10 @@ def decode_queries(
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
         b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SOFTCAP)
-        b_x, b_fade, b_top, b_total = take(tl.where(m_s, b_s, float("-inf")), b_top, b_total)
+        b_s = tl.where(m_s, b_s, float("-inf"))
+        if scores is not None:
+            store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)
+        b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
         if dropout.seed is not None:
             b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
         b_weight, m_k = tl.sum(b_x, 0), tl.max(m_s.to(tl.int32), 0) != 0  # (64,)

@@ -38,13 +38,23 @@ def take(b_s, b_top, b_total):
 
 
 @triton.jit
+def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
+    """Write scores b_s (Q, K) in base 2 to scores (problems, T_q, T_k); the first block does."""
+    n_queries = tl.where(i_block == 0, sizes.queries, 0)
+    m_s = (o_q < n_queries)[:, None] & (o_k < sizes.keys)[None, :]
+    p_s = scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
+    tl.store(p_s, b_s * LN_2, mask=m_s)
+
+
+@triton.jit
 def forward(
-    a, b, weights, bias, value, mask, dropout, output, lse, sizes, scale, seed, n_blocks,
+    a, b, weights, bias, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
     SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
 
-    64 queries of one problem and COLUMNS of the value a program. value: `Rows`.
+    scores (problems, T_q, T_k), or None, is −∞ before; what is attended is written to it. 64
+    queries of one problem and COLUMNS of the value a program. value: `Rows`.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -64,6 +74,7 @@ def forward(
     b_top = tl.full((TILE,), float("-inf"), ACC)
     b_total = tl.zeros((TILE,), ACC)
     b_o = tl.zeros((TILE, COLUMNS), ACC)
+    constant = constant_of(weights, i_w, SCORER)
     for MASKED in tl.static_range(2):
         for i in range(n_masked if MASKED else n_whole):
             if MASKED:
@@ -78,6 +89,8 @@ def forward(
             if MASKED:
                 m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
                 b_s = tl.where(m_s, b_s, float("-inf"))
+            if scores is not None:
+                store_scores(scores, b_s + constant, i_p, o_q, o_k, sizes, i_block)
             b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
             if dropout.seed is not None:
                 b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
@@ -87,7 +100,6 @@ def forward(
             )  # fmt: skip
     m_some = b_total != 0
     b_safe = tl.where(m_some, b_total, 1.0)
-    constant = constant_of(weights, i_w, SCORER)
     b_lse = tl.where(m_some, (b_top + constant + tl.log2(b_safe)) * LN_2, float("-inf"))
     m_q = o_q < sizes.queries
     o_row = i_p * sizes.queries + o_q

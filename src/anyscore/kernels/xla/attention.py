@@ -1,4 +1,4 @@
-"""The C++ core as calls of XLA, for JAX: forward, backward and weights of one record of operands.
+"""The C++ core as calls of XLA, for JAX: forward and backward of one record of operands.
 
 Operands are shaped as `anyscore.operands` says, and all of full rank. Dropout takes a seed (..., 2)
 of 32-bit words, the low one first, and a counter (...) of 32-bit words: both have leading
@@ -37,13 +37,15 @@ def problem() -> str | None:
 
 
 def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
-    """Compute attention.
-
-    Returns the output (*lead, T_q, d_v) and the log-sum-exp (*lead, T_q), in the dtype of sums.
-    """
+    """Compute attention; the results are in the dtype of sums."""
     given, rows = named(x), (*s.lead, x.a.shape[-2])
-    shapes = {"output": (*rows, given["value"].shape[-1]), "lse": rows}
-    return Results(*_call(make, "forward", s, given, shapes))
+    shapes: dict[str, Shape] = {"lse": rows}
+    if x.value is not None:
+        shapes = {"output": (*rows, x.value.shape[-1]), **shapes}
+    if s.scores:
+        shapes["scores"] = (*rows, x.b.shape[-2])
+    found = dict(zip(shapes, _call(make, "forward", s, given, shapes), strict=True))
+    return Results(**{"output": None, **found})
 
 
 def backward(
@@ -51,20 +53,15 @@ def backward(
 ) -> Operands:
     """Compute the gradients of a, b, weight, key_bias and value, of those that are there.
 
-    results: of `forward`. upstream: the gradients of those. Returns gradients of the shapes of
-    their operands, in the dtype of sums.
+    results: of `forward`; scores are not read. upstream: the gradients of those. Returns gradients
+    of the shapes of their operands, in the dtype of sums.
     """
     shapes = {name: y.shape for name, y in named(Operands(*x[:FACTORS])).items()}
-    given = named(x._replace(packed=None)) | results._asdict()
-    given |= {"d_output": upstream.output, "d_lse": upstream.lse}
+    given = named(x._replace(packed=None))
+    of = {"output": results.output, "lse": results.lse}
+    of |= {f"d_{name}": y for name, y in upstream._asdict().items()}
+    given |= {name: y for name, y in of.items() if y is not None}
     return Operands(**dict(zip(shapes, _call(make, "backward", s, given, shapes), strict=True)))
-
-
-def weights(x: Operands, s: Settings, lse: Array, make: Make = FfiCall) -> Array:
-    """Compute exp(s − lse), 0 where masked: (*lead, T_q, T_k), in the dtype of sums."""
-    given = named(x._replace(value=None, seed=None, packed=None, counter=None)) | {"lse": lse}
-    shapes = {"weights": (*lse.shape, x.b.shape[-2])}
-    return _call(make, "weights", s, given, shapes)[0]
 
 
 def prepare_keys(pair: str, b: Array) -> Array:

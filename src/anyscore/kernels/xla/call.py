@@ -25,7 +25,7 @@ def acc_dtype(arrays: Iterable[Array]) -> str:
 class FfiCall:
     """A call without its operands; called with them, it gives the list of its results.
 
-    function: "forward", "backward", "weights" or "prepare_keys". operands: the name of each, in the
+    function: "forward", "backward" or "prepare_keys". operands: the name of each, in the
     order in which they come. results: the name and the shape of each. acc_dtype: the dtype of all
     results. Operands and results are (*lead or 1, …) of the lead of the settings.
     """

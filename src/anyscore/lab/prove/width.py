@@ -11,6 +11,7 @@ import torch
 
 from anyscore import Score, factors
 from anyscore.factors import Factors
+from anyscore.formulas.scale import number, scaled
 from anyscore.lab.data.encoding import Encoded, Item, encode
 from anyscore.lab.prove import pinyin
 from anyscore.lab.prove.proof import Check, Part, Proof
@@ -23,7 +24,6 @@ from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Shapes, uniform
-from anyscore.scores.scale import number, scaled
 from anyscore.torch import Attention
 
 WIDTHS = (128, 256, 512, 1024)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from anyscore import factors
 from anyscore.factors import Factors
+from anyscore.formulas.scale import number, scaled
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score, Shapes
-from anyscore.scores.scale import number, scaled
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from anyscore import factors
 from anyscore.factors import LEAKY_SLOPE, Factors
+from anyscore.formulas.scale import number, scaled
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Projection, Score, Shapes, uniform
-from anyscore.scores.scale import number, scaled
 
 _TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
 

@@ -8,9 +8,9 @@ projected. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the shape 
 dimensions.
 """
 
-from anyscore.scores.distances import Gaussian, Laplace
-from anyscore.scores.hidden import Additive, Concat, GATv2
-from anyscore.scores.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
+from anyscore.formulas.distances import Gaussian, Laplace
+from anyscore.formulas.hidden import Additive, Concat, GATv2
+from anyscore.formulas.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
 
 __all__ = [
     "Additive",
