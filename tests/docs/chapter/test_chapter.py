@@ -1,4 +1,4 @@
-"""docs/chapter.md and docs/with_other_libraries.md, run; and whether that would notice a mistake.
+"""docs/chapter.md, docs/score_matrix.md and docs/with_other_libraries.md, run; and whether that would notice a mistake.
 
 pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
@@ -16,6 +16,7 @@ import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
+MATRIX = CHAPTER.parent / "score_matrix.md"
 QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 
@@ -42,6 +43,12 @@ def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 def test_other_libraries_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
     done = run(OTHERS, framework, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("framework", page.FRAMEWORKS)
+def test_the_matrix_of_scores_prints_what_it_says(framework: str, tmp_path: Path) -> None:
+    done = run(MATRIX, framework, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
