@@ -1,4 +1,4 @@
-"""docs/chapter.md, docs/score_matrix.md and docs/with_other_libraries.md, run; and whether that would notice a mistake.
+"""The pages whose examples run: chapter, score_matrix, with_other_libraries; and mistakes in them.
 
 pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
