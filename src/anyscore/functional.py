@@ -130,12 +130,19 @@ for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what
 def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
     """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
     backend, context, task = lower(call, options)
+    attended = lse = None
     with context():
         task, result = run(backend, task, options)
-        attended = attended_by(backend.xp, task, result.scores)
-        result = with_query_bias(backend.xp, task, result._replace(scores=None))
-    output, lse, attended = (backend.wrap(x, call.query) for x in (*result[:2], attended))
-    return AttentionOutput(output, attended, lse if options.return_lse else None), task
+        if result.scores is not None:
+            attended = attended_by(backend.xp, task, result.scores)
+            result = result._replace(scores=None)
+        result = with_query_bias(backend.xp, task, result)
+    output = backend.wrap(result.output, call.query)
+    if options.return_lse:
+        lse = backend.wrap(result.lse, call.query)
+    if attended is not None:
+        attended = backend.wrap(attended, call.query)
+    return AttentionOutput(output, attended, lse), task
 
 
 def weights(task: Task) -> Array:
@@ -197,10 +204,8 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
     return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
 
 
-def attended_by(xp: Ops, task: Task, scores: Array | None) -> Array | None:
-    """Make weights of the scores of a task, in its dtype; None of none."""
-    if scores is None:
-        return None
+def attended_by(xp: Ops, task: Task, scores: Array) -> Array:
+    """Make weights of the scores of a task, in its dtype."""
     attended, _ = softmax(xp, scores, None if task.mask is None else task.mask.boolean)
     return xp.astype(attended, task.dtype)
 

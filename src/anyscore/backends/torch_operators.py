@@ -71,6 +71,11 @@ def _arrays(x: Operands) -> Operands:
     return x._replace(seed=None).map(array)._replace(seed=seed)
 
 
+def _lent(x: Results) -> Results:
+    """Results as the core takes them."""
+    return x if _LENDS_MEMORY else Results(*map(array, x))
+
+
 # The core
 
 
@@ -78,7 +83,7 @@ def _forward(x: Operands, s: Settings) -> Results:
     made = _fake_forward(x, s)
     if x.packed is not None and x.packed.dtype != made.lse.dtype:
         x = x._replace(packed=None)
-    cpu.forward(_arrays(x), s, Results(*map(array, made)), torch.get_num_threads())
+    cpu.forward(_arrays(x), s, _lent(made), torch.get_num_threads())
     return made
 
 
@@ -88,11 +93,9 @@ def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> 
     )
     made = [None if y is None else results.lse.new_empty(y.shape) for y in x[:FACTORS]]
     empty = results.lse.new_empty
-    results, upstream = (
-        Results(*map(array, y)) for y in ((output, lse), (upstream.output, d_lse, d_scores))
-    )
+    results, upstream = Results(output, lse), Results(upstream.output, d_lse, d_scores)
     to = Operands(*map(array, made))
-    cpu.backward(_arrays(x), s, results, upstream, to, torch.get_num_threads())
+    cpu.backward(_arrays(x), s, _lent(results), _lent(upstream), to, torch.get_num_threads())
     pairs = zip(made, x[:FACTORS], strict=True)
     return tuple(empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
 
