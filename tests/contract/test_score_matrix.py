@@ -27,6 +27,8 @@ from anyscore import (
     prepare_keys,
     scores,
 )
+from anyscore.layers import SCORES
+from anyscore.torch import Attention
 from cases import case
 from matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
 from matrix_slopes import KINDS, check_slopes
@@ -223,3 +225,23 @@ def test_errors(function: Any, wrong: dict[str, Any], kind: type[Exception], mes
 def test_attention_still_asks_for_a_value() -> None:
     with pytest.raises(TypeError, match="value is a NoneType"):
         attention(np.ones((3, 5)), np.ones((4, 5)), None)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_layers(name: str) -> None:
+    """Scores before the first call and after it; weights are their softmax, whatever caps them."""
+    made = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(2, n, 4, generator=made) for n in (3, 5))
+    sizes = {"hidden": 8} if name in ("additive", "concat", "gatv2") else {}
+    layer, lengths = Attention(name, softcap=2.0, **sizes), torch.tensor([5, 2])
+    found = layer.scores(x, y, lengths)
+    layer(x, y, valid_lens=lengths)
+    torch.testing.assert_close(found.softmax(-1), layer.attention_weights)
+    assert torch.equal(found, layer.scores(x, y, mask=Lengths(lengths)))
+    assert (found[1, :, 2:] == -torch.inf).all()
+    assert found.isfinite().sum() == 3 * 7
+    if list(layer.parameters()):
+        torch.where(found == -torch.inf, 0.0, found).square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+    with pytest.raises(ValueError, match=r"width|d_k"):
+        layer.scores(x, y[..., :2])

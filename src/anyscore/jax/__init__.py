@@ -9,9 +9,9 @@ output = layer.apply(params, queries, keys, values, valid_lens)
 `anyscore.jax.nnx` has the same as modules of Flax NNX.
 """
 
-from anyscore.jax.attention import (
+from anyscore.jax.attention import Attention
+from anyscore.jax.course import (
     AdditiveAttention,
-    Attention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,

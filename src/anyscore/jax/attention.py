@@ -1,4 +1,4 @@
-"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
+"""The attention layer."""
 
 from __future__ import annotations
 
@@ -14,31 +14,11 @@ from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import AnyScore, ScoreSpec, describe
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
-from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
-from anyscore.task import Call, Options, combine, lower_mask
+from anyscore.score_matrix import scores
+from anyscore.task import Call, Options, lower_mask
 
 _xp = load("jax")
-
-
-def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
-
-    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
-    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
-
-    Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
-
-    >>> import jax.numpy as jnp
-    >>> masked_softmax(jnp.zeros((1, 2, 4)), jnp.array([[1, 4]]))
-    Array([[[1.  , 0.  , 0.  , 0.  ],
-            [0.25, 0.25, 0.25, 0.25]]], dtype=float32)
-    """
-    X = as_jax(X)
-    if find_framework(X=X) != "jax":
-        raise TypeError(f"X is a {type(X).__name__}, expected a JAX array.")
-    softmax: Array = _masked_softmax(_xp, X, combine(mask, valid_lens))
-    return softmax
 
 
 class Attention(Layer):
@@ -166,6 +146,36 @@ class Attention(Layer):
         )
         return result
 
+    def scores(
+        self,
+        params: Mapping[str, Array],
+        queries: Array,
+        keys: Array | PreparedKeys,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Array:
+        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+
+        Arguments are those of `apply`, and the result is that of `anyscore.scores`.
+
+        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+        """
+        queries, keys = map(as_jax, (queries, keys))
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        find_framework(queries=queries, keys=tensor)
+        score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        found: Array = scores(
+            queries,
+            keys,
+            score=score,
+            mask=mask,
+            valid_lens=valid_lens,
+            softcap=self.softcap,
+            impl=self.impl,
+        )
+        return found
+
     def prepare_keys(
         self,
         params: Mapping[str, Array],
@@ -200,44 +210,3 @@ class Attention(Layer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"
-
-
-class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
-
-    options: as of `Attention`.
-    """
-
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **options)
-
-
-class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it.
-
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys;
-    those that `init` is shown if left out. dropout, bias, options: as of `Attention`.
-    """
-
-    def __init__(
-        self,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        *,
-        query_size: int | None = None,
-        key_size: int | None = None,
-        bias: bool = False,
-        **options: Any,
-    ) -> None:
-        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
-
-
-class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
-    """
-
-    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(units, dropout, **options)

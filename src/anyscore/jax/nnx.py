@@ -96,6 +96,12 @@ class Attention(Module):
 
     kind = plain.Attention
 
+    def scores(self, *inputs: Any, **masking: Any) -> Array:
+        """Compute the matrix of scores, as `anyscore.jax.Attention.scores`."""
+        layer: Any = self.layer
+        scores: Array = layer.scores(self._values(), *inputs, **masking)
+        return scores
+
 
 class AdditiveAttention(Module):
     """`anyscore.jax.AdditiveAttention`, with rngs=; query_size= and key_size= must be given."""

@@ -10,9 +10,9 @@ With TensorFlow the core cannot be compiled by XLA, so the layers ask Keras not 
 compute by the definition.
 """
 
-from anyscore.keras.attention import (
+from anyscore.keras.attention import Attention
+from anyscore.keras.course import (
     AdditiveAttention,
-    Attention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,

@@ -1,4 +1,4 @@
-"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
+"""The attention layer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from anyscore import backends
+from anyscore.autocast import autocast
 from anyscore.checks import check_options
 from anyscore.functional import attend, weights
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
@@ -16,27 +17,10 @@ from anyscore.keras.masks import masks
 from anyscore.keras.options import split
 from anyscore.layers import AnyScore, ScoreSpec, is_named
 from anyscore.legacy_names import rename_legacy_keys
-from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Init, Score
+from anyscore.score_matrix import scores
 from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options, combine
-
-
-def masked_softmax(X: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
-    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
-
-    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
-    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
-
-    Raises TypeError, ValueError: X is no such tensor, or the mask does not fit it.
-
-    >>> import numpy as np
-    >>> weights = masked_softmax(np.zeros((1, 2, 4)), [[1, 4]])
-    >>> print(keras.ops.convert_to_numpy(weights))
-    [[[1.   0.   0.   0.  ]
-      [0.25 0.25 0.25 0.25]]]
-    """
-    return _masked_softmax(xp, keras.ops.convert_to_tensor(X), combine(mask, valid_lens))
+from anyscore.task import Call, Options
 
 
 @register
@@ -180,6 +164,24 @@ class Attention(Layer):
         self.record.last = snapshot(xp, task) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 
+    def scores(self, queries: Any, keys: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
+        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+
+        queries, keys, valid_lens and a mask of ours are those of a call; masks of layers before
+        this one are not looked for. The result is that of `anyscore.scores`.
+
+        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+        """
+        q, k = (keras.ops.convert_to_tensor(x) for x in (queries, keys))
+        if not self.built:
+            self.build(*shapes(q, k, k))
+        self.check(*shapes(q, k, k))
+        score, options = self._score(), self.record.options
+        if self.autocast:
+            (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
+        given = {"score": score, "mask": mask, "valid_lens": valid_lens}
+        return scores(q, k, **given, softcap=options.softcap, impl=options.impl)
+
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
         """Find the shape of the output, (..., T_q, d_v)."""
         return output_shape(queries, keys, values)
@@ -242,52 +244,3 @@ def _seed(generator: Any) -> Any:
         return jax.random.wrap_key_data(words, impl="threefry2x32")
     low, high = (xp.astype(words[i], "int64") for i in range(2))
     return low + high * 2**32
-
-
-@register
-class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
-
-    options: as of `Attention`.
-    """
-
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **options)
-        self.record.arguments = {"dropout": dropout, **split(options)[0]}
-
-
-@register
-class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it.
-
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
-    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
-    """
-
-    def __init__(
-        self,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        *,
-        query_size: int | None = None,
-        key_size: int | None = None,
-        bias: bool = False,
-        **options: Any,
-    ) -> None:
-        sizes: dict[str, Any] = {"d_q": query_size, "d_k": key_size, "bias": bias}
-        super().__init__("additive", hidden=num_hiddens, dropout=dropout, **sizes, **options)
-        arguments = {"num_hiddens": num_hiddens, "dropout": dropout, "query_size": query_size}
-        arguments |= {"key_size": key_size, "bias": bias, **split(options)[0]}
-        self.record.arguments = arguments
-
-
-@register
-class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
-    """
-
-    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(units, dropout, **options)
-        self.record.arguments = {"units": units, "dropout": dropout, **split(options)[0]}

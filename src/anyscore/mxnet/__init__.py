@@ -13,9 +13,9 @@ its tabs in `docs/chapter.md`; then its lines in `ops/__init__.py`, `backends/__
 `lab/places.py`, `lab/info.py`, `pyproject.toml`, the `Makefile` and what the tests say is missing.
 """
 
-from anyscore.mxnet.attention import (
+from anyscore.mxnet.attention import Attention
+from anyscore.mxnet.course import (
     AdditiveAttention,
-    Attention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,

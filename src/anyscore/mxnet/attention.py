@@ -1,4 +1,4 @@
-"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
+"""The attention layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import mxnet as mx
 from mxnet import autograd
 
-from anyscore.backends.mxnet import as_np, known_shapes, wrap
+from anyscore.backends.mxnet import known_shapes
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
@@ -18,30 +18,12 @@ from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
 from anyscore.ops import Array, load
-from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
+from anyscore.score_matrix import scores
 from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options, Task, combine, lower_mask
+from anyscore.task import Call, Options, Task, lower_mask
 
 _xp = load("mxnet")
-
-
-def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
-
-    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
-    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
-
-    Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
-
-    >>> masked_softmax(mx.nd.zeros((1, 2, 4)), [[1, 4]]).asnumpy()
-    array([[[1.  , 0.  , 0.  , 0.  ],
-            [0.25, 0.25, 0.25, 0.25]]], dtype=float32)
-    """
-    if find_framework(X=X) != "mxnet":
-        raise TypeError(f"X is a {type(X).__name__}, expected an MXNet array.")
-    with known_shapes():
-        return wrap(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
 
 
 class Attention(Layer):
@@ -137,6 +119,38 @@ class Attention(Layer):
             TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
         return super().__call__(queries, keys, values, valid_lens, mask)
+
+    def scores(
+        self,
+        queries: Array,
+        keys: Array | PreparedKeys,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Array:
+        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+
+        Arguments are those of a call, and the result is that of `anyscore.scores`.
+
+        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+
+        >>> layer = Attention("gaussian", d_q=4, d_k=4)
+        >>> layer.initialize()
+        >>> layer.scores(mx.nd.ones((2, 3, 4)), mx.nd.ones((2, 5, 4)), [2, 5]).shape
+        (2, 3, 5)
+        """
+        with known_shapes():
+            self.bind(queries, keys, None, valid_lens, mask)
+        score = self._score(self.values(queries.ctx), len(queries.shape))
+        return scores(
+            queries,
+            keys,
+            score=score,
+            mask=mask,
+            valid_lens=valid_lens,
+            softcap=self.softcap,
+            impl=self.impl,
+        )
 
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
@@ -238,44 +252,3 @@ class Attention(Layer):
             scales = [p.name for p in bound.parameters if p.init.shape == ()]
             values |= {name: _xp.reshape(values[name], ()) for name in scales}
         return bound.build(_xp, values)
-
-
-class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
-
-    options: as of `Attention`.
-    """
-
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **options)
-
-
-class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it.
-
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
-    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
-    """
-
-    def __init__(
-        self,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        *,
-        query_size: int | None = None,
-        key_size: int | None = None,
-        bias: bool = False,
-        **options: Any,
-    ) -> None:
-        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
-
-
-class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
-    """
-
-    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(units, dropout, **options)

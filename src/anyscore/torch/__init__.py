@@ -7,9 +7,9 @@ output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 """
 
-from anyscore.torch.attention import (
+from anyscore.torch.attention import Attention
+from anyscore.torch.course import (
     AdditiveAttention,
-    Attention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,

@@ -1,4 +1,4 @@
-"""The attention layer, and the classes that *Dive into Deep Learning* has of two of its scores."""
+"""The attention layer."""
 
 from __future__ import annotations
 
@@ -10,38 +10,21 @@ from torch import Tensor
 
 from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.checks import check_options, check_tensors, find_framework
+from anyscore.checks import check_options, check_tensors
 from anyscore.functional import attend, weights
 from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
-from anyscore.reference import masked_softmax as _masked_softmax
 from anyscore.score import Score
+from anyscore.score_matrix import scores
 from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options, Task, combine, lower_mask
+from anyscore.task import Call, Options, Task, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
 _MAKING = threading.Lock()
 """Held while a first call makes parameters: others wait for them."""
-
-
-def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
-    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
-
-    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
-    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
-
-    Raises TypeError, ValueError: X is no such tensor, or the mask does not fit it.
-
-    >>> masked_softmax(torch.zeros(1, 2, 4), torch.tensor([[1, 4]]))
-    tensor([[[1.0000, 0.0000, 0.0000, 0.0000],
-             [0.2500, 0.2500, 0.2500, 0.2500]]])
-    """
-    if find_framework(X=X) != "torch":
-        raise TypeError(f"X is a {type(X).__name__}, expected a PyTorch tensor.")
-    return cast(Tensor, _masked_softmax(_xp, X, combine(mask, valid_lens)))
 
 
 class Attention(Layer):
@@ -143,15 +126,7 @@ class Attention(Layer):
         Raises:
             TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
-        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        values = tensor if values is None else values
-        check_inputs(queries, tensor, values)
-        if self._bound is None:
-            bind = self._bind_to
-            if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
-                bind = torch.compiler.disable(bind)  # type: ignore[no-untyped-call]
-            bind(queries, tensor, values, mask, valid_lens)
-        score = self._score(queries)
+        values, score = self._begin(queries, keys, values, valid_lens, mask)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap),
@@ -163,6 +138,36 @@ class Attention(Layer):
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
+
+    def scores(
+        self,
+        queries: Tensor,
+        keys: Tensor | PreparedKeys,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Tensor:
+        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+
+        Arguments are those of a call, and the result is that of `anyscore.scores`.
+
+        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+
+        >>> layer = Attention("gaussian", d_q=4, d_k=4)
+        >>> layer.scores(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.tensor([2, 5])).shape
+        torch.Size([2, 3, 5])
+        """
+        _, score = self._begin(queries, keys, None, valid_lens, mask)
+        found: Tensor = scores(
+            queries,
+            keys,
+            score=score,
+            mask=mask,
+            valid_lens=valid_lens,
+            softcap=self.softcap,
+            impl=self.impl,
+        )
+        return found
 
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
@@ -205,6 +210,20 @@ class Attention(Layer):
         """Describe the layer in the repr of a module."""
         return describe(self._spec, self.dropout, self.softcap)
 
+    def _begin(
+        self, queries: Tensor, keys: Any, values: Tensor | None, valid_lens: Any, mask: Any
+    ) -> tuple[Tensor, Any]:
+        """Make the parameters, if this is the first call; give the values and the score."""
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = tensor if values is None else values
+        check_inputs(queries, tensor, values)
+        if self._bound is None:
+            bind = self._bind_to
+            if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
+                bind = torch.compiler.disable(bind)  # type: ignore[no-untyped-call]
+            bind(queries, tensor, values, mask, valid_lens)
+        return values, self._score(queries)
+
     def _bind_to(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
     ) -> None:
@@ -238,44 +257,3 @@ class Attention(Layer):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         rename_legacy_keys(state_dict, prefix, self._spec)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
-
-    options: as of `Attention`.
-    """
-
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **options)
-
-
-class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it.
-
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
-    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
-    """
-
-    def __init__(
-        self,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        *,
-        query_size: int | None = None,
-        key_size: int | None = None,
-        bias: bool = False,
-        **options: Any,
-    ) -> None:
-        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
-
-
-class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
-    """
-
-    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(units, dropout, **options)

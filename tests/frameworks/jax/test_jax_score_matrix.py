@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from anyscore import Gaussian, Score, attention, log_sum_exp, log_weights, plan, scores
+from anyscore import Gaussian, Lengths, Score, attention, log_sum_exp, log_weights, plan, scores
+from anyscore.jax import Attention
+from anyscore.jax import nnx as nnx_layers
 from anyscore.kernels.pallas import attention as pallas
 from cases import case
 from matrix_rows import MATRIX_ROWS, SLOPES, check_matrix, projection
@@ -85,3 +88,17 @@ def test_transforms() -> None:
 def test_the_route() -> None:
     x = jnp.ones((2, 3))
     assert plan(x, x).route == "cpu"
+
+
+def test_layers() -> None:
+    made = np.random.default_rng(0)
+    x, y = (jnp.asarray(made.normal(size=(2, n, 4)), jnp.float32) for n in (3, 5))
+    layer = Attention("additive", hidden=8)
+    params = layer.init(jax.random.key(0), x, y)
+    found = jax.jit(layer.scores)(params, x, y, jnp.array([2, 5]))
+    _, weights = layer.apply(params, x, y, valid_lens=jnp.array([2, 5]), return_weights=True)
+    np.testing.assert_allclose(jax.nn.softmax(found, -1), weights, rtol=1e-5)
+    slopes = jax.grad(lambda p: layer.scores(p, x, y).sum())(params)
+    assert all(jnp.abs(x).sum() > 0 for x in jax.tree.leaves(slopes))
+    module = nnx_layers.Attention("additive", hidden=8, d_q=4, d_k=4, rngs=nnx.Rngs(0))
+    assert module.scores(x, y, mask=Lengths([2, 5])).shape == (2, 3, 5)

@@ -11,6 +11,7 @@ from arrays import numbers, to
 from mxnet import autograd
 
 from anyscore import attention, log_weights, plan, scores
+from anyscore.mxnet import Attention
 from cases import case
 from matrix_rows import MATRIX_ROWS, SLOPES, check_matrix, projection
 from table_rows import Row, keep
@@ -60,3 +61,15 @@ def test_both_kinds_of_arrays() -> None:
     assert type(scores(x, x)) is mx.nd.NDArray
     assert type(scores(x.as_np_ndarray(), x.as_np_ndarray())) is mx.np.ndarray
     assert plan(x, x).route == "cpu"
+
+
+def test_layers() -> None:
+    made = np.random.default_rng(0)
+    x, y = (mx.np.array(made.normal(size=(2, n, 4)), dtype="float32") for n in (3, 5))
+    layer = Attention("additive", hidden=8)
+    layer.initialize()
+    with autograd.record():
+        found = layer.scores(x, y, [2, 5])
+    layer(x, y, valid_lens=[2, 5])
+    weights = layer.attention_weights.asnumpy()
+    np.testing.assert_allclose(mx.npx.softmax(found).asnumpy(), weights, rtol=1e-5)
