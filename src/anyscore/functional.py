@@ -19,6 +19,7 @@ from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated, softmax
 from anyscore.score import Score
 from anyscore.score_checks import check_call
+from anyscore.sinks import check_sink, with_sink
 from anyscore.task import Call, Options, Task, prepare
 
 
@@ -41,6 +42,7 @@ def attention(
     dropout: float = 0.0,
     dropout_seed: Any = None,
     softcap: float = 0.0,
+    sink: Any = None,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -62,15 +64,19 @@ def attention(
         dropout_seed: an integer; drawn from the framework's generator if None.
         softcap: c from 1e-30 to 1e30 caps the scores: s becomes c · tanh(s / c), after scale and
             biases and before the softmax; 0 does not.
+        sink: a number, or a tensor () or (heads,): one more logit, which takes weight and gives no
+            value, so that weights sum to less than 1; see `anyscore.sinks`.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
-        return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better.
+        return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
+            sink, if there is one.
         impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,
             with the reason, where no fused implementation keeps the contract; "separable" computes
             additive scores to three digits as a product, see docs/separable.md, or raises too.
 
     Returns:
         The output (..., T_q, d_v), in the dtype of the query; `AttentionOutput` if a `return_*`
-        flag is set. A query that may attend to nothing gives output 0, weights 0, log-sum-exp −∞.
+        flag is set. A query that may attend to nothing gives output 0, weights 0, log-sum-exp −∞,
+        or the sink.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
@@ -82,7 +88,7 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
@@ -101,6 +107,7 @@ def plan(
     dropout: float = 0.0,
     dropout_seed: Any = None,
     softcap: float = 0.0,
+    sink: Any = None,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -116,7 +123,7 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task = lower(call, options)
     with context():
@@ -130,13 +137,10 @@ for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what
 def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
     """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
     backend, context, task = lower(call, options)
-    attended = lse = None
+    lse = None
     with context():
         task, result = run(backend, task, options)
-        if result.scores is not None:
-            attended = attended_by(backend.xp, task, result.scores)
-            result = result._replace(scores=None)
-        result = with_query_bias(backend.xp, task, result)
+        result, attended = finish(backend.xp, task, result)
     output = backend.wrap(result.output, call.query)
     if options.return_lse:
         lse = backend.wrap(result.lse, call.query)
@@ -151,7 +155,7 @@ def weights(task: Task) -> Array:
     backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
     with backend.precision(some)[0]():
         _, implementation = choose(backend, task, options)
-        return attended_by(backend.xp, task, implementation.run(task, options, None).scores)
+        return finish(backend.xp, task, implementation.run(task, options, None))[1]
 
 
 def lower(
@@ -171,8 +175,12 @@ def lower(
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
             prepared = prepared and prepared.map(partial(cast, xp, dtype))
         sizes = check_call(xp, query, key, value, score)
+        sink = call.sink
+        if sink is not None:
+            (sink,), _ = backend.unwrap((sink,), None)
+            check_sink(xp, sink, query, sizes)
         value = None if call.value is None else value
-        call = Call(query, key, value, score, *call[4:])
+        call = Call(query, key, value, score, *call[4:7], sink)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
@@ -191,6 +199,8 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
 
     The task is another one where "separable" rewrites an additive score as a product.
     """
+    if task.sink is not None:  # which is weighed against the log-sum-exp
+        options = options._replace(return_lse=True)
     if options.impl == "separable":
         return separable.choose_product(backend, task, options)
     return *choose(backend, task, options), task
@@ -204,10 +214,24 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
     return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
 
 
-def attended_by(xp: Ops, task: Task, scores: Array) -> Array:
-    """Make weights of the scores of a task, in its dtype."""
-    attended, _ = softmax(xp, scores, None if task.mask is None else task.mask.boolean)
-    return xp.astype(attended, task.dtype)
+def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
+    """Add to the results of an implementation what it leaves out; make weights of its scores."""
+    attended = share = None
+    if result.scores is not None:
+        mask = None if task.mask is None else task.mask.boolean
+        attended, _ = softmax(xp, result.scores, mask)
+        result = result._replace(scores=None)
+    result = with_query_bias(xp, task, result)
+    if task.sink is not None:
+        share, lse = with_sink(xp, task.sink, result.lse)
+        output = result.output
+        if output is not None:
+            output = xp.astype(accumulated(xp, output) * share[..., None], task.dtype)
+        result = Result(output, lse)
+    if attended is not None:
+        attended = attended if share is None else attended * share[..., None]
+        attended = xp.astype(attended, task.dtype)
+    return result, attended
 
 
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:

@@ -10,6 +10,7 @@ from anyscore.formulas import ScaledDot
 from anyscore.functional import lower, run, with_query_bias
 from anyscore.ops import Array
 from anyscore.score import Score
+from anyscore.sinks import with_sink
 from anyscore.task import Call, Options
 
 _Score = Score | Callable[[Array, Array], Array]
@@ -65,13 +66,14 @@ def log_weights(
     mask: Any = None,
     valid_lens: Any = None,
     softcap: float = 0.0,
+    sink: Any = None,
     impl: str = "auto",
 ) -> Array:
     """The logarithm of the attention weights: log-softmax of the scores over the attended keys.
 
         log_weights_ij = s(query_i, key_j) − log Σ_l e^s(query_i, key_l)    over the attended keys l
 
-    Args: as of `scores`.
+    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
 
     Returns:
         (..., T_q, T_k), float32 or better; −∞ where a query may not attend a key.
@@ -84,7 +86,7 @@ def log_weights(
     array([[0.5, 0.5, 0. , 0. ],
            [0.5, 0.5, 0. , 0. ]])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap)
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink)
     return _compute(call, Options(with_scores=True, impl=impl), logarithms=True)[0]
 
 
@@ -96,6 +98,7 @@ def log_sum_exp(
     mask: Any = None,
     valid_lens: Any = None,
     softcap: float = 0.0,
+    sink: Any = None,
     impl: str = "auto",
 ) -> Array:
     """The log-sum-exp of the scores over the attended keys, in memory for queries + keys.
@@ -105,10 +108,10 @@ def log_sum_exp(
     Contrastive losses, kernel density estimates and optimal transport ask for nothing else; see
     docs/scores.md.
 
-    Args: as of `scores`.
+    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
 
     Returns:
-        (..., T_q), float32 or better; −∞ for a query that may attend to nothing.
+        (..., T_q), float32 or better; −∞, or the sink, for a query that may attend to nothing.
 
     Raises: as `scores`.
 
@@ -117,7 +120,7 @@ def log_sum_exp(
     >>> np.exp(log_sum_exp(np.ones((2, 3)), np.zeros((4, 3)), valid_lens=[4, 2]))
     array([4., 2.])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap)
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink)
     return _compute(call, Options(return_lse=True, impl=impl))[1]
 
 
@@ -131,7 +134,11 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
     xp = backend.xp
     with context():
         task, result = run(backend, task, options)
-        _, lse, found = result if logarithms else with_query_bias(xp, task, result)
+        if not logarithms or task.sink is not None:  # else the query bias cancels
+            result = with_query_bias(xp, task, result)
+        _, lse, found = result
+        if task.sink is not None:
+            _, lse = with_sink(xp, task.sink, lse)
         if logarithms:
             found = found - xp.where(lse == -math.inf, 0.0, lse)[..., None]
             if task.mask is not None:  # a NaN in the log-sum-exp is not theirs

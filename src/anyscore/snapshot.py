@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyscore.factors import Factors
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 from anyscore.task import Task
 
 
@@ -22,11 +22,15 @@ def snapshot(xp: Ops, task: Task) -> Task:
     f = task.score
     if isinstance(f, Factors):
         weight = None if f.weight is None else detached(f.weight) * 1
-        query_bias = detached(f.query_bias) if task.softcap else None  # else it cancels
+        cancels = not task.softcap and task.sink is None
+        query_bias = None if cancels else detached(f.query_bias)
         a, b, key_bias = map(detached, (f.a, f.b, f.key_bias))
         f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias)
     else:
         f = detached(f)
+    sink = task.sink
+    if framework(sink):
+        sink = detached(sink) * 1
     # Spelled out: `dataclasses.replace` takes 3 µs more of every call.
     return Task(
         f,
@@ -37,4 +41,6 @@ def snapshot(xp: Ops, task: Task) -> Task:
         task.sizes,
         task.dtype,
         task.softcap,
+        None,
+        sink,
     )

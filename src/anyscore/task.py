@@ -30,6 +30,7 @@ class Call(NamedTuple):
     mask: Any = None
     valid_lens: Any = None
     softcap: float = 0.0
+    sink: Any = None
 
 
 class Options(NamedTuple):
@@ -54,7 +55,8 @@ class Task:
     mask: None if everything is attended. unread_is_finite: whether all that nobody attends is
     finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
     some key may be attended by one query and not by another. dtype: of the output. softcap: see
-    `reference.scores`. packed: see `PreparedKeys`.
+    `reference.scores`. packed: see `PreparedKeys`. sink: see `anyscore.sinks`; no implementation
+    knows of it.
     """
 
     score: Factors | Array
@@ -66,6 +68,7 @@ class Task:
     dtype: str
     softcap: float = 0.0
     packed: Array | None = None
+    sink: Any = None
 
 
 def prepare(
@@ -104,7 +107,10 @@ def prepare(
         lowered = score.lower(xp, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
-    return Task(lowered, value, mask, finite, per_query, sizes, dtype, float(call.softcap), packed)
+    softcap = float(call.softcap)
+    return Task(
+        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ def masked_softmax(X: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
 
     Raises TypeError, ValueError: X is no such tensor, or the mask does not fit it.
 
+    >>> import keras
     >>> import numpy as np
     >>> weights = masked_softmax(np.zeros((1, 2, 4)), [[1, 4]])
     >>> print(keras.ops.convert_to_numpy(weights))

@@ -22,6 +22,7 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
 
     Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
 
+    >>> import mxnet as mx
     >>> masked_softmax(mx.nd.zeros((1, 2, 4)), [[1, 4]]).asnumpy()
     array([[[1.  , 0.  , 0.  , 0.  ],
             [0.25, 0.25, 0.25, 0.25]]], dtype=float32)

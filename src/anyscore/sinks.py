@@ -1,0 +1,58 @@
+"""A sink: one more logit, which takes weight and gives no value.
+
+    weights_ij = e^s_ij / (e^sink + Σ_l e^s_il)      over the attended keys l
+
+With the log-sum-exp lse_i of the scores alone that is the softmax of the scores times
+e^lse_i / (e^lse_i + e^sink), for the output as for the weights: no kernel has to know of it.
+
+Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.3;
+learned for each head: OpenAI 2025, gpt-oss; fixed at 0: Miller 2023, "Attention is Off By One".
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from anyscore.checks import Sizes, check_places, find_framework
+from anyscore.messages import shown
+from anyscore.ops import DTYPES, Array, Ops, framework
+
+
+def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
+    """Check that a sink is a number or a tensor () or (heads,), on the device of the query.
+
+    Raises TypeError, ValueError: it is not.
+    """
+    if framework(sink) is None:
+        if isinstance(sink, bool) or not isinstance(sink, Real):
+            raise TypeError(f"sink must be a number, or a tensor (heads,), got {shown(sink)}.")
+        if not math.isfinite(sink):
+            raise ValueError(f"sink must be finite, got {sink}: leave it out for none.")
+        return
+    find_framework(query=query, sink=sink)
+    check_places(xp, query, sink=sink)
+    shape, dtype = xp.shape(sink), xp.dtype(sink)
+    if dtype not in DTYPES:
+        raise TypeError(f"sink is {dtype}, expected one of {', '.join(DTYPES)}.")
+    heads = sizes.lead[-1:] if len(sizes.lead) > 1 else ()
+    if shape not in ((), heads):
+        expected = "()" if not heads else f"() or {heads}, one number for each query head"
+        raise ValueError(f"sink has shape {shape}, expected {expected}.")
+
+
+def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:
+    """Return e^lse / (e^lse + e^sink) and log(e^lse + e^sink), each (..., T_q).
+
+    lse: the log-sum-exp of the scores alone. Where it is −∞ the first is 0 and the second the sink.
+    """
+    if framework(sink):
+        sink = xp.astype(sink, xp.dtype(lse))[..., None]
+    nothing = lse == -math.inf
+    safe = xp.where(nothing, sink, lse)
+    top = xp.stop_gradient(xp.where(safe > sink, safe, sink + 0 * safe))
+    top = xp.where(top == -math.inf, 0.0, top)
+    of_keys = xp.where(nothing, 0.0, xp.exp(safe - top))
+    both = of_keys + xp.exp(sink - top)
+    return of_keys / both, top + xp.log(both)
