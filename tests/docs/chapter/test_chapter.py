@@ -1,4 +1,4 @@
-"""The pages whose examples run: chapter, score_matrix, with_other_libraries; and mistakes in them.
+"""The pages of docs/ whose examples run in each framework; and whether a mistake is noticed.
 
 pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
@@ -16,7 +16,8 @@ import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
-MATRIX = CHAPTER.parent / "score_matrix.md"
+EACH = CHAPTER.parent / "score_matrix.md", CHAPTER.parent / "sinks.md"
+"""Pages whose examples every framework runs."""
 QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 
@@ -46,9 +47,10 @@ def test_other_libraries_do_what_the_page_says(framework: str, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("path", EACH, ids=lambda path: path.stem)
 @pytest.mark.parametrize("framework", page.FRAMEWORKS)
-def test_the_matrix_of_scores_prints_what_it_says(framework: str, tmp_path: Path) -> None:
-    done = run(MATRIX, framework, tmp_path)
+def test_pages_print_what_they_say(framework: str, path: Path, tmp_path: Path) -> None:
+    done = run(path, framework, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
