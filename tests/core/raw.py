@@ -34,9 +34,14 @@ def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
     scores = nan((*lse.shape, call.keys), call.compute)
     core.forward(call.operands(packed), call.pair, call.numbers, (output, lse, scores), threads)
     with np.errstate(all="ignore"):
-        weights = np.exp(scores - np.where(lse == -np.inf, 0, lse)[..., None])
-    weights[scores == -np.inf] = 0
+        weights = weights_of(np, scores, lse)
     return {"output": output, "lse": lse, "scores": scores, "weights": weights}
+
+
+def weights_of(xp: Any, scores: Any, lse: Any) -> Any:
+    """The weights that scores and their log-sum-exp make."""
+    weights = xp.exp(scores - xp.where(lse == -np.inf, 0, lse)[..., None])
+    return xp.where(scores == -np.inf, 0, weights)
 
 
 def prepare(call: Call, threads: int = 1) -> np.ndarray:

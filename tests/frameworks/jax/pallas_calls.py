@@ -39,7 +39,7 @@ PAIRS = {x.name: x for x in (PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, SOFTS
 
 
 def run(call: Call, **settings: Any) -> literal.Results:
-    """output, lse, weights, and a gradient d_x for each operand x.
+    """output, lse, scores, weights, and a gradient d_x for each operand x.
 
     settings: those that a `Call` does not have.
     """
@@ -57,10 +57,15 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
         count = np.arange(np.prod(call.lead, dtype=int)) % call.repeats
         x = x._replace(seed=seed, counter=jnp.asarray(count.astype(np.uint32)).reshape(call.lead))
     d_lse = np.zeros((*call.lead, call.queries)) if call.d_lse is None else call.d_lse
-    upstream = Results(array(call.d_output).astype(call.compute), jnp.asarray(d_lse, call.compute))
+    scores = *call.lead, call.queries, call.keys
+    d_scores = np.zeros(scores) if call.d_scores is None else call.d_scores
+    upstream = Results(
+        array(call.d_output).astype(call.compute),
+        *(jnp.asarray(d, call.compute) for d in (d_lse, d_scores)),
+    )
     s = Settings(
         call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
-        **{"softcap": call.softcap, **settings},
+        **{"softcap": call.softcap, "scores": True, **settings},
     )  # fmt: skip
     return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
 
@@ -71,11 +76,10 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     def forward(*factors: jax.Array | None) -> Results:
         return jax_autograd.attend(Operands(*factors, *x[FACTORS:]), s)
 
-    (output, lse), backward = jax.vjp(forward, *x[:FACTORS])
+    found, backward = jax.vjp(forward, *x[:FACTORS])
     gradients = zip(Operands._fields, backward(upstream), strict=False)
-    p = jax_autograd._compute("weights", s, x, lse)
     made = {f"d_{name}": d for name, d in gradients if d is not None}
-    return {"output": output, "lse": lse, "weights": p, **made}
+    return {**found._asdict(), "weights": raw.weights_of(jnp, found.scores, found.lse), **made}
 
 
 _results = jax.jit(results, static_argnums=1)
