@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -153,6 +154,8 @@ def weights(task: Task) -> Array:
     """Compute the weights (..., T_q, T_k) of a task of `attend`."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
     backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
+    if task.value is not None:
+        task = replace(task, value=None)
     with backend.precision(some)[0]():
         _, implementation = choose(backend, task, options)
         return finish(backend.xp, task, implementation.run(task, options, None))[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -126,7 +127,12 @@ class Attention(Layer):
         Raises:
             TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
-        values, score = self._begin(queries, keys, values, valid_lens, mask)
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        values = tensor if values is None else values
+        check_inputs(queries, tensor, values)
+        if self._bound is None:
+            self._binding()(queries, tensor, values, mask, valid_lens)
+        score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap),
@@ -157,11 +163,14 @@ class Attention(Layer):
         >>> layer.scores(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.tensor([2, 5])).shape
         torch.Size([2, 3, 5])
         """
-        _, score = self._begin(queries, keys, None, valid_lens, mask)
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        check_inputs(queries, tensor, tensor)
+        if self._bound is None:
+            self._binding()(queries, tensor, tensor, mask, valid_lens)
         found: Tensor = scores(
             queries,
             keys,
-            score=score,
+            score=self._score(queries),
             mask=mask,
             valid_lens=valid_lens,
             softcap=self.softcap,
@@ -210,19 +219,11 @@ class Attention(Layer):
         """Describe the layer in the repr of a module."""
         return describe(self._spec, self.dropout, self.softcap)
 
-    def _begin(
-        self, queries: Tensor, keys: Any, values: Tensor | None, valid_lens: Any, mask: Any
-    ) -> tuple[Tensor, Any]:
-        """Make the parameters, if this is the first call; give the values and the score."""
-        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        values = tensor if values is None else values
-        check_inputs(queries, tensor, values)
-        if self._bound is None:
-            bind = self._bind_to
-            if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
-                bind = torch.compiler.disable(bind)  # type: ignore[no-untyped-call]
-            bind(queries, tensor, values, mask, valid_lens)
-        return values, self._score(queries)
+    def _binding(self) -> Callable[..., None]:
+        """Return what makes the parameters at the first call, which no compiler looks into."""
+        if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
+            return torch.compiler.disable(self._bind_to)  # type: ignore[no-any-return, no-untyped-call]
+        return self._bind_to
 
     def _bind_to(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
