@@ -208,7 +208,7 @@ def _backward_args(
     return s.pair, *x[:NEEDED], *results[:2], *upstream, *s[1:]
 
 
-def _given(x: Operands, s: Settings, found: tuple[Tensor, ...]) -> Results:
+def _given(found: tuple[Tensor, ...], x: Operands, s: Settings) -> Results:
     """Results of the operator as records have them."""
     output, lse, scores = found
     return Results(None if x.value is None else output, lse, scores if s.scores else None)
@@ -232,9 +232,9 @@ class _Operator:
         kinds = [str(argument.type) for argument in self.operator._schema.arguments]
         self.tensors = slice(1, 1 + sum("Tensor" in kind for kind in kinds))
 
-    def implement(self, core: Any, fake: Any, batched: Any) -> None:
-        """Give the operator what it runs."""
-        self.core, full = core, f"anyscore::{self.name}"
+    def implement(self, core: Any, fake: Any, batched: Any, read: Any) -> None:
+        """Give the operator what it runs, and how its results (results, *records) are read."""
+        self.read, self.core, full = read, core, f"anyscore::{self.name}"
         self.run_on("CPU", core)
         self.run_on("CUDA", self._on_gpu)
         torch.library.register_fake(full, self._of_args(fake), lib=_library)
@@ -259,8 +259,7 @@ class _Operator:
         args = self.args(x, *rest)
         if not is_watched(*args[self.tensors]):
             return self.core(x, *rest)
-        found = self.operator(*args)
-        return found if self is backward else _given(x, rest[0], found)
+        return self.read(self.operator(*args), x, *rest)
 
 
 forward = _Operator(
@@ -277,5 +276,5 @@ backward = _Operator(
     _backward_args,
     _backward_record,
 )
-forward.implement(_forward, _fake_forward, _batched_forward)
-backward.implement(_backward, _fake_backward, _batched_backward)
+forward.implement(_forward, _fake_forward, _batched_forward, _given)
+backward.implement(_backward, _fake_backward, _batched_backward, lambda found, *_: found)
