@@ -29,7 +29,7 @@ def snapshot(xp: Ops, task: Task) -> Task:
     else:
         f = detached(f)
     sink = task.sink
-    if framework(sink):
+    if sink is not None and framework(sink):
         sink = detached(sink) * 1
     # Spelled out: `dataclasses.replace` takes 3 µs more of every call.
     return Task(
