@@ -3,7 +3,7 @@
 
 #include "gemm.h"
 #include "key_sets.h"
-#include "tanh_of.h"
+#include "outer.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -64,7 +64,7 @@ protected:
         for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
     }
 
-    // Makes the scorer's sums scores: those of irregular rows, the key bias, and the cap.
+    // Makes the scorer's sums scores: those of irregular rows, the key bias, and the outer function.
     void finish(const Tile& tile) {
         if (has_irregular())
             for (int i = 0; i < tile.queries; i++) {
@@ -76,9 +76,7 @@ protected:
         if (tile.call.key_bias.data)
             for (int i = 0; i < tile.queries; i++)
                 for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
-        if (const T cap = T(tile.call.softcap); cap > 0)
-            for (int i = 0; i < tile.queries; i++)
-                for (int j = 0; j < TILE; j++) s[i * TILE + j] = cap * tanh_of(s[i * TILE + j] / cap);
+        if (tile.call.outer != Outer::NONE) apply(tile.call.outer, T(tile.call.outer_scale), s, tile.queries * TILE);
     }
 
     T *query, *key, *range, *room, *bias;  // room: for panels, or whatever is made of keys

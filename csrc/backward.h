@@ -2,7 +2,7 @@
 //
 //     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i
 //
-// Where scores are capped, dS is multiplied by the derivative of the cap, 1 − (S / c)².
+// Under an outer function, dS is multiplied by its derivative.
 #pragma once
 
 #include "forward.h"
@@ -54,7 +54,7 @@ public:
                     scores->queries_for_gradients(tile);
                     ready = first;
                 }
-                if (needs_weights(back) || call.softcap > 0) scores->compute(tile);  // as in the forward, to the last bit
+                if (needs_weights(back) || call.outer != Outer::NONE) scores->compute(tile);  // as in the forward, to the last bit
                 block(tile, back, partial, d_a + first * padded, d_weight);
             }
             finish_tile(tile, back, started);
@@ -95,7 +95,7 @@ private:
         for (int i = 0; i < count; i++) {
             T *p = scores->s + i * TILE, *d = ds + i * TILE;
             AttendedColumns attended(tile, i);
-            if (call.softcap > 0) slopes_of_cap(p, T(call.softcap), keys);
+            if (call.outer != Outer::NONE) slopes_of(call.outer, T(call.outer_scale), p, slopes, keys);
             if (needs_weights(back)) weights_of(attended, p, ((const T*)back.lse)[at + i], keys);
             T shift = -partial.delta[at + i];
             if (back.d_lse && attended.from < attended.to) shift += ((const T*)back.d_lse)[at + i];
@@ -112,7 +112,7 @@ private:
                 const T* more = (const T*)back.d_scores + (at + i) * call.keys + tile.first_key;
                 for (int j = 0; j < keys; j++) d[j] += more[j];
             }
-            if (call.softcap > 0)
+            if (call.outer != Outer::NONE)
                 for (int j = 0; j < keys; j++) d[j] *= slopes[j];
             if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
             zero(d + keys, end - keys);
@@ -137,14 +137,6 @@ private:
                         d_value[j * v_padded + d] += scores->s[i * TILE + j] * row[d];
             }
         scores->scorer.gradients(count, keys, ds, d_a, d_b, d_weight);
-    }
-
-    // The derivative of c · tanh(x / c) from its value s: 1 − (s / c)².
-    void slopes_of_cap(const T* s, T cap, int keys) {
-        for (int j = 0; j < keys; j++) {
-            T t = s[j] / cap;
-            slopes[j] = (1 - t) * (1 + t);
-        }
     }
 
     // What the tile gives goes to its place: the first problem there writes, others add.

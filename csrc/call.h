@@ -15,6 +15,9 @@ using Size = std::int64_t;
 
 enum class Type { F32, F64, F16, BF16 };
 
+// What a score does with its sum, as anyscore/outer.py counts and defines it.
+enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, COUNT };
+
 // Rows of unit stride: row i of problem n starts at element at[n] + i · stride.
 struct Rows {
     const void* data = nullptr;
@@ -54,7 +57,8 @@ struct Call {
     Bound start, stop;
     Mask mask;
     double scale = 1;
-    double softcap = 0;  // c of c · tanh(s / c), or 0 for none
+    Outer outer = Outer::NONE;
+    double outer_scale = 0;  // its c
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
     // Problems with the same b share what is made of it: key_set[n] numbers it, and

@@ -47,9 +47,11 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     call.stop = arrays.bound("stop", in.stop, queries);
     call.mask = arrays.mask(in.mask, queries, call.keys);
     call.scale = s.scale;
-    if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max()))
-        Arrays::refuse("softcap", "must be ≥ 0 and finite");
-    call.softcap = s.softcap;
+    if (!(s.outer >= 0 && s.outer < double(Outer::COUNT))) Arrays::refuse("outer", "is not known to the core");
+    call.outer = Outer(int(s.outer));
+    if (call.outer != Outer::NONE && !(s.outer_scale > 0 && s.outer_scale <= std::numeric_limits<double>::max()))
+        Arrays::refuse("outer_scale", "must be > 0 and finite");
+    call.outer_scale = s.outer_scale;
     if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)

@@ -40,12 +40,12 @@ struct Settings {
     Size groups = 1;
     double dropout = 0;
     Size dropout_period = 1;
-    double softcap = 0;
+    double outer = 0, outer_scale = 0;
 
-    static constexpr std::size_t COUNT = 5;
+    static constexpr std::size_t COUNT = 6;
     explicit Settings(const double* numbers)
         : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
-          softcap(numbers[4]) {}
+          outer(numbers[4]), outer_scale(numbers[5]) {}
 };
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.

@@ -239,8 +239,10 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
 
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     """Add the query bias to the results of an implementation, which leaves it out."""
-    bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is None or task.softcap:
+    if not isinstance(task.score, Factors) or task.softcap or task.score.outer is not None:
+        return result
+    bias = task.score.query_bias
+    if bias is None:
         return result
     bias = accumulated(xp, bias)
     if task.mask is not None:

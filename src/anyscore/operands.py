@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anyscore.ops import Array
+from anyscore.outer import NAMES
 
 
 class Operands(NamedTuple):
@@ -60,12 +61,12 @@ OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 class Settings(NamedTuple):
     """The numbers of a call; can be hashed.
 
-        s = cap(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias)      cap(s) = c · tanh(s / c)
+        s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias)
 
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
-    lead: the leading dimensions of the output. softcap: c, or 0 for no cap. scores: whether the
-    results hold the scores too.
+    lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
+    identity. scores: whether the results hold the scores too.
     """
 
     pair: str
@@ -74,13 +75,15 @@ class Settings(NamedTuple):
     dropout: float
     dropout_period: int
     lead: tuple[int, ...]
-    softcap: float = 0.0
+    outer: str = ""
+    outer_scale: float = 0.0
     scores: bool = False
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
-        return self.scale, self.groups, self.dropout, self.dropout_period, self.softcap
+        outer = NAMES.index(self.outer)
+        return (*self[1:5], outer, self.outer_scale)
 
 
 class Results(NamedTuple):

@@ -16,6 +16,7 @@ from anyscore.factors import PRODUCT, Factors
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
 from anyscore.ops import DTYPES, Array, Ops, accumulation
+from anyscore.outer import Outer
 
 
 def attend(
@@ -35,8 +36,8 @@ def attend(
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
     caller has zeroed what nobody attends. softcap: see `scores`. dropout_mask: boolean, what is
     kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
-    caller adds it to the log-sum-exp and the scores; where these are capped it does not cancel, and
-    is in all three.
+    caller adds it to the log-sum-exp and the scores; under an outer function, a cap for one, it
+    does not cancel, and is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap)
     s = s if mask is None else xp.where(mask, s, -math.inf)
@@ -53,19 +54,22 @@ def scores(
 ) -> Array:
     """The scores s (..., T_q, T_k) without the query bias; meaningless where not attended.
 
-    With softcap c > 0 they are c · tanh(s / c), of s with its query bias, which then does not
-    cancel in the softmax. Source: Gemma Team 2024 (Gemma 2), section 2, logit soft-capping.
+    With softcap c > 0 they are c · tanh(s / c). An outer function takes them with their query bias,
+    which then does not cancel in the softmax. Source: Gemma Team 2024 (Gemma 2), section 2, logit
+    soft-capping.
     """
-    if not isinstance(score, Factors):
-        s, bias = score, None
-    else:
+    s, bias, outers = score, None, [Outer("tanh", softcap)] if softcap else []
+    if isinstance(score, Factors):
         s, bias = _scores(xp, score, mask if per_query else None), score.query_bias
-    if not softcap:
+        outers = outers if score.outer is None else [score.outer, *outers]
+    if not outers:
         return s
     s = s if bias is None else s + bias[..., None]
     if mask is not None:  # masked here too, lest a NaN that is not attended have a gradient
         s = xp.where(mask, s, 0.0)
-    return softcap * xp.tanh(s / softcap)
+    for outer in outers:
+        s = outer.value(xp, s)
+    return s
 
 
 def _scores(xp: Ops, f: Factors, mask: Array | None) -> Array:

@@ -42,7 +42,8 @@ class Call:
     dropout: float = 0.0
     seed: int = 0
     period: int | None = None
-    softcap: float = 0.0
+    outer: str = ""
+    outer_scale: float = 0.0
     compute: str = "float32"
 
     @property
@@ -69,7 +70,14 @@ class Call:
     def numbers(self) -> tuple[float, ...]:
         """The numbers, as the core takes them."""
         return Settings(
-            self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.softcap
+            self.pair,
+            self.scale,
+            self.groups,
+            self.dropout,
+            self.repeats,
+            self.lead,
+            self.outer,
+            self.outer_scale,
         ).numbers
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import DTYPES, Array, Ops
+from anyscore.outer import Outer
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
@@ -24,8 +25,10 @@ def why_not(task: Task) -> str | None:
         return "the score is a callable"
     if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
-    if task.softcap and f.query_bias is not None and (f.pair != PRODUCT or f.a.shape[-1] == 0):
-        return "a softcap over a query bias is for products"
+    if task.softcap and f.outer is not None:
+        return f"a softcap over {f.outer.name} would be a second outer function"
+    if _outer(task) and f.query_bias is not None and (f.pair != PRODUCT or f.a.shape[-1] == 0):
+        return "an outer function over a query bias is for products"
     return None
 
 
@@ -51,7 +54,8 @@ def factors(task: Task) -> list[Array]:
 def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
-    if task.softcap and f.query_bias is not None:
+    outer = _outer(task)
+    if outer and f.query_bias is not None:
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     p = options.dropout
@@ -59,15 +63,20 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
-        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead, task.softcap,
-        options.with_scores,
+        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead,
+        *(outer or ("", 0.0)), options.with_scores,
     )  # fmt: skip
+
+
+def _outer(task: Task) -> Outer | None:
+    """Return the one outer function of a task that a kernel takes, its cap for instance."""
+    return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     """Return a product whose query bias is one more feature of its queries, 1 in all keys.
 
-    Where scores are capped the bias does not cancel in the softmax, so that kernels must see it.
+    Under an outer function the bias does not cancel in the softmax, so that kernels must see it.
     """
     a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
     if f.weight is not None:
@@ -93,6 +102,8 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     keys = xp.shape(x.b)[-2]
     mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
     sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
-    f = Factors(x.a, x.b, pair_named(s.pair), x.weight, s.scale, key_bias=x.key_bias)
+    outer = Outer(s.outer, s.outer_scale) if s.outer else None
+    pair = pair_named(s.pair)
+    f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
     some = mask.some
-    return Task(f, x.value, mask if some else None, not some, some, sizes, dtype, s.softcap)
+    return Task(f, x.value, mask if some else None, not some, some, sizes, dtype)

@@ -24,11 +24,11 @@ from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
-_TYPES = {float: "float", int: "SymInt", bool: "bool", tuple[int, ...]: "SymInt[]"}
+_TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
 _SETTINGS = ", ".join(
     f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
-    + (f"={Settings._field_defaults[name]}" if name in Settings._field_defaults else "")
+    + (f"={Settings._field_defaults[name]!r}" if name in Settings._field_defaults else "")
     for name, type_ in get_type_hints(Settings).items()
     if name != "pair"
 )
