@@ -125,8 +125,7 @@ def backward(
         d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]) + d_scores, 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
         if not absolute or call.outer != "tanh":  # whose slope, 1 − tanh², is rounded as 1 is
-            times = 3 if absolute else 1  # and others in a few operations
-            d_s = np.where(keep, d_s * size(times * head.slope), 0)
+            d_s = np.where(keep, d_s * size(head.slope), 0)
         if call.key_bias is not None:
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
