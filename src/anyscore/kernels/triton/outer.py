@@ -43,5 +43,5 @@ def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
             b_slope = 1 / tl.where(m_x, 1.0, tl.sqrt(b_x) * tl.sqrt(b_x + 2))
         if OUTER != "log1p":
             b_slope = tl.where(m_x, 0.0, b_slope)
-        b_s, b_slope = -C * LOG2_E * b_value, -C * b_slope
+        b_s, b_slope = b_value * (-C * LOG2_E), b_slope * (-C)
     return b_s, b_slope
