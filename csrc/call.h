@@ -39,6 +39,14 @@ struct Mask {
     Size row = 0, column = 0;
 };
 
+// Added to scores: entry (i, j) of problem n is element at[n] + first + i · row + j · column. One number for
+// each diagonal has the strides −1 and 1.
+struct Bias {
+    Rows entries;  // stride: row
+    Size first = 0, column = 0;
+    bool diagonal = false, after = false;  // after: after the outer function
+};
+
 // Which random numbers a problem draws: word 2 and 3 of the counter, and the key, of Philox.
 struct Stream {
     std::uint64_t seed = 0, counter = 0;
@@ -54,6 +62,7 @@ struct Call {
     Rows a, b, value;  // value: or none
     Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
+    Bias bias;  // or none
     Bound start, stop;
     Mask mask;
     double scale = 1;
@@ -96,10 +105,10 @@ struct Backward {
     Rows output, d_output;  // or none: no values
     const void* d_lse = nullptr;  // or none
     const void* d_scores = nullptr;  // or none
-    Gradient d_a, d_b, d_weight, d_key_bias, d_value;
-    Groups of_a, of_weight;  // problems with the same a, and with the same weight
-    // Problems that share b, key_bias or value are worked on by one task, in order, so that sums are
-    // the same for any number of threads.
+    Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias;
+    Groups of_a, of_weight, of_diagonals;  // problems with the same a, weight, and bias of diagonals
+    // Problems that share b, key_bias, value or a bias that is a matrix are worked on by one task, in order, so that sums
+    // are the same for any number of threads.
     Groups tasks;
 };
 

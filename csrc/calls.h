@@ -12,7 +12,7 @@ namespace anyscore {
 
 // The arrays of a call, as `Operands` in anyscore/operands.py; what is not there is not given.
 struct Operands {
-    View a, b, weight, key_bias, value, start, stop, mask, packed;
+    View a, b, weight, key_bias, value, bias, start, stop, mask, packed;
     std::vector<Stream> streams{};  // one for each problem, with dropout
 };
 
@@ -22,16 +22,9 @@ struct Operand {
     View Operands::* view;
 };
 constexpr Operand OPERANDS[] = {
-    {"a", &Operands::a},
-    {"b", &Operands::b},
-    {"weight", &Operands::weight},
-    {"key_bias", &Operands::key_bias},
-    {"value", &Operands::value},
-    {"start", &Operands::start},
-    {"stop", &Operands::stop},
-    {"mask", &Operands::mask},
-    {"seed", nullptr},
-    {"packed", &Operands::packed},
+    {"a", &Operands::a},         {"b", &Operands::b},       {"weight", &Operands::weight}, {"key_bias", &Operands::key_bias},
+    {"value", &Operands::value}, {"bias", &Operands::bias}, {"start", &Operands::start},   {"stop", &Operands::stop},
+    {"mask", &Operands::mask},   {"seed", nullptr},         {"packed", &Operands::packed},
 };
 
 // The numbers of a call, as `Settings.numbers` in anyscore/operands.py lists them.
@@ -41,11 +34,12 @@ struct Settings {
     double dropout = 0;
     Size dropout_period = 1;
     double outer = 0, outer_scale = 0;
+    bool diagonal = false, after = false;  // the bias
 
-    static constexpr std::size_t COUNT = 6;
+    static constexpr std::size_t COUNT = 8;
     explicit Settings(const double* numbers)
         : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
-          outer(numbers[4]), outer_scale(numbers[5]) {}
+          outer(numbers[4]), outer_scale(numbers[5]), diagonal(numbers[6] != 0), after(numbers[7] != 0) {}
 };
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.
@@ -59,7 +53,7 @@ struct Results {
 };
 
 struct Gradients {
-    Output a, b, weight, key_bias, value;
+    Output a, b, weight, key_bias, value, bias;
 };
 
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.

@@ -8,6 +8,7 @@ Layers live in a module per framework: `anyscore.torch`. No framework is importe
 or its module are used.
 """
 
+from anyscore.biases import ALiBi, Relative
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.formulas import (
     Additive,
@@ -36,6 +37,7 @@ tell()  # frameworks imported before; the others with their first tensors, or wi
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALiBi",
     "Additive",
     "AttentionOutput",
     "Bilinear",
@@ -54,6 +56,7 @@ __all__ = [
     "Mask",
     "Plan",
     "PreparedKeys",
+    "Relative",
     "ScaledDot",
     "Score",
     "StudentT",

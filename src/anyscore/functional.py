@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from anyscore import backends, separable
 from anyscore.autocast import autocast, cast
+from anyscore.biases import Bias
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated, softmax
 from anyscore.score import Score
@@ -44,6 +45,8 @@ def attention(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -67,6 +70,9 @@ def attention(
             biases and before the softmax; 0 does not.
         sink: a number, or a tensor () or (heads,): one more logit, which takes weight and gives no
             value, so that weights sum to less than 1; see `anyscore.sinks`.
+        bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
+            (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
+        bias_after: the same, after that function.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
             sink, if there is one.
@@ -89,7 +95,7 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
@@ -109,6 +115,8 @@ def plan(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -124,7 +132,7 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task = lower(call, options)
     with context():
@@ -182,13 +190,27 @@ def lower(
         if sink is not None:
             (sink,), _ = backend.unwrap((sink,), None)
             check_sink(xp, sink, query, sizes)
+        biases = call[8:]
+        if biases[0] is not None or biases[1] is not None:
+            biases = tuple(_unwrapped(backend, x) for x in biases)
         value = None if call.value is None else value
-        call = Call(query, key, value, score, *call[4:7], sink)
+        call = Call(query, key, value, score, *call[4:7], sink, *biases)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
         return backend, context, prepare(xp, call, sizes, prepared, trained)
+
+
+def _unwrapped(backend: Backend, bias: Any) -> Any:
+    """Return a bias with its tensors as `unwrap` gives them."""
+
+    def unwrap(x: Array) -> Array:
+        return backend.unwrap((x,), None)[0][0]
+
+    if isinstance(bias, Bias):
+        return bias.map(unwrap)
+    return bias if framework(bias) is None else unwrap(bias)
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:

@@ -24,6 +24,7 @@ class Operands(NamedTuple):
     weight: (..., h).
     key_bias: (..., T_k).
     value: (..., T_k, d_v); None where there is no output.
+    bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number for each diagonal, see `Settings`.
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
@@ -38,6 +39,7 @@ class Operands(NamedTuple):
     weight: Any = None
     key_bias: Any = None
     value: Any = None
+    bias: Any = None
     start: Any = None
     stop: Any = None
     mask: Any = None
@@ -50,9 +52,9 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else function(x) for x in self))
 
 
-FACTORS = 5
-"""How many of the operands have gradients: a, b, weight, key_bias and value."""
-NEEDED = 9
+FACTORS = 6
+"""How many of the operands have gradients: a, b, weight, key_bias, value and bias."""
+NEEDED = 10
 """How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
@@ -61,12 +63,13 @@ OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 class Settings(NamedTuple):
     """The numbers of a call; can be hashed.
 
-        s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias)
+        s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias + bias)
 
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
     lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
-    identity. scores: whether the results hold the scores too.
+    identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
+    number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
     """
 
     pair: str
@@ -78,12 +81,14 @@ class Settings(NamedTuple):
     outer: str = ""
     outer_scale: float = 0.0
     scores: bool = False
+    diagonal: bool = False
+    after: bool = False
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
         outer = NAMES.index(self.outer)
-        return (*self[1:5], outer, self.outer_scale)
+        return (*self[1:5], outer, self.outer_scale, self.diagonal, self.after)
 
 
 class Results(NamedTuple):

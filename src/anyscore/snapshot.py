@@ -43,4 +43,5 @@ def snapshot(xp: Ops, task: Task) -> Task:
         task.softcap,
         None,
         sink,
+        tuple(bias._replace(array=detached(bias.array)) for bias in task.biases),
     )

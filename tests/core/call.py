@@ -32,6 +32,7 @@ class Call:
     d_output: np.ndarray
     weight: np.ndarray | None = None
     key_bias: np.ndarray | None = None
+    bias: np.ndarray | None = None
     start: np.ndarray | None = None
     stop: np.ndarray | None = None
     mask: np.ndarray | None = None
@@ -44,6 +45,8 @@ class Call:
     period: int | None = None
     outer: str = ""
     outer_scale: float = 0.0
+    diagonal: bool = False
+    after: bool = False
     compute: str = "float32"
 
     @property
@@ -62,8 +65,8 @@ class Call:
     def operands(self, packed: np.ndarray | None = None) -> Operands:
         """The arrays, as the core takes them."""
         return Operands(
-            self.a, self.b, self.weight, self.key_bias, self.value, self.start, self.stop,
-            self.mask, self.seed, packed,
+            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.start,
+            self.stop, self.mask, self.seed, packed,
         )  # fmt: skip
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
 from anyscore.backends import reference
+from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
@@ -29,6 +31,10 @@ def why_not(task: Task) -> str | None:
         return f"a softcap over {f.outer.name} would be a second outer function"
     if _outer(task) and f.query_bias is not None and (f.pair != PRODUCT or f.a.shape[-1] == 0):
         return "an outer function over a query bias is for products"
+    if len(task.biases) > 1 and (
+        _outer(task) or task.biases[0].diagonal != task.biases[1].diagonal
+    ):
+        return "it adds one bias, not one before and one after a function, nor two of two kinds"
     return None
 
 
@@ -46,9 +52,10 @@ def why_not_dtype(dtype: str) -> str | None:
 
 
 def factors(task: Task) -> list[Array]:
-    """Return the tensors of the factors of a task, without a query bias."""
+    """Return the tensors of the factors of a task, and its biases, without a query bias."""
     f = cast(Factors, task.score)
-    return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+    found = [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+    return found + [bias.array for bias in task.biases] if task.biases else found
 
 
 def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
@@ -60,17 +67,26 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, *bounds, seed, task.packed)
+    bias, diagonal, after = _bias(task)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead,
-        *(outer or ("", 0.0)), options.with_scores,
+        *(outer or ("", 0.0)), options.with_scores, diagonal, after,
     )  # fmt: skip
 
 
 def _outer(task: Task) -> Outer | None:
     """Return the one outer function of a task that a kernel takes, its cap for instance."""
     return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
+
+
+def _bias(task: Task) -> tuple[Any, bool, bool]:
+    """Return the one bias of a task that a kernel takes, as `LoweredBias`, or None."""
+    if not task.biases:
+        return None, False, False
+    one, *other = task.biases
+    return sum((x.array for x in other), one.array), one.diagonal, one.after
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
@@ -106,4 +122,6 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     pair = pair_named(s.pair)
     f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
     some = mask.some
-    return Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
+    return replace(task, biases=bias) if bias else task

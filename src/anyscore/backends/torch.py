@@ -71,6 +71,8 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "the product has biases"
     if task.softcap or f.outer is not None:
         return "it has no outer function"
+    if task.biases:
+        return "it adds no bias with a gradient"
     if task.mask is not None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:

@@ -34,9 +34,9 @@ _SETTINGS = ", ".join(
 )
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
-_X = f"{_SCORES}, Tensor? value, {_MASK}, Tensor? seed"
+_X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed"
 
-_OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2, 0)
+_OWN = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 2, 0)
 """How many of an operand's dimensions are not leading ones."""
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
@@ -272,7 +272,7 @@ backward = _Operator(
     "backward",
     f"({_X}, Tensor? output, Tensor lse, Tensor? d_output, Tensor? d_lse, Tensor? d_scores, "
     f"{_SETTINGS})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f" -> ({', '.join(['Tensor'] * FACTORS)})",
     _backward_args,
     _backward_record,
 )
