@@ -15,10 +15,11 @@ from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.options import split
-from anyscore.layers import AnyScore, ScoreSpec, is_named
+from anyscore.layers import SINK, AnyScore, is_named
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.score import Init, Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import ScoreSpec
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options
 
@@ -39,7 +40,9 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
-            learned or default one; impl= and softcap= as of `anyscore.attention`; seed= of dropout;
+            learned or default one; impl= and softcap= as of `anyscore.attention`; sink=True for a
+            learned one (from 0 on, one for each head if the layer has `heads`), a number for a
+            fixed one; seed= of dropout;
             kernel_initializer= and bias_initializer=, as of Keras's layers, for weights that start
             at random and for the bias; and what every layer of Keras takes, as name= and dtype=.
 
@@ -72,7 +75,7 @@ class Attention(Layer):
         bare, arrays = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
-        spec = ScoreSpec(bare, **sizes)
+        spec = ScoreSpec(bare, **sizes, sink=ours.sink)
         super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
@@ -107,7 +110,7 @@ class Attention(Layer):
         of_score = self._shapes_of_score
         self._weights_by_name = {}
         for p in self._bound.parameters:
-            scale = of_score.get(p.field) == ()  # not rounded in mixed precision
+            scale = p.field == SINK or of_score.get(p.field) == ()  # not rounded in mixed precision
             options = {"bias": p.field == "bias", "autocast": not scale}
             self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
         for name, (x, trained) in self._arrays.items():
@@ -154,11 +157,11 @@ class Attention(Layer):
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
-        score, options = self._score(), self.record.options
+        (score, sink), options = self._score(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task = attend(
-            Call(q, k, v, score, both, valid_lens, options.softcap),
+            Call(q, k, v, score, both, valid_lens, options.softcap, sink),
             Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
         self.record.last = snapshot(xp, task) if _is_eager(result.output) else None
@@ -176,7 +179,7 @@ class Attention(Layer):
         if not self.built:
             self.build(*shapes(q, k, k))
         self.check(*shapes(q, k, k))
-        score, options = self._score(), self.record.options
+        (score, _), options = self._score(), self.record.options
         if self.autocast:
             (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
         given = {"score": score, "mask": mask, "valid_lens": valid_lens}
@@ -219,14 +222,14 @@ class Attention(Layer):
             return self._spec.d_q, self._spec.d_k
         return built["queries_shape"][-1], built["keys_shape"][-1]
 
-    def _score(self) -> Any:
-        """Build the score of the current parameters."""
-        if not self._weights_by_name:
-            return self._bound.build(xp, {}) if self._spec.named else self.score
+    def _score(self) -> tuple[Any, Any]:
+        """Build the score of the current parameters, and give the sink."""
         values = {
             name: keras.ops.convert_to_tensor(x.value) for name, x in self._weights_by_name.items()
         }
-        return self._bound.build(xp, values)
+        own = bool(self._spec.of_score) or self._spec.named
+        score = self._bound.build(xp, values) if own else self.score
+        return score, self._bound.sink_of(values)
 
 
 def _is_eager(x: Any) -> bool:

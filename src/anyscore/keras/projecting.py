@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 
-from anyscore.heads import HeadSizes, QKVSizes, initializers
+from anyscore.heads import HeadSizes, QKVSizes, initializers, inner_sizes
 from anyscore.keras.attention import Attention
-from anyscore.keras.config import named_only
 from anyscore.keras.layer import Layer
 from anyscore.keras.options import split
 from anyscore.legacy_names import rename_legacy_heads
@@ -24,7 +23,7 @@ class Projecting(Layer):
         scales, ours, of_keras = split(options)
         super().__init__({**arguments, **scales}, ours, of_keras)
         self.sizes, self.bias = sizes, arguments["bias"]
-        inner = {**named_only(arguments["score"], sizes.score), **scales, **vars(ours)}
+        inner = {**inner_sizes(sizes, arguments["score"], ours.sink), **scales, **vars(ours)}
         inner |= {"dropout": arguments["dropout"], "dtype": self.dtype_policy, "name": "attention"}
         self.attention = Attention(arguments["score"], **inner)
 

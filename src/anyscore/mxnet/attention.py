@@ -12,7 +12,7 @@ from anyscore.backends.mxnet import known_shapes
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe
+from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -20,6 +20,7 @@ from anyscore.mxnet.weight import Weight
 from anyscore.ops import Array, load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 
@@ -43,6 +44,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -71,6 +75,7 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         prefix: str | None = None,
         params: Any = None,
         **scales: float,
@@ -86,6 +91,7 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
+            sink=sink,
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -95,6 +101,8 @@ class Attention(Layer):
         with self.name_scope():
             for name in self._spec.names:
                 setattr(self, name, Weight(name, tensors.get(name)))
+        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+            self.sink.bind(self._spec.sink.init)
         if self._spec.sized:
             self._bind()
 
@@ -141,7 +149,7 @@ class Attention(Layer):
         """
         with known_shapes():
             self.bind(queries, keys, None, valid_lens, mask)
-        score = self._score(self.values(queries.ctx), len(queries.shape))
+        score, _ = self._score(self.values(queries.ctx), len(queries.shape))
         return scores(
             queries,
             keys,
@@ -170,7 +178,7 @@ class Attention(Layer):
         """
         if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        score = self._score(self.values(keys.ctx), len(keys.shape))
+        score, _ = self._score(self.values(keys.ctx), len(keys.shape))
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
     @property
@@ -217,9 +225,9 @@ class Attention(Layer):
         queries, keys, values, valid_lens, mask = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        score = self._score(weights, len(queries.shape))
+        score, sink = self._score(weights, len(queries.shape))
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
@@ -244,11 +252,11 @@ class Attention(Layer):
             self._children[parameter.name].bind(parameter.init)
         self._bound = bound
 
-    def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
-        """Build the score of these parameters, for queries of a rank."""
+    def _score(self, weights: Mapping[str, Array], rank: int) -> tuple[Any, Any]:
+        """Build the score of these parameters, for queries of a rank, and give the sink."""
         values = {name: weights[f"{name}.weight"] for name in self._spec.names}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
             scales = [p.name for p in bound.parameters if p.init.shape == ()]
             values |= {name: _xp.reshape(values[name], ()) for name in scales}
-        return bound.build(_xp, values)
+        return bound.build(_xp, values), bound.sink_of(values)

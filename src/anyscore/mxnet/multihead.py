@@ -9,8 +9,16 @@ from typing import Any
 from anyscore.backends.mxnet import as_np
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
-from anyscore.heads import HeadSizes, QKVSizes, initializers, linear, mask_inputs, split
-from anyscore.layers import AnyScore, is_named
+from anyscore.heads import (
+    HeadSizes,
+    QKVSizes,
+    initializers,
+    inner_sizes,
+    linear,
+    mask_inputs,
+    split,
+)
+from anyscore.layers import AnyScore
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
@@ -39,7 +47,7 @@ class _Projecting(Layer):
         with self.name_scope():
             for name in sizes.linears:
                 setattr(self, name, Weight(name, bias=bias))
-            options = {**(sizes.score if is_named(score) else {}), **options}
+            options = {**inner_sizes(sizes, score, options.get("sink")), **options}
             self.attention = Attention(score, dropout=dropout, prefix="attention_", **options)
         for name, init in initializers(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")

@@ -13,11 +13,12 @@ from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
 from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
+from anyscore.layers import AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
@@ -44,6 +45,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -71,6 +75,7 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
@@ -87,7 +92,8 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **({} if is_named(score) else factory),
+            sink=sink,
+            **({} if makes_parameters(score, sink) else factory),
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -102,6 +108,8 @@ class Attention(Layer):
         if isinstance(score, Score):  # the module holds its tensors
             self._spec.score = score.map(lambda x: None)
         self.score = self._spec.score  # a module is registered so
+        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+            cast(Weight, self.get_submodule("sink")).bind(self._spec.sink)
         if self._spec.sized:
             self._bind()
 
@@ -132,10 +140,10 @@ class Attention(Layer):
         check_inputs(queries, tensor, values)
         if self._bound is None:
             self._binding()(queries, tensor, values, mask, valid_lens)
-        score = self._score(queries)
+        score, sink = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -170,7 +178,7 @@ class Attention(Layer):
         found: Tensor = scores(
             queries,
             keys,
-            score=self._score(queries),
+            score=self._score(queries)[0],
             mask=mask,
             valid_lens=valid_lens,
             softcap=self.softcap,
@@ -195,7 +203,7 @@ class Attention(Layer):
         """
         if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
+        return prepare_keys(keys, self._score(keys)[0], mask=mask, valid_lens=valid_lens)
 
     @property
     def attention_weights(self) -> Tensor | None:
@@ -242,15 +250,16 @@ class Attention(Layer):
             cast(Weight, self.get_submodule(parameter.name)).bind(parameter)
         self._bound = bound
 
-    def _score(self, like: Tensor) -> Any:
-        """Build the score of the current parameters, for tokens like these."""
-        if not isinstance(self.score, type | Score):
-            return self.score  # not the spec's: a module may have been exchanged
+    def _score(self, like: Tensor) -> tuple[Any, Any]:
+        """Build the score of the current parameters, for tokens like these, and give the sink."""
         values, linears, detached = {}, self._spec.linears, like.detach()
         for name in self._spec.names:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
-        return cast(BoundScore, self._bound).build(_xp, values)
+        bound = cast(BoundScore, self._bound)
+        if isinstance(self.score, type | Score):
+            return bound.build(_xp, values), bound.sink_of(values)
+        return self.score, bound.sink_of(values)  # not the spec's: a module may be exchanged
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -158,7 +158,7 @@ class Pointing(Attention):
             queries,
             keys,
             keys.detach()[..., :1],
-            score=self._score(queries),
+            score=self._score(queries)[0],
             mask=mask,
             valid_lens=valid_lens,
             return_lse=True,
