@@ -63,7 +63,7 @@ def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:
     lse: the log-sum-exp of the scores alone. Where it is −∞ the first is 0 and the second the sink.
     """
     if framework(sink):
-        sink = xp.astype(sink, xp.dtype(lse))[..., None]
+        sink = xp.reshape(xp.astype(sink, xp.dtype(lse)), (*xp.shape(sink), 1))  # () has no [...]
     nothing = lse == -math.inf
     safe = xp.where(nothing, sink, lse)
     top = xp.stop_gradient(xp.where(safe > sink, safe, sink + 0 * safe))
