@@ -9,7 +9,8 @@ import keras
 from anyscore import backends
 from anyscore.autocast import autocast
 from anyscore.checks import check_options
-from anyscore.functional import attend, weights
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
@@ -200,7 +201,20 @@ class Attention(Layer):
         Computed when asked, with the score's parameters of that call. Traced calls, as those of
         `fit` and `predict`, are not recorded.
         """
-        return None if self.record.last is None else weights(self.record.last)
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        """
+        last = self.record.last
+        return None if last is None else chosen_weights(last, rows, heads)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""

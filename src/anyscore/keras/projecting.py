@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from anyscore.chosen_weights import Chosen
 from anyscore.heads import HeadSizes, QKVSizes, initializers, inner_sizes
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import Layer
@@ -43,6 +44,10 @@ class Projecting(Layer):
     def attention_weights(self) -> Any:
         """Weights of the last call, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""

@@ -11,7 +11,8 @@ from mxnet import autograd
 from anyscore.backends.mxnet import known_shapes
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
-from anyscore.functional import attend, weights
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
 from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
@@ -190,11 +191,23 @@ class Attention(Layer):
         as they came are not copied: change them in place, and the weights are no longer those of
         the call.
         """
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Array | None:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        """
         if self._last is None:
             return None
         task, legacy = self._last
-        with autograd.pause():
-            attended = weights(task)
+        with autograd.pause(), known_shapes():
+            attended = chosen_weights(task, rows, heads)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from anyscore.backends.mxnet import as_np
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
+from anyscore.chosen_weights import Chosen
 from anyscore.heads import (
     HeadSizes,
     QKVSizes,
@@ -57,6 +58,10 @@ class _Projecting(Layer):
     def attention_weights(self) -> Array | None:
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Array | None:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)

@@ -12,7 +12,8 @@ from torch import Tensor
 from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
-from anyscore.functional import attend, weights
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
 from anyscore.layers import AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
@@ -215,8 +216,26 @@ class Attention(Layer):
         weights are no longer those of the call. They are kept until the next call; copies and
         pickles of the layer do not take them along.
         """
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+
+        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
+        >>> output = layer(x, x)
+        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
+        torch.Size([2, 2, 100])
+        """
         with torch.no_grad():
-            return None if self._last is None else cast(Tensor, weights(self._last))
+            last = self._last
+            return None if last is None else cast(Tensor, chosen_weights(last, rows, heads))
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
+from anyscore.chosen_weights import Chosen
 from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, mask_inputs, split
 from anyscore.layers import AnyScore, makes_parameters
 from anyscore.legacy_names import rename_legacy_heads
@@ -48,6 +49,10 @@ class _Projecting(Layer):
     def attention_weights(self) -> Tensor | None:
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name)(x))

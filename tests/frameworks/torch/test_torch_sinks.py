@@ -100,9 +100,9 @@ def test_beside_scores_that_are_no_names(score: Any) -> None:
     assert many.attention.sink.weight.shape == (2,)
     assert many.attention.sink.weight.dtype == torch.float64
     assert SelfAttention(8, 4, score=score, sink=True).attention.sink.weight.shape == ()
-    with pytest.raises(ValueError, match="^heads: for scores given by name"):
+    with pytest.raises(ValueError, match=r"^heads: for scores given by name"):
         Attention(score, heads=2, sink=0.5)
-    with pytest.raises(ValueError, match="^kv_heads: for scores given by name"):
+    with pytest.raises(ValueError, match=r"^kv_heads: for scores given by name"):
         Attention(score, heads=2, kv_heads=1, sink=True)
 
 
