@@ -43,10 +43,10 @@ def chosen_weights(task: Task, rows: Chosen = None, heads: Chosen = None) -> Arr
     xp = load(find_framework(score=some))
     of_heads = None if heads is None else _places("heads", heads, lead[-1])
     of_rows = None if rows is None else _places("rows", rows, queries)
-    if of_heads:
-        task = _with_heads(xp, task, sorted(set(of_heads)))
-    if of_rows:
-        task = _with_rows(xp, task, sorted(set(of_rows)))
+    if of_heads is not None and lead[-1]:  # of none, one is computed and left out
+        task = _with_heads(xp, task, sorted(set(of_heads)) or [0])
+    if of_rows is not None and queries:
+        task = _with_rows(xp, task, sorted(set(of_rows)) or [0])
     found = weights(task)
     for axis, places, chosen in ((-3, of_heads, heads), (-2, of_rows, rows)):
         if places is not None:

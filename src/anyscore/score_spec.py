@@ -32,43 +32,34 @@ from anyscore.score_checks import check_widths
 class BoundScore:
     """A score whose widths are known.
 
-    parameters: what the layer learns, in order. fixed: the fields that are numbers or None. sink:
-    beside the score; if it is learned, it is one of the parameters.
+    parameters: what the layer learns, in order. fixed: the fields that are numbers or None.
     """
 
     score: AnyScore
     parameters: tuple[Parameter, ...] = ()
     fixed: Mapping[str, float | None] | None = None
-    sink: Parameter | float | None = None
 
     def build(self, xp: Ops, values: Mapping[str, Array]) -> Any:
         """Build the score from the values of the parameters, by name."""
         if isinstance(self.score, Score):
-            learned = isinstance(self.sink, Parameter)
-            own = {name: x for name, x in values.items() if not (learned and name == SINK)}
-            return replace(self.score, **own)
+            return replace(self.score, **values)
         if not isinstance(self.score, type):
             return self.score
         fields: dict[str, Any] = dict(self.fixed or {})
         for p in self.parameters:
-            if p is self.sink:
-                continue
             x = values[p.name]
             fields[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
         return self.score(**fields)
-
-    def sink_of(self, values: Mapping[str, Array]) -> Any:
-        """Give the sink of a call, by the same values."""
-        return values[SINK] if isinstance(self.sink, Parameter) else self.sink
 
 
 class ScoreSpec:
     """The score of a layer, checked.
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
-    score object or a callable, which take none of these. sink: True, a number or None; `heads` are
-    also those of a sink that is learned. of_score: the names of the parameters of the score; names:
-    of all that the layer holds; linears: those that are the matrices of linear layers.
+    score object or a callable, which take none of these. sink: True, a number or None; it becomes
+    the parameter that is learned, with `heads` if there are any, or stays. of_score: the names of
+    the parameters of the score; linears: those that are the matrices of linear layers; names: of
+    all that the layer holds.
 
     Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
     """
@@ -108,19 +99,16 @@ class ScoreSpec:
             if heads is None:
                 self.linears = tuple(name for name in named.linears if name in self.of_score)
         else:
-            if self._learned:
+            if isinstance(self.sink, Parameter):
                 sizes["heads"] = None  # which are those of the sink
             of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
             self._check_own(score, [name for name, x in of_names.items() if x is not None])
             self.of_score = tuple(score.tensors()) if isinstance(score, Score) else ()
-        if self._learned and SINK in self.of_score:
-            raise ValueError(f"{self} has a parameter {SINK!r} of its own: leave out sink=True.")
-        self.names = (*self.of_score, *(p.name for p in self._learned))
-
-    @property
-    def _learned(self) -> tuple[Parameter, ...]:
-        """The sink, if it is learned."""
-        return (self.sink,) if isinstance(self.sink, Parameter) else ()
+        self.names = self.of_score
+        if isinstance(self.sink, Parameter):
+            if SINK in self.of_score:
+                raise ValueError(f"{self} has a parameter {SINK!r} already: leave out sink=True.")
+            self.names = (*self.of_score, SINK)
 
     @staticmethod
     def _check_own(score: Any, given: list[str]) -> None:
@@ -159,12 +147,12 @@ class ScoreSpec:
         Raises ValueError: other widths than the layer was made with, or that the score cannot have.
         """
         if not self.named:
-            return BoundScore(self.score, self._learned, sink=self.sink)
+            return BoundScore(self.score)
         d_q, d_k = self._width("d_q", d_q), self._width("d_k", d_k)
         check_widths(self.score, d_q, d_k)
         self._check_hidden(d_q)
         parameters, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
-        return BoundScore(self.score, (*parameters, *self._learned), fixed, self.sink)
+        return BoundScore(self.score, tuple(parameters), fixed)
 
     def _width(self, name: str, width: int | None) -> int:
         """Return the width of a call, or where it is None that of the layer; they must agree."""

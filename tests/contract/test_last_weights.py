@@ -109,6 +109,7 @@ def test_memory_is_for_the_chosen_rows(score: Any) -> None:
     tracemalloc.start()
     try:
         found = chosen_weights(task, [5, 4000, 17], [0, 2])
+        assert chosen_weights(task, [], 0).shape == (1, 0, tokens)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -160,7 +161,8 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     (5, None, IndexError, "rows has 5, expected integers from -5 to 4."),
     ([0, -6], None, IndexError, "rows has -6, expected integers from -5 to 4."),
     (None, 3, IndexError, "heads has 3, expected integers from -3 to 2."),
-    (True, None, TypeError, "rows must be an integer, a slice or a sequence of integers, got True."),
+    (True, None, TypeError, "rows must be an integer, a slice or a sequence of integers, got "
+     "True."),
     ([True, False], None, TypeError, "rows must be an integer, a slice or a sequence of integers, "
      "got [True, False]."),
     (np.ones(5, bool), None, TypeError, "rows must be an integer, a slice or a sequence of "

@@ -111,13 +111,19 @@ class Attention(Layer):
 
         Raises TypeError, ValueError: as `init`.
         """
-        sink = self.spec.sink
-        learned = {f"{sink.name}.weight": sink.init} if isinstance(sink, Parameter) else {}
+        found: Initializers = self._of_score(queries, keys, values, valid_lens, mask)
+        if isinstance(self.spec.sink, Parameter):
+            found["sink.weight"] = self.spec.sink.init
+        return found
+
+    def _of_score(
+        self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any
+    ) -> Initializers:
+        """Map the names of the parameters of the score, as `initializers`."""
         if isinstance(self.spec.score, Score):
-            tensors = self.spec.score.tensors()
-            return {**{f"{name}.weight": x for name, x in tensors.items()}, **learned}
+            return {f"{name}.weight": x for name, x in self.spec.score.tensors().items()}
         if not self.spec.of_score:
-            return {**learned}
+            return {}
         if queries is None or keys is None:
             if not self.spec.sized:
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
@@ -147,7 +153,9 @@ class Attention(Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
-        score, sink = self._score(params, queries.shape[-1], tensor.shape[-1])
+        score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        sink = self.spec.sink
+        sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
         result, _ = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
@@ -173,7 +181,7 @@ class Attention(Layer):
         queries, keys = map(as_jax, (queries, keys))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=tensor)
-        score, _ = self._score(params, queries.shape[-1], tensor.shape[-1])
+        score = self._score(params, queries.shape[-1], tensor.shape[-1])
         found: Array = scores(
             queries,
             keys,
@@ -201,7 +209,7 @@ class Attention(Layer):
         Raises ValueError: the width of the queries is not known.
         """
         keys = as_jax(keys)
-        score, _ = self._score(params, d_q, keys.shape[-1])
+        score = self._score(params, d_q, keys.shape[-1])
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
     def names(self) -> list[str]:
@@ -211,13 +219,11 @@ class Attention(Layer):
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
         rename_legacy_keys(state, "", self.spec)
 
-    def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> tuple[Any, Any]:
-        """Build the score of these parameters, and give the sink."""
+    def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self.spec.named and d_q is None and self.spec.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.names}
-        bound = self.spec.bind(d_q, d_k)
-        return bound.build(_xp, values), bound.sink_of(values)
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.of_score}
+        return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"

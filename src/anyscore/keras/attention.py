@@ -16,7 +16,7 @@ from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.options import split
-from anyscore.layers import SINK, AnyScore, is_named
+from anyscore.layers import SINK, AnyScore, Parameter, is_named
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.score import Init, Score
 from anyscore.score_matrix import scores
@@ -111,13 +111,16 @@ class Attention(Layer):
         of_score = self._shapes_of_score
         self._weights_by_name = {}
         for p in self._bound.parameters:
-            scale = p.field == SINK or of_score.get(p.field) == ()  # not rounded in mixed precision
+            scale = of_score.get(p.field) == ()  # not rounded in mixed precision
             options = {"bias": p.field == "bias", "autocast": not scale}
             self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
         for name, (x, trained) in self._arrays.items():
             options = {"autocast": of_score.get(name) != (), "trainable": trained}
             self._weights_by_name[name] = self.make(name, Init(x.shape), **options)
             self._weights_by_name[name].assign(x)
+        sink = self._spec.sink
+        if isinstance(sink, Parameter):  # as scales
+            self._weights_by_name[SINK] = self.make(SINK, sink.init, autocast=False)
 
     def call(
         self,
@@ -158,7 +161,7 @@ class Attention(Layer):
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
-        (score, sink), options = self._score(), self.record.options
+        score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
         result, task = attend(
@@ -180,7 +183,7 @@ class Attention(Layer):
         if not self.built:
             self.build(*shapes(q, k, k))
         self.check(*shapes(q, k, k))
-        (score, _), options = self._score(), self.record.options
+        score, options = self._score(), self.record.options
         if self.autocast:
             (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
         given = {"score": score, "mask": mask, "valid_lens": valid_lens}
@@ -236,14 +239,21 @@ class Attention(Layer):
             return self._spec.d_q, self._spec.d_k
         return built["queries_shape"][-1], built["keys_shape"][-1]
 
-    def _score(self) -> tuple[Any, Any]:
-        """Build the score of the current parameters, and give the sink."""
-        values = {
-            name: keras.ops.convert_to_tensor(x.value) for name, x in self._weights_by_name.items()
-        }
-        own = bool(self._spec.of_score) or self._spec.named
-        score = self._bound.build(xp, values) if own else self.score
-        return score, self._bound.sink_of(values)
+    def _score(self) -> Any:
+        """Build the score of the current parameters."""
+        names = self._spec.of_score
+        if not names and not self._spec.named:
+            return self.score
+        return self._bound.build(xp, {name: self._value(name) for name in names})
+
+    def _sink(self) -> Any:
+        """Give the sink."""
+        sink = self._spec.sink
+        return self._value(SINK) if isinstance(sink, Parameter) else sink
+
+    def _value(self, name: str) -> Any:
+        """Give a parameter as a tensor."""
+        return keras.ops.convert_to_tensor(self._weights_by_name[name].value)
 
 
 def _is_eager(x: Any) -> bool:

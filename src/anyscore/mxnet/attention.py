@@ -150,7 +150,7 @@ class Attention(Layer):
         """
         with known_shapes():
             self.bind(queries, keys, None, valid_lens, mask)
-        score, _ = self._score(self.values(queries.ctx), len(queries.shape))
+        score = self._score(self.values(queries.ctx), len(queries.shape))
         return scores(
             queries,
             keys,
@@ -179,7 +179,7 @@ class Attention(Layer):
         """
         if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        score, _ = self._score(self.values(keys.ctx), len(keys.shape))
+        score = self._score(self.values(keys.ctx), len(keys.shape))
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
     @property
@@ -238,7 +238,9 @@ class Attention(Layer):
         queries, keys, values, valid_lens, mask = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        score, sink = self._score(weights, len(queries.shape))
+        score, sink = self._score(weights, len(queries.shape)), self._spec.sink
+        if isinstance(sink, Parameter):
+            sink = _xp.reshape(weights["sink.weight"], sink.init.shape)
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
             Options(mode.dropout, mode.seed, impl=self.impl),
@@ -265,11 +267,11 @@ class Attention(Layer):
             self._children[parameter.name].bind(parameter.init)
         self._bound = bound
 
-    def _score(self, weights: Mapping[str, Array], rank: int) -> tuple[Any, Any]:
-        """Build the score of these parameters, for queries of a rank, and give the sink."""
-        values = {name: weights[f"{name}.weight"] for name in self._spec.names}
+    def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
+        """Build the score of these parameters, for queries of a rank."""
+        values = {name: weights[f"{name}.weight"] for name in self._spec.of_score}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
             scales = [p.name for p in bound.parameters if p.init.shape == ()]
             values |= {name: _xp.reshape(values[name], ()) for name in scales}
-        return bound.build(_xp, values), bound.sink_of(values)
+        return bound.build(_xp, values)

@@ -14,7 +14,7 @@ from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
 from anyscore.chosen_weights import Chosen, chosen_weights
 from anyscore.functional import attend
-from anyscore.layers import AnyScore, Parameter, makes_parameters
+from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.score import Score
@@ -110,7 +110,7 @@ class Attention(Layer):
             self._spec.score = score.map(lambda x: None)
         self.score = self._spec.score  # a module is registered so
         if isinstance(self._spec.sink, Parameter):  # which asks for no widths
-            cast(Weight, self.get_submodule("sink")).bind(self._spec.sink)
+            cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
         if self._spec.sized:
             self._bind()
 
@@ -141,7 +141,7 @@ class Attention(Layer):
         check_inputs(queries, tensor, values)
         if self._bound is None:
             self._binding()(queries, tensor, values, mask, valid_lens)
-        score, sink = self._score(queries)
+        score, sink = self._score(queries), self._sink(queries)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
@@ -179,7 +179,7 @@ class Attention(Layer):
         found: Tensor = scores(
             queries,
             keys,
-            score=self._score(queries)[0],
+            score=self._score(queries),
             mask=mask,
             valid_lens=valid_lens,
             softcap=self.softcap,
@@ -204,7 +204,7 @@ class Attention(Layer):
         """
         if self._bound is None:
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        return prepare_keys(keys, self._score(keys)[0], mask=mask, valid_lens=valid_lens)
+        return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
 
     @property
     def attention_weights(self) -> Tensor | None:
@@ -269,16 +269,20 @@ class Attention(Layer):
             cast(Weight, self.get_submodule(parameter.name)).bind(parameter)
         self._bound = bound
 
-    def _score(self, like: Tensor) -> tuple[Any, Any]:
-        """Build the score of the current parameters, for tokens like these, and give the sink."""
+    def _score(self, like: Tensor) -> Any:
+        """Build the score of the current parameters, for tokens like these."""
+        if not isinstance(self.score, type | Score):
+            return self.score  # not the spec's: a module may have been exchanged
         values, linears, detached = {}, self._spec.linears, like.detach()
-        for name in self._spec.names:
+        for name in self._spec.of_score:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
-        bound = cast(BoundScore, self._bound)
-        if isinstance(self.score, type | Score):
-            return bound.build(_xp, values), bound.sink_of(values)
-        return self.score, bound.sink_of(values)  # not the spec's: a module may be exchanged
+        return cast(BoundScore, self._bound).build(_xp, values)
+
+    def _sink(self, like: Tensor) -> Any:
+        """Give the sink, for tokens like these."""
+        sink: Any = self._spec.sink
+        return self._modules[SINK](like.detach()) if isinstance(sink, Parameter) else sink  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

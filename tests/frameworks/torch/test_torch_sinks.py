@@ -111,7 +111,7 @@ def test_a_score_with_a_sink_of_its_own() -> None:
     class Own(Score):
         sink: Tensor
 
-    with pytest.raises(ValueError, match="Own has a parameter 'sink' of its own: leave out sink="):
+    with pytest.raises(ValueError, match="Own has a parameter 'sink' already: leave out sink="):
         Attention(Own(torch.ones(())), sink=True)
 
 

@@ -158,7 +158,7 @@ class Pointing(Attention):
             queries,
             keys,
             keys.detach()[..., :1],
-            score=self._score(queries)[0],
+            score=self._score(queries),
             mask=mask,
             valid_lens=valid_lens,
             return_lse=True,
