@@ -240,7 +240,8 @@ class Attention(Layer):
         values = tensor if values is None else values
         score, sink = self._score(weights, len(queries.shape)), self._spec.sink
         if isinstance(sink, Parameter):
-            sink = _xp.reshape(weights["sink.weight"], sink.init.shape)
+            sink = weights["sink.weight"]
+            sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
             Options(mode.dropout, mode.seed, impl=self.impl),
