@@ -24,8 +24,8 @@ class Options:
     eq. 16); 0 does not. sink: one more logit, which takes weight and gives no value, so that
     weights sum to less than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has
     heads, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink. seed: of
-    dropout. kernel_initializer, bias_initializer: of weights that
-    start at random, and of biases; None = as the score and the layer say.
+    dropout. kernel_initializer, bias_initializer: of weights that start at random, and of biases;
+    None = as the score and the layer say.
     """
 
     impl: str = "auto"

@@ -281,8 +281,10 @@ class Attention(Layer):
 
     def _sink(self, like: Tensor) -> Any:
         """Give the sink, for tokens like these."""
-        sink: Any = self._spec.sink
-        return self._modules[SINK](like.detach()) if isinstance(sink, Parameter) else sink  # type: ignore[misc]
+        if not isinstance(self._spec.sink, Parameter):
+            return self._spec.sink
+        module: Any = self._modules[SINK]
+        return module(like.detach())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
