@@ -36,9 +36,9 @@ def attend(
     score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
     caller has zeroed what nobody attends. softcap, biases: see `scores`. dropout_mask: boolean,
-    what is kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
-    caller adds it to the log-sum-exp and the scores; under an outer function, a cap for one, it
-    does not cancel, and is in all three.
+    what is kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax,
+    so the caller adds it to the log-sum-exp and the scores; under an outer function, a cap for one,
+    it does not cancel, and is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)

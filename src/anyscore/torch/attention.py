@@ -12,12 +12,14 @@ from torch import Tensor
 from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
-from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
+from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
@@ -44,6 +46,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -71,6 +76,7 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
@@ -87,7 +93,8 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **({} if is_named(score) else factory),
+            sink=sink,
+            **({} if makes_parameters(score, sink) else factory),
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -102,6 +109,8 @@ class Attention(Layer):
         if isinstance(score, Score):  # the module holds its tensors
             self._spec.score = score.map(lambda x: None)
         self.score = self._spec.score  # a module is registered so
+        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+            cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
         if self._spec.sized:
             self._bind()
 
@@ -132,10 +141,10 @@ class Attention(Layer):
         check_inputs(queries, tensor, values)
         if self._bound is None:
             self._binding()(queries, tensor, values, mask, valid_lens)
-        score = self._score(queries)
+        score, sink = self._score(queries), self._sink(queries)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -207,8 +216,26 @@ class Attention(Layer):
         weights are no longer those of the call. They are kept until the next call; copies and
         pickles of the layer do not take them along.
         """
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+
+        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
+        >>> output = layer(x, x)
+        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
+        torch.Size([2, 2, 100])
+        """
         with torch.no_grad():
-            return None if self._last is None else cast(Tensor, weights(self._last))
+            last = self._last
+            return None if last is None else cast(Tensor, chosen_weights(last, rows, heads))
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""
@@ -247,10 +274,17 @@ class Attention(Layer):
         if not isinstance(self.score, type | Score):
             return self.score  # not the spec's: a module may have been exchanged
         values, linears, detached = {}, self._spec.linears, like.detach()
-        for name in self._spec.names:
+        for name in self._spec.of_score:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
         return cast(BoundScore, self._bound).build(_xp, values)
+
+    def _sink(self, like: Tensor) -> Any:
+        """Give the sink, for tokens like these."""
+        if not isinstance(self._spec.sink, Parameter):
+            return self._spec.sink
+        module: Any = self._modules[SINK]
+        return module(like.detach())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
