@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
@@ -124,4 +123,4 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     some = mask.some
     task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
     bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
-    return replace(task, biases=bias) if bias else task
+    return task._replace(biases=bias) if bias else task

@@ -69,8 +69,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     if value is not None:
         value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
     per_query = shared_b or shared_value or mask.per_query
-    return replace(
-        task,
+    return task._replace(
         score=replace(f, a=a, b=b),
         value=value,
         unread_is_finite=True,
