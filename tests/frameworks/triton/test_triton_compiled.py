@@ -57,17 +57,21 @@ def call(
     d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
     backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Call forward or backward for (2, 4) problems of 256 keys; options: bias, mask, settings."""
+    """Call forward or backward for (2, 4) problems of 256 keys; options: bias,
+    of_pairs (whether there is a bias of these), mask, settings.
+    """
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
     acc_dtype = torch.float64 if wide else torch.float32
     bias, mask = options.pop("bias", False), options.pop("mask", False)
+    of_pairs = options.pop("of_pairs", False)
     x = Operands(
         torch.zeros(*lead, queries, width, dtype=features),
         torch.zeros(*lead, keys, width, dtype=features),
         torch.zeros(width, dtype=acc_dtype) if weight else None,
         torch.zeros(*lead, keys) if bias else None,
         torch.zeros(*lead, keys, d_v, dtype=dtype),
+        torch.zeros(lead[1], queries, keys, dtype=dtype) if of_pairs else None,
         stop=torch.zeros(2, 1, 1, dtype=torch.int64),
         mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
         seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
@@ -175,6 +179,18 @@ def test_a_cap_of_scores_never_spills(
     print(f"sm_{chip}: {plain} instructions, {capped} with a cap")
     loops = 2 if "mask" in options else 1  # tiles with a mask, and without
     assert 0 < capped - plain <= 32 * loops * PER_THREAD
+
+
+@CHIPS
+@pytest.mark.parametrize("name", ["tanh", "product"])
+@pytest.mark.parametrize("options", [{}, {"backward": True}, {"queries": 1}], ids=str)
+def test_a_bias_never_spills(
+    launches: list[Launch], name: str, options: dict[str, Any], chip: int
+) -> None:
+    call(triton_pairs.BY_NAME[name], weight=name == "tanh", of_pairs=True, **options)
+    names = "forward", "weights_and_gradients", "decode_queries"
+    (launch,) = (x for x in launches if name_of(x) in names)
+    assert compiled(launch, chip).stack == 0
 
 
 @CHIPS

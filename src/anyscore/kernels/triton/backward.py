@@ -31,7 +31,7 @@ from anyscore.kernels.triton.tiles import (
 
 @triton.jit
 def weights_and_gradients(
-    a, b, weights, bias, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
+    a, b, weights, biases, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
     some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write weights and dS of `band` keys from `first` on, one tile a program.
@@ -60,11 +60,13 @@ def weights_and_gradients(
         i_w = problem_of(weights, i_p, sizes.heads)
         b_bound = SCORER.bound(a, i_a)
         b_s, b_slope = tile_scores(
-            a, b, weights, bias, i_a, i_b, i_w, b_bound, i_p, o_k, sizes, scale, seed, ACC, SCORER
-        )
+            a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed, ACC,
+            SCORER,
+        )  # fmt: skip
         constant = constant_of(weights, i_w, SCORER)
         m_q = o_q < sizes.queries
         b_lse = tl.load(lse + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
+        b_lse = tl.where(b_lse == float("-inf"), 0.0, b_lse)  # of scores of −∞ alone
         b_p = tl.exp2(b_s - (b_lse * LOG2_E - constant)[:, None])  # (64, 64)
         b_p = tl.where(m_s, b_p, 0.0)
         b_dp = tl.zeros((TILE, TILE), ACC)

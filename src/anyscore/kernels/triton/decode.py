@@ -11,7 +11,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.forward import LN_2, store_scores, take
 from anyscore.kernels.triton.outer import outer
-from anyscore.kernels.triton.scores import add_bias
+from anyscore.kernels.triton.scores import add_biases
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
@@ -44,12 +44,12 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
 
 @triton.jit
 def decode_queries(
-    a, b, weight, bias, value, mask, dropout, tops, totals, summed, scores, sizes, scale, chunk,
+    a, b, weight, biases, value, mask, dropout, tops, totals, summed, scores, sizes, scale, chunk,
     n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Attend `chunk` keys: one query, one part of its keys and COLUMNS of the value a program.
 
-    a, b, weight, bias and value are operands. tops, totals (problems, T_q, splits): the largest
+    a, b, weight and value are operands. tops, totals (problems, T_q, splits): the largest
     score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
     values. scores: as of `forward`.
     """
@@ -78,7 +78,7 @@ def decode_queries(
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = outer(add_bias(b_s, bias, i_p, o_k, sizes), OUTER, C)
+        b_s, _ = outer(add_biases(b_s, biases, i_p, o_q, o_k, sizes), OUTER, C)
         b_s = tl.where(m_s, b_s, float("-inf"))
         if scores is not None:
             store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)

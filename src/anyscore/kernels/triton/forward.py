@@ -48,7 +48,7 @@ def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
 
 @triton.jit
 def forward(
-    a, b, weights, bias, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
+    a, b, weights, biases, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
     SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
@@ -83,8 +83,8 @@ def forward(
                 i_k = i_low + TILE * (i + n_before)
             o_k = i_k + o_t
             b_s, _ = tile_scores(
-                a, b, weights, bias, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_k, sizes, scale,
-                seed, ACC, SCORER,
+                a, b, weights, biases, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_q, o_k, sizes,
+                scale, seed, ACC, SCORER,
             )  # fmt: skip
             if MASKED:
                 m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
