@@ -1,0 +1,83 @@
+// The functions of pairs that are written as formulas: of a number, or of every lane of a vector.
+//
+// A number comes from an irregular row and may be anything, so it is left to the standard library. Vectors
+// have finite lanes, but functions of them may be infinite or NaN. erf, sin and cos go lane by lane.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "tanh_of.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+template <class V, class Function> ANYSCORE_INLINE V lane_by_lane(V x, Function function) {
+    using T = std::remove_reference_t<decltype(V{}[0])>;
+    T lanes[LANES<T>];
+    store<T>(lanes, x);
+    for (int l = 0; l < LANES<T>; l++) lanes[l] = function(lanes[l]);
+    return load<T>(lanes);
+}
+
+// ln x. With x = 2ⁿ m, m within √2 of 1 to either side, and s = (m − 1)/(m + 1):
+// ln x = n ln 2 + 2 (s + s³/3 + s⁵/5 + …).
+template <class T> ANYSCORE_INLINE T log_lane(T x) {
+    using Unsigned = typename Bits<T>::Unsigned;
+    using Signed = typename Bits<T>::Signed;
+    constexpr int MANTISSA = Bits<T>::MANTISSA, TERMS = sizeof(T) == 4 ? 5 : 11;
+    constexpr T NORMAL = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308), SHIFT = T(Unsigned(1) << MANTISSA);
+    const bool small = x < NORMAL;
+    const Unsigned u = bits(small ? x * SHIFT : x);
+    const Signed n = Signed(u - bits(T(0.70710678118654752))) >> MANTISSA;
+    const T m = from_bits<T>(u - (Unsigned(n) << MANTISSA)), f = m - 1, s = f / (2 + f), z = s * s;
+    T sum = T(2) / (2 * TERMS + 1);
+    for (int k = TERMS - 1; k > 0; k--) sum = sum * z + T(2) / (2 * k + 1);
+    const T power = T(n) - (small ? T(MANTISSA) : T(0));
+    const T y = power * Exp<T>::LN2_HIGH + (power * Exp<T>::LN2_LOW + (s * z * sum + 2 * s));
+    const T special = u == Bits<T>::INFINITE ? x : u << 1 ? nan<T>() : minus_infinity<T>();
+    return u - 1 < Bits<T>::INFINITE - 1 ? y : special;
+}
+
+// ln(1 + x): what 1 + x loses of x is put back.
+template <class T> ANYSCORE_INLINE T log1p_lane(T x) {
+    const T u = 1 + x, lost = x > 1 ? 1 - (u - x) : x - (u - 1);
+    const T y = log_lane(u);
+    return u > 0 && bits(u) < Bits<T>::INFINITE ? y + lost / u : y;
+}
+
+// ln(1 + x) for x in [0, 1]: the series above alone, with s = x/(2 + x).
+template <class T> ANYSCORE_INLINE T log1p_unit_lane(T x) {
+    constexpr int TERMS = sizeof(T) == 4 ? 8 : 17;
+    const T s = x / (2 + x), z = s * s;
+    T sum = T(2) / (2 * TERMS + 1);
+    for (int k = TERMS - 1; k > 0; k--) sum = sum * z + T(2) / (2 * k + 1);
+    return s * z * sum + 2 * s;
+}
+
+template <class T> ANYSCORE_INLINE T expm1_lane(T x) {
+    return x > Exp<T>::LIMIT ? from_bits<T>(Bits<T>::INFINITE) : expm1_clamped(x);
+}
+
+// name_of(x): `of_number` of a number, `of_lane` of every lane.
+#define ANYSCORE_FUNCTION(name, of_number, of_lane) \
+    template <class V> ANYSCORE_INLINE V name(V x) { \
+        if constexpr (std::is_arithmetic_v<V>) \
+            return of_number(x); \
+        else \
+            return lane_by_lane(x, [](auto y) ANYSCORE_LAMBDA_INLINE { return of_lane(y); }); \
+    }
+#define ANYSCORE_LAMBDA_INLINE __attribute__((always_inline))
+ANYSCORE_FUNCTION(exp_each, std::exp, exp_saturated)
+ANYSCORE_FUNCTION(expm1_each, std::expm1, expm1_lane)
+ANYSCORE_FUNCTION(log_each, std::log, log_lane)
+ANYSCORE_FUNCTION(log1p_each, std::log1p, log1p_lane)
+ANYSCORE_FUNCTION(log1p_unit_each, std::log1p, log1p_unit_lane)
+ANYSCORE_FUNCTION(sqrt_each, std::sqrt, std::sqrt)
+ANYSCORE_FUNCTION(tanh_each, std::tanh, tanh_of)
+ANYSCORE_FUNCTION(erf_each, std::erf, std::erf)
+ANYSCORE_FUNCTION(sin_each, std::sin, std::sin)
+ANYSCORE_FUNCTION(cos_each, std::cos, std::cos)
+#undef ANYSCORE_LAMBDA_INLINE
+#undef ANYSCORE_FUNCTION
+
+}  // namespace anyscore::ANYSCORE_ISA
