@@ -39,12 +39,17 @@ class Pair:
         digest = getattr(self.value, "digest", None)
         object.__setattr__(self, "key", f"{self.name}@{digest[:32]}" if digest else self.name)
         known = _KNOWN.setdefault(self.key, self)
-        if _place(known.value) != _place(self.value):
+        if not digest and _place(known.value) != _place(self.value):
             raise ValueError(
                 f"there is a pair {self.name!r} already, of {'.'.join(_place(known.value))}: "
                 "choose another name."
             )
         _KNOWN[self.key] = self  # the latest definition, as in a notebook
+
+    @property
+    def is_formula(self) -> bool:
+        """Whether `from_formula` made it."""
+        return self.key != self.name
 
     def __reduce__(self) -> Any:
         return Pair, (self.name, self.value, self.triton)  # which makes it known elsewhere too

@@ -19,7 +19,6 @@ from anyscore.ops import Array
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
 
-_NAMES = frozenset(pair.key for pair in PAIRS)
 _own: dict[tuple[str, bool, str], str | None] = {}
 _loading = Lock()
 
@@ -45,7 +44,7 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
     key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
     read from the cache, when this is first asked.
     """
-    if key in _NAMES:
+    if any(pair.key == key for pair in PAIRS):
         return None
     if _problem is not None:
         return _problem
@@ -58,7 +57,9 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
 
 def has(key: str, is_double: bool) -> bool:
     """Return whether the core has kernels of a pair now."""
-    return key in _NAMES or (_core is not None and _own.get((key, is_double, _core.isa()), "") is None)
+    if any(pair.key == key for pair in PAIRS):
+        return True
+    return _core is not None and _own.get((key, is_double, _core.isa()), "") is None
 
 
 # torch.compile takes the answer as it is when it traces a call.
