@@ -7,6 +7,7 @@ is seen; a file is made elsewhere and then renamed, so that processes do not dis
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shlex
@@ -100,8 +101,10 @@ def _kept_in() -> Path | None:
 
 @cache
 def _temporary() -> Path:
-    """Return a folder for this process, which stays as long as a library in it may be needed."""
-    return Path(tempfile.mkdtemp(prefix="anyscore-pairs-"))
+    """Return a folder for this process, removed when it ends."""
+    folder = tempfile.mkdtemp(prefix="anyscore-pairs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _digest(path: Path) -> str | None:
