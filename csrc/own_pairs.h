@@ -10,7 +10,7 @@ namespace anyscore {
 
 // What such a library has under the name anyscore_own_pair: it takes the threads of the core, and gives the
 // kernels of one type of the sums.
-using OwnPair = const Kernels* (decltype(parallel_for)*);
+using OwnPair = const Kernels*(decltype(parallel_for)*);
 
 // Keeps the kernels of a library, which stays loaded, in place of those that were there.
 void register_pair(const std::string& name, Type sums, OwnPair* library);

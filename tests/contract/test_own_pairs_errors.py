@@ -70,7 +70,11 @@ def test_texts(formula: str, reason: str) -> None:
 
 def test_formulas_of_any_depth_and_length() -> None:
     """Neither Python's stack nor its patience ends."""
-    for formula in ("(" * 3000 + "a + b" + ")" * 3000, "-" * 5000 + "a", "sin(" * 250 + "a+b" + ")" * 250):
+    for formula in (
+        "(" * 3000 + "a + b" + ")" * 3000,
+        "-" * 5000 + "a",
+        "sin(" * 250 + "a+b" + ")" * 250,
+    ):
         with pytest.raises(ValueError, match="cannot be a pair"):
             Pair.from_formula("wrong", formula)
     longer = "+".join(f"sin({n} * a) * b" for n in range(150))

@@ -12,7 +12,7 @@ from anyscore.ops import Array, Ops
 from anyscore.pair_formula.parse import of_function, of_text
 from anyscore.pair_formula.slopes import with_slopes
 from anyscore.pair_formula.steps import Steps, compute, steps_of
-from anyscore.pair_formula.tape import A, B, COMPARISONS, Row, numbers, pruned
+from anyscore.pair_formula.tape import COMPARISONS, A, B, Row, numbers, pruned
 
 Slopes = tuple[tuple[Row, ...], tuple[int, int, int]]
 

@@ -1,4 +1,4 @@
-"""A formula as text: read by Python's grammar, of which it may use a little; nothing is evaluated."""
+"""A formula as text, in a little of Python's grammar; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in NAMES:
             return _called(name, [read(x) for x in args])
         case ast.Call(func=ast.Name(id=name)):
-            raise ValueError(f"there is no function {name!r}: there are {', '.join(sorted(NAMES))}.")
+            raise ValueError(
+                f"there is no function {name!r}: there are {', '.join(sorted(NAMES))}."
+            )
     raise ValueError(f"{ast.unparse(node)!r} is more than numbers, a, b, + − * / **, comparisons "
                      f"in where(…) and the functions {', '.join(sorted(NAMES))}.")  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anyscore.pair_formula.tape import A, B, COMPARISONS, Row, Tape, pruned
+from anyscore.pair_formula.tape import COMPARISONS, A, B, Row, Tape, pruned
 
 
 def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int, int]]:
@@ -104,7 +104,10 @@ def plain(
 def _plain(tape: Tape, operation: str, x: int) -> int:
     zero, one, flipped = tape.number(0), tape.number(1), tape.rows[x][0] == "neg"
     of = tape.rows[x][1] if flipped else x  # the same rows for x and for −x
-    e, above = tape.function("exp", tape.neg(tape.function("abs", of))), tape.compare("gt", of, zero)
+    e, above = (
+        tape.function("exp", tape.neg(tape.function("abs", of))),
+        tape.compare("gt", of, zero),
+    )
 
     def where(positive: int, negative: int) -> int:
         return tape.where(above, *((negative, positive) if flipped else (positive, negative)))

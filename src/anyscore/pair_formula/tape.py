@@ -1,7 +1,7 @@
 """A formula as a list of operations, each of earlier ones: equal operations stand there once.
 
-A row is the name of an operation and its operands, places of earlier rows; `("number", x)`, `("a",)`
-and `("b",)` have none. What is known at once, such as 0·x or 1 + 2, makes no row.
+A row is the name of an operation and its operands, places of earlier rows; `("number", x)`,
+`("a",)` and `("b",)` have none. What is known at once, such as 0·x or 1 + 2, makes no row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ NUMERIC: dict[str, Callable[..., Any]] = {
 """The operations, of numbers."""
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-FUNCTIONS = tuple(name for name in NUMERIC if name not in (*COMPARISONS, *ARITHMETIC, "neg", "where"))
+FUNCTIONS = tuple(
+    name for name in NUMERIC if name not in (*COMPARISONS, *ARITHMETIC, "neg", "where")
+)
 """The functions of one operand that have rows of their own."""
 LONGEST = 300
 """The most rows of a formula; its slopes take a few times as many."""
@@ -119,8 +121,8 @@ class Tape:
         """
         if 2 * exponent != int(2 * exponent) or abs(exponent) > 64:
             raise ValueError(
-                f"** {exponent:g}: an exponent is a multiple of ½ within ±64; write exp(y * log(x)) "
-                "where x is positive."
+                f"** {exponent:g}: an exponent is a multiple of ½ within ±64; write "
+                "exp(y * log(x)) where x is positive."
             )
         whole, half = divmod(abs(exponent), 1)
         made = self.number(1)

@@ -37,7 +37,9 @@ class Term:
         self.tape, self.place = tape, place
 
     def _with(self, operation: str, x: Any, y: Any) -> Term:
-        return Term(self.tape, getattr(self.tape, operation)(*(_place(self.tape, z) for z in (x, y))))
+        return Term(
+            self.tape, getattr(self.tape, operation)(*(_place(self.tape, z) for z in (x, y)))
+        )
 
     def __add__(self, other: Any) -> Term:
         return self._with("add", self, other)

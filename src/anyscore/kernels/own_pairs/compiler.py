@@ -66,7 +66,9 @@ def _compiler() -> tuple[list[str], str]:
             try:
                 return [found, *command[1:]], _version((found, *command[1:]))
             except (OSError, subprocess.CalledProcessError) as error:
-                raise CannotCompileError(f"the C++ compiler {found} does not run: {error}") from None
+                raise CannotCompileError(
+                    f"the C++ compiler {found} does not run: {error}"
+                ) from None
     raise CannotCompileError(
         f"there is no C++ compiler: CXX is {asked}" if asked else "there is no C++ compiler: "
         "none of c++, g++ and clang++ is found; install one, or say in CXX where it is"
