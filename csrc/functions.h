@@ -1,7 +1,7 @@
 // The functions of pairs that are written as formulas: of a number, or of every lane of a vector.
 //
 // A number comes from an irregular row and may be anything, so it is left to the standard library. Vectors
-// have finite lanes, but functions of them may be infinite or NaN. erf, sin and cos go lane by lane.
+// have finite lanes, but functions of them may be infinite or NaN. sin and cos go lane by lane.
 #pragma once
 
 #include <cmath>
@@ -58,7 +58,23 @@ template <class T> ANYSCORE_INLINE T expm1_lane(T x) {
     return x > Exp<T>::LIMIT ? from_bits<T>(Bits<T>::INFINITE) : expm1_clamped(x);
 }
 
-// name_of(x): `of_number` of a number, `of_lane` of every lane.
+// 1 + 2z/(2K + 1) (1 + 2z/(2K + 3) (1 + …)), up to LAST.
+template <class T, int K, int LAST> ANYSCORE_INLINE T erf_series(T z) {
+    if constexpr (K > LAST)
+        return T(1);
+    else
+        return T(1) + z * T(2.0 / (2 * K + 1)) * erf_series<T, K + 1, LAST>(z);
+}
+
+// erf x = 2x/√π · e^−x² (1 + 2x²/3 (1 + 2x²/5 (1 + …))), whose terms are all positive; ±1 from ±END on.
+template <class T> ANYSCORE_INLINE T erf_lane(T x) {
+    constexpr T END = sizeof(T) == 4 ? 4 : 6;
+    constexpr int LAST = sizeof(T) == 4 ? 45 : 100;
+    const T within = max(min(x, END), -END), z = within * within;
+    return max(min(T(1.1283791670955126) * within * exp_within(-z) * erf_series<T, 1, LAST>(z), T(1)), T(-1));
+}
+
+// name(x): `of_number` of a number, `of_lane` of every lane.
 #define ANYSCORE_FUNCTION(name, of_number, of_lane) \
     template <class V> ANYSCORE_INLINE V name(V x) { \
         if constexpr (std::is_arithmetic_v<V>) \
@@ -74,7 +90,7 @@ ANYSCORE_FUNCTION(log1p_each, std::log1p, log1p_lane)
 ANYSCORE_FUNCTION(log1p_unit_each, std::log1p, log1p_unit_lane)
 ANYSCORE_FUNCTION(sqrt_each, std::sqrt, std::sqrt)
 ANYSCORE_FUNCTION(tanh_each, std::tanh, tanh_of)
-ANYSCORE_FUNCTION(erf_each, std::erf, std::erf)
+ANYSCORE_FUNCTION(erf_each, std::erf, erf_lane)
 ANYSCORE_FUNCTION(sin_each, std::sin, std::sin)
 ANYSCORE_FUNCTION(cos_each, std::cos, std::cos)
 #undef ANYSCORE_LAMBDA_INLINE

@@ -45,7 +45,8 @@ def every(a: Any, b: Any) -> Any:
         0.3 * torch.sigmoid(a - b) + torch.erf(a * b) + torch.expm1(-torch.abs(a - b))
         + torch.log1p(a**2) + torch.cos(a) * torch.sin(b)
         - torch.tanh(b - 2 * a) / (1 + torch.exp(-a)) + torch.sqrt(1 + b**2)
-        - torch.log(2 + torch.relu(a)) + torch.minimum(a, b) * torch.maximum(0.5 * a, b) - torch.sign(a) * b
+        - torch.log(2 + torch.relu(a)) - torch.sign(a) * b
+        + torch.minimum(a, b) * torch.maximum(0.5 * a, b)
         + torch.where(a <= 0.5, a**3, 1 / (torch.where(a <= 0.5, zero, a) + 1) ** 2)
     )  # fmt: skip
 

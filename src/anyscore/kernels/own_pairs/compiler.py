@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 
 # As CMakeLists.txt has them for the kernels, with the reasons.
+HIDDEN = "-fvisibility=hidden", "-fvisibility-inlines-hidden"
 _FLAGS = (
-    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
+    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
     "-ffinite-math-only", "-ffp-contract=fast",
 )  # fmt: skip
 _OF_ISA = {
@@ -42,18 +42,23 @@ def libraries(source: str, headers: Path, isa: str) -> Iterator[Path]:
     Raises CannotCompileError: there is no compiler, or it refuses.
     """
     command, version = _compiler()
-    flags = (*_FLAGS, *_OF_ISA.get(isa.partition("-")[0], ()))
+    options = flags(isa)
     key = hashlib.sha256()
-    for part in (source, version, *flags, *_contents(headers)):
+    for part in (source, version, *options, *_contents(headers)):
         key.update(hashlib.sha256(part.encode()).digest())
     folder, name = _kept_in(), key.hexdigest()[:40]
     for path in sorted(folder.glob(f"{name}-*.so")) if folder else ():
         if path.stem.partition("-")[2] == _digest(path):
             yield path
-    command = [*command, *flags, f"-I{headers}"]
+    command = [*command, *options, f"-I{headers}"]
     if folder:
         yield _compile(command, source, folder, name)
     yield _compile(command, source, _temporary(), name)
+
+
+def flags(isa: str) -> tuple[str, ...]:
+    """Return what the compiler is told, beside files."""
+    return (*_FLAGS, *_OF_ISA.get(isa.partition("-")[0], ()))
 
 
 def _compiler() -> tuple[list[str], str]:
