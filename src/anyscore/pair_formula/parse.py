@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,8 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
             return term(tape, float(x))
         case ast.Name(id=name) if name in known:
             return known[name]
+        case ast.Name(id="pi"):
+            return term(tape, math.pi)
         case ast.Name(id=name):
             others = "it is a function" if name in NAMES else "the features are a and b"
             raise ValueError(f"{name!r} is no feature: {others}.")
