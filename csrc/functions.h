@@ -1,7 +1,8 @@
 // The functions of pairs that are written as formulas: of a number, or of every lane of a vector.
 //
 // A number comes from an irregular row and may be anything, so it is left to the standard library. Vectors
-// have finite lanes, but functions of them may be infinite or NaN. sin and cos go lane by lane.
+// are made of finite numbers, but functions of these may be infinite, or NaN, which must stay NaN. sin and
+// cos go lane by lane.
 #pragma once
 
 #include <cmath>
@@ -74,13 +75,13 @@ template <class T> ANYSCORE_INLINE T erf_lane(T x) {
     return max(min(T(1.1283791670955126) * within * exp_within(-z) * erf_series<T, 1, LAST>(z), T(1)), T(-1));
 }
 
-// name(x): `of_number` of a number, `of_lane` of every lane.
+// name(x): `of_number` of a number, `of_lane` of every lane that is not NaN.
 #define ANYSCORE_FUNCTION(name, of_number, of_lane) \
     template <class V> ANYSCORE_INLINE V name(V x) { \
         if constexpr (std::is_arithmetic_v<V>) \
             return of_number(x); \
         else \
-            return lane_by_lane(x, [](auto y) ANYSCORE_LAMBDA_INLINE { return of_lane(y); }); \
+            return lane_by_lane(x, [](auto y) ANYSCORE_LAMBDA_INLINE { return is_nan(y) ? y : of_lane(y); }); \
     }
 #define ANYSCORE_LAMBDA_INLINE __attribute__((always_inline))
 ANYSCORE_FUNCTION(exp_each, std::exp, exp_saturated)

@@ -134,6 +134,20 @@ def test_nan_and_infinity(formula: str, impl: str) -> None:
     assert np.isfinite(np.delete(found.reshape(18, -1), 3, 0)).all()
 
 
+def test_where_a_formula_is_not_defined() -> None:
+    """NaN that a formula makes of finite numbers goes through what is computed of it."""
+    pair = Pair.from_formula("root", "exp(-sqrt(1 + a)) * tanh(b) + erf(expm1(log(2 + b)))")
+    q, k, v, w = draw(1, queries=9, keys=17)
+    q[:, :4] = np.abs(q[:, :4])
+    k = np.abs(k)
+    found, expected = (
+        attention(q, k, v, score=Own(w, pair), impl=impl) for impl in ("fused", "reference")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    assert np.isfinite(found[0, :4]).all()
+    assert np.isnan(found[0, 4:]).any()
+
+
 def test_numpy_agrees_and_weights_come_along() -> None:
     xs = draw(2, 2)
     expected = written_out(softplus, xs)

@@ -55,15 +55,15 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
         return _own[asked]
 
 
+# torch.compile takes the answer as it is when it traces a call.
+why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def has(key: str, is_double: bool) -> bool:
     """Return whether the core has kernels of a pair now."""
     if any(pair.key == key for pair in PAIRS):
         return True
     return _core is not None and _own.get((key, is_double, _core.isa()), "") is None
-
-
-# torch.compile takes the answer as it is when it traces a call.
-why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _load(key: str, is_double: bool, isa: str) -> str | None:

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -52,8 +53,12 @@ def libraries(source: str, headers: Path, isa: str) -> Iterator[Path]:
             yield path
     command = [*command, *options, f"-I{headers}"]
     if folder:
-        yield _compile(command, source, folder, name)
-    yield _compile(command, source, _temporary(), name)
+        with suppress(OSError):  # as where a disk is full
+            yield _compile(command, source, folder, name)
+    try:
+        yield _compile(command, source, _temporary(), name)
+    except OSError as error:
+        raise CannotCompileError(f"nothing can be written: {error}") from None
 
 
 def flags(isa: str) -> tuple[str, ...]:
