@@ -61,9 +61,9 @@ class Pair:
             pair(a, b) = formula, of two features: numbers
 
         name: what `plan` and errors call it. formula: a text, such as `"softplus(a + b)"`, of
-        numbers, a, b, pi, + − * / **, `where(a > b, …, …)` and the functions abs, cos, erf, exp, expm1,
-        log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus, sqrt and tanh; or a Python
-        function of a and b that uses those of `anyscore.pair_formula`, or NumPy's.
+        numbers, a, b, pi, + − * / **, `where(a > b, …, …)` and the functions abs, cos, erf, exp,
+        expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus, sqrt and tanh; or a
+        Python function of a and b that uses those of `anyscore.pair_formula`, or NumPy's.
 
         Nothing is compiled before the first call (or `plan`) on a CPU, which takes some seconds,
         once for each formula, type of sums and machine; without a compiler the reference runs it.

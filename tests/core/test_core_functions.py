@@ -50,8 +50,9 @@ def numbers(name: str, dtype: Any) -> np.ndarray:
     """Draw finite numbers of every magnitude, and many where functions bend."""
     rng, info = np.random.default_rng(0), np.finfo(dtype)
     ends = np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)) - 1e-6
-    x = np.concatenate([np.exp2(rng.uniform(*ends, 20_000)), rng.uniform(0, 7, 40_000),
-                        rng.uniform(0, 1, 20_000), 1 + rng.normal(size=20_000) / 100, [0.0]])  # fmt: skip
+    of_all, below_7 = np.exp2(rng.uniform(*ends, 20_000)), rng.uniform(0, 7, 40_000)
+    parts = of_all, below_7, below_7 / 7, 1 + rng.normal(size=20_000) / 100, [0.0]
+    x = np.concatenate(parts)
     if name == "log1p_unit":
         x = x[x <= 1]
     elif name not in ("log", "sqrt"):

@@ -22,8 +22,8 @@ from pathlib import Path
 # As CMakeLists.txt has them for the kernels, with the reasons.
 HIDDEN = "-fvisibility=hidden", "-fvisibility-inlines-hidden"
 _FLAGS = (
-    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-ffinite-math-only", "-ffp-contract=fast",
+    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno",
+    "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only", "-ffp-contract=fast",
 )  # fmt: skip
 _OF_ISA = {
     "avx2": ("-march=x86-64-v3",),
