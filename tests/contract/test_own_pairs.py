@@ -218,6 +218,7 @@ def test_functions_of_python_are_formulas() -> None:
     """The functions of NumPy and ours, operators, and what a text says, are the same rows."""
     of_numpy = formula_of(lambda a, b: np.where(a * b > 1, np.log1p(np.exp(a)), -(np.abs(b) ** 2)))
     assert of_numpy == formula_of("where(a * b > 1, softplus(a), -abs(b)**2)")
+    assert formula_of(lambda a, b: np.pi * a / +b.__radd__(1)) == formula_of("pi * a / (1 + b)")
     assert of_numpy == formula_of("softplus(a) if a * b > 1 else -(abs(b) * abs(b))")
     assert formula_of(lambda a, b: np.maximum(a, 1) / b.__rsub__(3) + np.float64(1) * a) == (
         formula_of("maximum(a, 1) / (3 - b) + a")

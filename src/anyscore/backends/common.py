@@ -39,7 +39,8 @@ def why_not_pair(xp: Ops, task: Task) -> str | None:
 
     To be asked last: a formula may have to be compiled.
     """
-    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in factors(task))
+    xs = [*factors(task), *([] if task.value is None else [task.value])]
+    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
     return cpu.why_not_pair(cast(Factors, task.score).pair.key, is_double)
 
 
