@@ -1,8 +1,7 @@
 // The functions of pairs that are written as formulas: of a number, or of every lane of a vector.
 //
 // A number comes from an irregular row and may be anything, so it is left to the standard library. Vectors
-// are made of finite numbers, but functions of these may be infinite, or NaN, which must stay NaN. sin and
-// cos go lane by lane.
+// are made of finite numbers, but functions of these may be infinite, or NaN, which must stay NaN.
 #pragma once
 
 #include <cmath>
@@ -75,6 +74,57 @@ template <class T> ANYSCORE_INLINE T erf_lane(T x) {
     return max(min(T(1.1283791670955126) * within * exp_within(-z) * erf_series<T, 1, LAST>(z), T(1)), T(-1));
 }
 
+// π/2 in four parts, of which the first three have so few bits that n of them are exact for |n x 2/π| < REACH.
+template <class T> struct Turn;
+template <> struct Turn<float> {
+    static constexpr float PARTS[] = {1.5703125f, 0.0004837512969970703f, 7.549533620476723e-08f, 2.563344151594519e-12f};
+    static constexpr float REACH = 8192;
+    static constexpr int TERMS = 5;
+};
+template <> struct Turn<double> {
+    static constexpr double PARTS[] = {1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21,
+                                       8.4784276603689e-32};
+    static constexpr double REACH = 1048576;
+    static constexpr int TERMS = 9;
+};
+
+// 1 − z/(K (K + 1)) (1 − z/((K + 2)(K + 3)) (1 − …)): sin x/x for K = 2 and cos x for K = 1, z = x².
+template <class T, int K, int LEFT> ANYSCORE_INLINE T wave_series(T z) {
+    if constexpr (LEFT == 0)
+        return T(1);
+    else
+        return T(1) - z * T(1.0 / (K * (K + 1))) * wave_series<T, K + 2, LEFT - 1>(z);
+}
+
+// sin(x + QUARTERS π/2) for |x| ≤ REACH: of r = x − n π/2, |r| ≤ π/4, either series.
+template <int QUARTERS, class T> ANYSCORE_INLINE T wave_lane(T x) {
+    using U = typename Bits<T>::Unsigned;
+    constexpr T ROUND = Bits<T>::ROUND;
+    const T t = x * T(0.63661977236758134) + ROUND, n = t - ROUND;
+    T r = x;
+    for (T part : Turn<T>::PARTS) r -= n * part;
+    const U quarter = bits(t) + QUARTERS;
+    const T z = r * r, sine = r * wave_series<T, 2, Turn<T>::TERMS>(z), cosine = wave_series<T, 1, Turn<T>::TERMS>(z);
+    return from_bits<T>(bits(quarter & 1 ? cosine : sine) ^ (quarter & 2) << (8 * sizeof(T) - 2));
+}
+
+// Vectors with larger numbers go lane by lane.
+template <int QUARTERS, class V> ANYSCORE_INLINE V wave(V x) {
+    if constexpr (std::is_arithmetic_v<V>) {
+        return QUARTERS ? std::cos(x) : std::sin(x);
+    } else {
+        using T = std::remove_reference_t<decltype(V{}[0])>;
+        T lanes[LANES<T>];
+        store<T>(lanes, x);
+        typename Bits<T>::Unsigned most = 0;
+        for (T lane : lanes) most = bits(lane) << 1 > most ? bits(lane) << 1 : most;
+        if (most <= bits(Turn<T>::REACH) << 1) return lane_by_lane(x, [](T y) { return wave_lane<QUARTERS>(y); });
+        return lane_by_lane(x, [](T y) { return QUARTERS ? std::cos(y) : std::sin(y); });
+    }
+}
+template <class V> ANYSCORE_INLINE V sin_each(V x) { return wave<0>(x); }
+template <class V> ANYSCORE_INLINE V cos_each(V x) { return wave<1>(x); }
+
 // name(x): `of_number` of a number, `of_lane` of every lane that is not NaN.
 #define ANYSCORE_FUNCTION(name, of_number, of_lane) \
     template <class V> ANYSCORE_INLINE V name(V x) { \
@@ -92,8 +142,6 @@ ANYSCORE_FUNCTION(log1p_unit_each, std::log1p, log1p_unit_lane)
 ANYSCORE_FUNCTION(sqrt_each, std::sqrt, std::sqrt)
 ANYSCORE_FUNCTION(tanh_each, std::tanh, tanh_of)
 ANYSCORE_FUNCTION(erf_each, std::erf, erf_lane)
-ANYSCORE_FUNCTION(sin_each, std::sin, std::sin)
-ANYSCORE_FUNCTION(cos_each, std::cos, std::cos)
 #undef ANYSCORE_LAMBDA_INLINE
 #undef ANYSCORE_FUNCTION
 

@@ -51,7 +51,16 @@ def numbers(name: str, dtype: Any) -> np.ndarray:
     rng, info = np.random.default_rng(0), np.finfo(dtype)
     ends = np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)) - 1e-6
     of_all, below_7 = np.exp2(rng.uniform(*ends, 20_000)), rng.uniform(0, 7, 40_000)
-    parts = of_all, below_7, below_7 / 7, 1 + rng.normal(size=20_000) / 100, [0.0]
+    quarters = np.arange(5000) * (np.pi / 2)  # where sin and cos are near 0
+    parts = (
+        of_all,
+        quarters,
+        rng.uniform(0, 8192, 20_000),
+        below_7,
+        below_7 / 7,
+        1 + rng.normal(size=20_000) / 100,
+        [0.0],
+    )
     x = np.concatenate(parts)
     if name == "log1p_unit":
         x = x[x <= 1]
