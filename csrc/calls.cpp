@@ -6,13 +6,15 @@
 
 #include "arrays.h"
 #include "isa.h"
+#include "own_pairs.h"
 
 namespace anyscore {
 namespace {
 
-const Kernels& find(const std::string& pair, Type type) {
+Kernels find(const std::string& pair, Type sums) {
     int row = pair_row(pair);
-    if (row < PAIRS) return kernels().of[row][type == Type::F64];
+    if (row < PAIRS) return kernels().of[row][sums == Type::F64];
+    if (Kernels own = find_own(pair, sums); own.forward) return own;
     std::string names;
     for (std::string_view name : PAIR_NAMES) names += (names.empty() ? "" : ", ") + std::string(name);
     throw std::invalid_argument("pair is \"" + pair + "\", expected one of " + names + ".");

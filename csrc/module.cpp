@@ -9,6 +9,7 @@
 
 #include "calls.h"
 #include "isa.h"
+#include "own_pairs.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -105,6 +106,13 @@ NB_MODULE(_core, module) {
 #ifdef ANYSCORE_XLA
     bind_xla(module);
 #endif
+    module.def(
+        "register_pair",
+        [](const std::string& name, bool is_double, std::uintptr_t library) {
+            register_pair(name, is_double ? Type::F64 : Type::F32, reinterpret_cast<OwnPair*>(library));
+        },
+        "name"_a, "is_double"_a, "library"_a);
+    module.attr("headers") = ANYSCORE_HEADERS;
     module.def("isas", &isas);
     module.def("isa", &isa);
     module.def("use", &use, "isa"_a);

@@ -13,7 +13,7 @@ from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.operands import Operands, Results, Settings
-from anyscore.ops import DTYPES, Array, Ops
+from anyscore.ops import DTYPES, Array, Ops, accumulation
 from anyscore.outer import Outer
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
@@ -38,11 +38,18 @@ def why_not(task: Task) -> str | None:
 
 
 def why_not_core(task: Task) -> str | None:
-    """Return why the C++ core cannot run a task, None if it can."""
-    reason = why_not(task)
-    if reason is None and (pair := cast(Factors, task.score).pair) not in cpu.PAIRS:
-        reason = f"it does not know the pair {pair.name!r}"
-    return reason or cpu.problem()
+    """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
+    return why_not(task) or cpu.problem()
+
+
+def why_not_pair(xp: Ops, task: Task) -> str | None:
+    """Return why the C++ core has no kernels of the pair of a task, None if it has.
+
+    To be asked last: a formula may have to be compiled.
+    """
+    xs = [*factors(task), *([] if task.value is None else [task.value])]
+    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
+    return cpu.why_not_pair(cast(Factors, task.score).pair.key, is_double)
 
 
 def why_not_dtype(dtype: str) -> str | None:
@@ -70,7 +77,7 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
-        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead,
+        f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
         *(outer or ("", 0.0)), options.with_scores, diagonal, after,
     )  # fmt: skip
 

@@ -158,7 +158,9 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
         return _varying(_define(function, s, *args), args)
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
-    on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
+    is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
+    known = cpu.has(s.pair.key, is_double) and xla.problem() is None
+    on_cpu = by_core if known else defined
     on_cuda = defined if empty or args[0].bias is not None else by_kernels  # which add none
 
     def fused(args: Any) -> Any:

@@ -11,7 +11,13 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
@@ -96,7 +102,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     xs = factors(task) + ([] if task.value is None else [task.value])
     if autograd.is_recording() and any(0 in x.shape for x in xs):
         return "there is nothing to compute"
-    return next(filter(None, map(_why_not_array, xs)), None)
+    return next(filter(None, map(_why_not_array, xs)), None) or why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

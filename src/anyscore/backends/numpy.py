@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
@@ -50,7 +56,8 @@ def _silent() -> AbstractContextManager[Any]:
 def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not_core(task):
         return reason
-    return next(filter(None, (why_not_dtype(_xp.dtype(x)) for x in factors(task))), None)
+    reasons = (why_not_dtype(_xp.dtype(x)) for x in factors(task))
+    return next(filter(None, reasons), None) or why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

@@ -19,7 +19,14 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, run_reference, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    run_reference,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
@@ -67,11 +74,12 @@ def _why_not(task: Task, options: Options) -> str | None:
             return reason
     if _has_tangents((*factors(task), task.value)):
         return "forward mode does not reach into it"
-    if tf.executing_eagerly():
-        return None
-    if in_save_context():
-        return "a saved model cannot hold it"
-    return "XLA cannot compile it" if GraphOrParentsInXlaContext(_graph()) else None
+    if not tf.executing_eagerly():
+        if in_save_context():
+            return "a saved model cannot hold it"
+        if GraphOrParentsInXlaContext(_graph()):
+            return "XLA cannot compile it"
+    return why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

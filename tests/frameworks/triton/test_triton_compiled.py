@@ -18,7 +18,10 @@ from triton.runtime.jit import JITFunction
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
 from anyscore.kernels.triton import scorers
+from anyscore.kernels.triton.own_pairs import of_formula
 from anyscore.operands import Operands, Results, Settings
+from anyscore.pair_formula import formula_of
+from own_scores import EVERY, SOFTPLUS
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -147,6 +150,17 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
     call(triton_pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
+
+
+def test_formulas_compile(launches: list[Launch]) -> None:
+    softplus, every = (of_formula(formula_of(x)) for x in (SOFTPLUS, EVERY))
+    call(softplus)
+    call(softplus, backward=True)
+    for dtype in (torch.float32, torch.float64):
+        call(every, dtype, queries=1)
+    assert {"forward", "decode_queries"} < {name_of(x) for x in launches}
+    for launch in launches:
+        assert compiled(launch, 90).registers > 0
 
 
 @CHIPS
