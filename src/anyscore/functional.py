@@ -9,15 +9,16 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anyscore import backends, separable
+from anyscore import backends, over_scores, separable
 from anyscore.autocast import autocast, cast
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose
+from anyscore.normalizers import Normalizer, check_normalizer, softmax
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
-from anyscore.reference import accumulated, softmax
+from anyscore.reference import accumulated
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.sinks import check_sink, with_sink
@@ -44,6 +45,7 @@ def attention(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -67,6 +69,8 @@ def attention(
             biases and before the softmax; 0 does not.
         sink: a number, or a tensor () or (heads,): one more logit, which takes weight and gives no
             value, so that weights sum to less than 1; see `anyscore.sinks`.
+        normalizer: what makes weights of the scores: "softmax", "sigmoid" (or `Sigmoid(bias)`),
+            "sparsemax" or "entmax15"; see `anyscore.normalizers`.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
             sink, if there is one.
@@ -89,7 +93,7 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, normalizer)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
@@ -109,6 +113,7 @@ def plan(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -124,7 +129,7 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, normalizer)
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task = lower(call, options)
     with context():
@@ -157,7 +162,7 @@ def weights(task: Task) -> Array:
     if task.value is not None:
         task = replace(task, value=None)
     with backend.precision(some)[0]():
-        _, implementation = choose(backend, task, options)
+        _, implementation, task = _choose(backend, task, options)
         return finish(backend.xp, task, implementation.run(task, options, None))[1]
 
 
@@ -166,6 +171,7 @@ def lower(
 ) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
     """Check and lower a call. Returns its backend, the context to compute in, and the task."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
+    check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
     query, key, value, score = call[:4]
     prepared = key if isinstance(key, PreparedKeys) else None
     key = key if prepared is None else prepared.key
@@ -183,7 +189,7 @@ def lower(
             (sink,), _ = backend.unwrap((sink,), None)
             check_sink(xp, sink, query, sizes)
         value = None if call.value is None else value
-        call = Call(query, key, value, score, *call[4:7], sink)
+        call = call._replace(query=query, key=key, value=value, score=score, sink=sink)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
@@ -204,6 +210,8 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
     """
     if task.sink is not None:  # which is weighed against the log-sum-exp
         options = options._replace(return_lse=True)
+    if task.normalizer != "softmax":
+        return over_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
         return separable.choose_product(backend, task, options)
     return *choose(backend, task, options), task
@@ -219,7 +227,7 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
 
 def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
     """Add to the results of an implementation what it leaves out; make weights of its scores."""
-    attended = share = None
+    attended, share = result.weights, None
     if result.scores is not None:
         mask = None if task.mask is None else task.mask.boolean
         attended, _ = softmax(xp, result.scores, mask)
@@ -240,12 +248,12 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     """Add the query bias to the results of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is None or task.softcap:
+    if bias is None or not task.query_bias_cancels:
         return result
     bias = accumulated(xp, bias)
     if task.mask is not None:
         bias = xp.where(task.mask.used[0], bias, 0.0)
-    output, lse, scores = result
+    output, lse, scores, _ = result
     if output is not None:
         output = output + xp.astype(0 * bias[..., None], task.dtype)
     return Result(

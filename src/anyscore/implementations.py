@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from anyscore import normalizers
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
 from anyscore.task import Options, Task
@@ -29,12 +30,13 @@ class Result(NamedTuple):
     output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. lse:
     (..., T_q), the log-sum-exp; None if it gives none. scores: (..., T_q, T_k), −∞ where not
     attended; None where `Options.with_scores` does not ask for them. Both lack a query bias, which
-    `functional` adds.
+    `functional` adds. weights: (..., T_q, T_k), of those that make weights of the scores first.
     """
 
     output: Array | None
     lse: Array | None
     scores: Array | None = None
+    weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Backend:
     def draw_seed(self, query: Array) -> Array:
         """Draw a dropout seed from the framework's generator: an integer tensor ()."""
         raise NotImplementedError
+
+    def threshold(self, z: Array, power: int) -> Array:
+        """Return `normalizers.threshold` of z, by the quickest way."""
+        return normalizers.threshold(self.xp, z, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
         """Return the keys of `f` as the core packs them, None where the core cannot read them.

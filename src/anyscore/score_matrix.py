@@ -136,7 +136,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
         task, result = run(backend, task, options)
         if not logarithms or task.sink is not None:  # else the query bias cancels
             result = with_query_bias(xp, task, result)
-        _, lse, found = result
+        lse, found = result.lse, result.scores
         if task.sink is not None:
             _, lse = with_sink(xp, task.sink, lse)
         if logarithms:

@@ -11,6 +11,7 @@ from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask, zero_unread
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Lengths, Mask, as_mask
+from anyscore.normalizers import Normalizer, as_normalizer, is_shift_invariant
 from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
@@ -31,6 +32,7 @@ class Call(NamedTuple):
     valid_lens: Any = None
     softcap: float = 0.0
     sink: Any = None
+    normalizer: Any = "softmax"
 
 
 class Options(NamedTuple):
@@ -56,7 +58,7 @@ class Task:
     finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
     some key may be attended by one query and not by another. dtype: of the output. softcap: see
     `reference.scores`. packed: see `PreparedKeys`. sink: see `anyscore.sinks`; no implementation
-    knows of it.
+    knows of it. normalizer: as `as_normalizer` gives it.
     """
 
     score: Factors | Array
@@ -69,6 +71,12 @@ class Task:
     softcap: float = 0.0
     packed: Array | None = None
     sink: Any = None
+    normalizer: Normalizer = "softmax"
+
+    @property
+    def query_bias_cancels(self) -> bool:
+        """Return whether a query bias leaves the weights as they are, sinks apart."""
+        return not self.softcap and is_shift_invariant(self.normalizer)
 
 
 def prepare(
@@ -107,9 +115,9 @@ def prepare(
         lowered = score.lower(xp, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
-    softcap = float(call.softcap)
+    softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
-        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink
+        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, normalizer
     )  # fmt: skip
 
 

@@ -85,7 +85,8 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
 def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
     options = Options(s.dropout, with_scores=s.scores)
-    return Results(*reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed))
+    found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    return Results(found.output, found.lse, found.scores)
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:

@@ -1,0 +1,63 @@
+"""Attention whose weights are made from the whole matrix of scores.
+
+The scores are computed by what computes them quickest, fused as a rule, and with derivatives; the
+normalizer and the product with the values are the definition, in plain operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anyscore.backends import reference
+from anyscore.factors import Factors
+from anyscore.implementations import Backend, Implementation, Plan, Result, choose, refuse
+from anyscore.normalizers import is_shift_invariant, normalize
+from anyscore.reference import accumulated
+from anyscore.task import Options, Task
+
+
+def choose_scores(
+    backend: Backend, task: Task, options: Options
+) -> tuple[Plan, Implementation, Task]:
+    """Choose the implementation of the scores of a task whose normalizer is not the softmax.
+
+    Returns the plan, what runs the task by it, and the task.
+
+    Raises NotImplementedError: it cannot, and `impl` is neither "auto" nor "reference".
+    """
+    if options.impl == "separable":
+        refuse("separable", "it is for normalizer='softmax'")
+    plan, scorer = choose(backend, *_of_scores(task, options))
+    if scorer is not backend.reference:
+        plan = Plan(plan.route, "the scores are fused; weights and output are made of all of them")
+
+    def run(task: Task, options: Options, seed: Any) -> Result:
+        return _run(backend, scorer, task, options, seed)
+
+    return plan, Implementation(plan.route, scorer.why_not, run), task
+
+
+def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
+    """Return the task and the options that ask for the scores alone."""
+    options = options._replace(dropout=0.0, dropout_seed=None, with_scores=True)
+    return replace(task, value=None, normalizer="softmax"), options
+
+
+def _run(
+    backend: Backend, scorer: Implementation, task: Task, options: Options, seed: Any
+) -> Result:
+    xp, of_scores = backend.xp, _of_scores(task, options)
+    scores = scorer.run(*of_scores, None).scores
+    bias = task.score.query_bias if isinstance(task.score, Factors) else None
+    if bias is not None and not is_shift_invariant(task.normalizer) and not task.softcap:
+        bias = accumulated(xp, bias)
+        if task.mask is not None:
+            bias = xp.where(task.mask.used[0], bias, 0.0)
+        scores = scores + bias[..., None]
+    mask = None if task.mask is None else task.mask.boolean
+    weights = normalize(xp, task.normalizer, scores, mask, backend.threshold)
+    output = None
+    if task.value is not None:
+        output = reference.weigh(xp, task, weights, options.dropout, seed)
+    return Result(output, None, None, weights if options.with_scores else None)
