@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, cast
 from anyscore import formulas
 from anyscore.checks import check_size
 from anyscore.messages import shown
+from anyscore.normalizers import Normalizer
 from anyscore.ops import Array, Ops
 from anyscore.score import Init, Score
 from anyscore.score_checks import KEY_PARAMETERS, POSITIVE, check_widths
@@ -43,7 +44,7 @@ PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
 _SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
-_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "normalizer"
 """The arguments of every layer of a named score, besides its scales."""
 
 
@@ -200,9 +201,12 @@ class ScoreSpec:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
 
 
-def describe(spec: ScoreSpec, dropout: float, softcap: float) -> str:
-    """Describe a layer for its repr: its score, its dropout, and its cap if it has one."""
-    return f"{spec}, dropout={dropout}" + (f", softcap={softcap}" if softcap else "")
+def describe(
+    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
+) -> str:
+    """Describe a layer for its repr: its score, its dropout, and what else it has."""
+    text = f"{spec}, dropout={dropout}" + (f", softcap={softcap}" if softcap else "")
+    return text if normalizer == "softmax" else f"{text}, normalizer={normalizer!r}"
 
 
 def is_named(score: AnyScore) -> bool:

@@ -117,7 +117,8 @@ def prepare(
         lowered = _call(xp, score, query, key, sizes)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
-        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, normalizer
+        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink,
+        normalizer,
     )  # fmt: skip
 
 

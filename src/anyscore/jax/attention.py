@@ -13,6 +13,7 @@ from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import AnyScore, ScoreSpec, describe
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -42,6 +43,7 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -74,11 +76,13 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        normalizer: Normalizer = "softmax",
         dtype: Any = "float32",
         **scales: float,
     ) -> None:
         super().__init__(dtype)
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer)
         self.spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -91,6 +95,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
 
     def initializers(
         self,
@@ -141,7 +146,9 @@ class Attention(Layer):
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
         dropout = self.dropout if training else 0.0
         result, _ = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(
+                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+            ),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result
@@ -209,4 +216,5 @@ class Attention(Layer):
         return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"
+        about = describe(self.spec, self.dropout, self.softcap, self.normalizer)
+        return f"{type(self).__name__}({about})"

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.score import Init
 
 OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
@@ -21,12 +22,14 @@ class Options:
 
     impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
     scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016,
-    eq. 16); 0 does not. seed: of dropout. kernel_initializer, bias_initializer: of weights that
-    start at random, and of biases; None = as the score and the layer say.
+    eq. 16); 0 does not. normalizer: as of `anyscore.attention`. seed: of dropout.
+    kernel_initializer, bias_initializer: of weights that start at random, and of biases; None = as
+    the score and the layer say.
     """
 
     impl: str = "auto"
     softcap: float = 0.0
+    normalizer: Normalizer = "softmax"
     seed: int | None = None
     kernel_initializer: Any = None
     bias_initializer: Any = None
@@ -37,6 +40,8 @@ class Options:
         for name in ("kernel_initializer", "bias_initializer"):
             if options[name] is not None:
                 options[name] = keras.initializers.serialize(options[name])
+        if isinstance(self.normalizer, Sigmoid):
+            options["normalizer"] = {"sigmoid": self.normalizer.bias}
         return options
 
     def initializer(self, init: Init, bias: bool) -> Any:
@@ -57,6 +62,8 @@ def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[s
     for name in ("kernel_initializer", "bias_initializer"):
         if ours.get(name) is not None:
             ours[name] = keras.initializers.get(ours[name])
+    if isinstance(ours.get("normalizer"), dict):
+        ours["normalizer"] = Sigmoid(ours["normalizer"]["sigmoid"])
     of_keras = {name: rest.pop(name) for name in OF_KERAS if name in rest}
     return rest, Options(**ours), of_keras
 

@@ -17,6 +17,7 @@ from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -43,6 +44,7 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -71,12 +73,14 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        normalizer: Normalizer = "softmax",
         prefix: str | None = None,
         params: Any = None,
         **scales: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer)
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -89,6 +93,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
         self._last: tuple[Task, bool] | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -219,7 +224,9 @@ class Attention(Layer):
         values = tensor if values is None else values
         score = self._score(weights, len(queries.shape))
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(
+                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+            ),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
@@ -232,7 +239,8 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe(self._spec, self.dropout, self.softcap)})"
+        about = describe(self._spec, self.dropout, self.softcap, self.normalizer)
+        return f"{type(self).__name__}({about})"
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_keys(arrays, "", self._spec)

@@ -15,6 +15,7 @@ from anyscore.checks import check_options, check_tensors
 from anyscore.functional import attend, weights
 from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -44,6 +45,7 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -71,12 +73,14 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        normalizer: Normalizer = "softmax",
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
     ) -> None:
         super().__init__()
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
@@ -91,6 +95,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
         self._last: Task | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -135,7 +140,9 @@ class Attention(Layer):
         score = self._score(queries)
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap),
+            Call(
+                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+            ),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -217,7 +224,7 @@ class Attention(Layer):
 
     def extra_repr(self) -> str:
         """Describe the layer in the repr of a module."""
-        return describe(self._spec, self.dropout, self.softcap)
+        return describe(self._spec, self.dropout, self.softcap, self.normalizer)
 
     def _binding(self) -> Callable[..., None]:
         """Return what makes the parameters at the first call, which no compiler looks into."""
