@@ -107,8 +107,15 @@ struct Kernels {
     void (*prepare)(const Call&, void* packed, int threads);
 };
 
+// Weights w of (rows, keys) scores, and gradients: see sparse.h.
+struct SparseKernels {
+    void (*forward)(int power, const void* s, Size rows, Size keys, void* w, int threads);
+    void (*backward)(int power, const void* w, const void* dw, Size rows, Size keys, void* ds, int threads);
+};
+
 struct KernelTable {
     Kernels of[PAIRS][2];  // [row of pair_list.h][0: float, 1: double]
+    SparseKernels sparse[2];  // likewise
 };
 
 }  // namespace anyscore

@@ -64,6 +64,23 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     return call;
 }
 
+// The kernels for the type of a result (..., keys), and how many rows that has.
+std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
+    if (power != 1 && power != 2) Arrays::refuse("power", "must be 1 or 2");
+    Type type = Arrays::type("the result", to);
+    if (type != Type::F32 && type != Type::F64) Arrays::refuse("the result", "must be float32 or float64");
+    if (to.rank() < 1) Arrays::refuse("the result", "must have rank 1 or more");
+    Arrays::contiguous("the result", to, to.shape);
+    Size keys = to.shape.back();
+    return {kernels().sparse[type == Type::F64], keys ? to.size() / keys : 0};
+}
+
+// The data of an array of the type and shape of another, C-contiguous.
+const void* alike(const char* name, const View& array, const View& other) {
+    if (Arrays::type(name, array) != Arrays::type(name, other)) Arrays::refuse(name, "must have the type of the result");
+    return Arrays::contiguous(name, array, other.shape);
+}
+
 }  // namespace
 
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse) {
@@ -136,6 +153,18 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     if (to.key_bias) of_keys.push_back(&to.key_bias);
     back.tasks = arrays.groups_by(of_keys, true);
     find(pair, sums).backward(call, back, threads);
+}
+
+void sparse(int power, const View& s, Output& w, int threads) {
+    auto [kernels, rows] = sparse_kernels(power, w);
+    const void* from = alike("s", s, w);
+    kernels.forward(power, from, rows, w.shape.back(), w.data, threads);
+}
+
+void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads) {
+    auto [kernels, rows] = sparse_kernels(power, ds);
+    const void *of_w = alike("w", w, ds), *of_dw = alike("dw", dw, ds);
+    kernels.backward(power, of_w, of_dw, rows, ds.shape.back(), ds.data, threads);
 }
 
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {

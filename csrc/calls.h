@@ -67,6 +67,9 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 
 void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);
+// Scores to weights, and the gradients of weights to those of scores, all (..., keys): see sparse.h.
+void sparse(int power, const View& s, Output& w, int threads);
+void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads);
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 
 }  // namespace anyscore

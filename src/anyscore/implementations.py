@@ -79,9 +79,9 @@ class Backend:
         """Draw a dropout seed from the framework's generator: an integer tensor ()."""
         raise NotImplementedError
 
-    def threshold(self, z: Array, power: int) -> Array:
-        """Return `normalizers.threshold` of z, by the quickest way."""
-        return normalizers.threshold(self.xp, z, power)
+    def sparse(self, scores: Array, power: int) -> Array:
+        """Return `normalizers.sparse` of scores, by the quickest way."""
+        return normalizers.sparse(self.xp, scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
         """Return the keys of `f` as the core packs them, None where the core cannot read them.

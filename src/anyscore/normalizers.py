@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
@@ -59,6 +58,8 @@ class Sigmoid:
 
 Normalizer: TypeAlias = str | Sigmoid
 NORMALIZERS = "softmax", "sigmoid", "sparsemax", "entmax15"
+POWERS = {"sparsemax": 1, "entmax15": 2}
+"""The power in the formulas of `sparse`."""
 
 
 def as_normalizer(x: Any) -> Normalizer:
@@ -108,22 +109,13 @@ def is_shift_invariant(normalizer: Normalizer) -> bool:
     return not isinstance(normalizer, Sigmoid)
 
 
-def normalize(
-    xp: Ops,
-    normalizer: Normalizer,
-    s: Array,
-    mask: Array | None,
-    find: Callable[[Array, int], Array] | None = None,
-) -> Array:
-    """Weights (..., T_q, T_k) of scores s, −∞ where masked; mask: boolean, or None.
-
-    find: finds the thresholds (..., 1) of (z, power), as `threshold` does.
-    """
+def normalize(xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None) -> Array:
+    """Weights (..., T_q, T_k) of scores s, −∞ where masked; mask: boolean, or None."""
     if normalizer == "softmax":
         return softmax(xp, s, mask)[0]
     if isinstance(normalizer, Sigmoid):
         return sigmoid(xp, s, mask, normalizer.bias)[0]
-    return _sparse(xp, s, mask, 1 if normalizer == "sparsemax" else 2, find)
+    return sparse(xp, s, POWERS[normalizer])
 
 
 def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -165,18 +157,17 @@ _LARGE = 1e4
 """Of which the sigmoid is 1 in every dtype."""
 
 
-def _sparse(
-    xp: Ops, s: Array, mask: Array | None, power: int, find: Callable[..., Array] | None
-) -> Array:
-    """Weights max(s / power − τ, 0)^power that sum to 1.
+def sparse(xp: Ops, s: Array, power: int) -> Array:
+    """Weights max(s / power − τ, 0)^power that sum to 1, 0 where s is −∞; see `POWERS`.
 
     Of the k entries that have weight, with mean m and squared deviations that sum to v,
     τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
     """
     z = (s - _top(xp, s)) / power
     fixed = xp.stop_gradient(z)
-    tau = threshold(xp, fixed, power) if find is None else find(fixed, power)
-    has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
+    has_weight = xp.logical_not(
+        fixed <= threshold(xp, fixed, power)
+    )  # as NaN has, which so reaches all of its row
     k = xp.sum(xp.astype(has_weight, xp.dtype(z)), axis=-1, keepdims=True)
     k = xp.maximum(k, 1.0)
     z = xp.where(has_weight, z, 0.0)
@@ -186,8 +177,8 @@ def _sparse(
     else:
         deviations = xp.where(has_weight, z - mean, 0.0)
         tau = mean - xp.sqrt((1 - xp.sum(deviations**2, axis=-1, keepdims=True)) / k)
-    weights = xp.where(has_weight, (z - tau) ** power, tau - tau)
-    return weights if mask is None else xp.where(mask, weights, 0.0)
+    weights = xp.where(has_weight, (z - tau) ** power, 0.0)
+    return xp.where(s == -math.inf, 0.0, weights)  # in a row of NaN too
 
 
 def threshold(xp: Ops, z: Array, power: int) -> Array:

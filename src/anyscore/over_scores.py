@@ -12,7 +12,7 @@ from typing import Any
 from anyscore.backends import reference
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose, refuse
-from anyscore.normalizers import is_shift_invariant, normalize
+from anyscore.normalizers import POWERS, is_shift_invariant, normalize
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
@@ -56,7 +56,10 @@ def _run(
             bias = xp.where(task.mask.used[0], bias, 0.0)
         scores = scores + bias[..., None]
     mask = None if task.mask is None else task.mask.boolean
-    weights = normalize(xp, task.normalizer, scores, mask, backend.threshold)
+    if task.normalizer in POWERS and options.impl != "reference":
+        weights = backend.sparse(scores, POWERS[task.normalizer])
+    else:
+        weights = normalize(xp, task.normalizer, scores, mask)
     output = None
     if task.value is not None:
         output = reference.weigh(xp, task, weights, options.dropout, seed)
