@@ -46,6 +46,14 @@ struct Dropout {
     const Stream* streams = nullptr;  // of each problem
 };
 
+// What makes weights of the scores s. What a sigmoid subtracts from them stands in the place of the
+// log-sum-exp, wherever that is written or read.
+enum class Normalizer {
+    SOFTMAX,
+    SIGMOID,  // of s + bias
+    SIGMOID_OF_KEYS,  // of s − log n + bias, where n keys are attended
+};
+
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
     Rows a, b, value;  // value: or none
@@ -55,6 +63,8 @@ struct Call {
     Mask mask;
     double scale = 1;
     double softcap = 0;  // c of c · tanh(s / c), or 0 for none
+    Normalizer normalizer = Normalizer::SOFTMAX;
+    double bias = 0;  // of the sigmoid
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
     // Problems with the same b share what is made of it: key_set[n] numbers it, and

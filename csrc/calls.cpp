@@ -50,6 +50,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max()))
         Arrays::refuse("softcap", "must be ≥ 0 and finite");
     call.softcap = s.softcap;
+    if (s.normalizer < 0 || s.normalizer > 2) Arrays::refuse("normalizer", "must be 0, 1 or 2");
+    call.normalizer = Normalizer(s.normalizer), call.bias = s.bias;
     if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)

@@ -41,11 +41,13 @@ struct Settings {
     double dropout = 0;
     Size dropout_period = 1;
     double softcap = 0;
+    int normalizer = 0;  // of `Normalizer`
+    double bias = 0;
 
-    static constexpr std::size_t COUNT = 5;
+    static constexpr std::size_t COUNT = 7;
     explicit Settings(const double* numbers)
         : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
-          softcap(numbers[4]) {}
+          softcap(numbers[4]), normalizer(int(numbers[5])), bias(numbers[6]) {}
 };
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.

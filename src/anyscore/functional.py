@@ -15,7 +15,7 @@ from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose
-from anyscore.normalizers import Normalizer, check_normalizer, softmax
+from anyscore.normalizers import Normalizer, check_normalizer, normalize
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
@@ -230,7 +230,7 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
     attended, share = result.weights, None
     if result.scores is not None:
         mask = None if task.mask is None else task.mask.boolean
-        attended, _ = softmax(xp, result.scores, mask)
+        attended = normalize(xp, task.normalizer, result.scores, mask)
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:

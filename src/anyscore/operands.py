@@ -65,7 +65,9 @@ class Settings(NamedTuple):
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
     lead: the leading dimensions of the output. softcap: c, or 0 for no cap. scores: whether the
-    results hold the scores too.
+    results hold the scores too. normalizer: what makes weights of the scores: 0 a softmax, 1 a
+    sigmoid of s + bias, 2 a sigmoid of s − log n + bias where n keys are attended; what a sigmoid
+    subtracts is given in the place of the log-sum-exp.
     """
 
     pair: str
@@ -76,11 +78,16 @@ class Settings(NamedTuple):
     lead: tuple[int, ...]
     softcap: float = 0.0
     scores: bool = False
+    normalizer: int = 0
+    bias: float = 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
-        return self.scale, self.groups, self.dropout, self.dropout_period, self.softcap
+        return (
+            self.scale, self.groups, self.dropout, self.dropout_period, self.softcap,
+            self.normalizer, self.bias,
+        )  # fmt: skip
 
 
 class Results(NamedTuple):

@@ -20,7 +20,7 @@ from anyscore.task import Options, Task
 def choose_scores(
     backend: Backend, task: Task, options: Options
 ) -> tuple[Plan, Implementation, Task]:
-    """Choose the implementation of the scores of a task whose normalizer is not the softmax.
+    """Choose the implementation of a task whose normalizer is not the softmax, or of its scores.
 
     Returns the plan, what runs the task by it, and the task.
 
@@ -28,9 +28,16 @@ def choose_scores(
     """
     if options.impl == "separable":
         refuse("separable", "it is for normalizer='softmax'")
+    reasons = []
+    if task.value is not None and options.impl != "reference":
+        for whole in backend.fused(task):
+            reason = whole.why_not(task, options)
+            if reason is None:
+                return Plan(whole.name, "fused, and keeps the contract"), whole, task
+            reasons.append(f"{whole.name}: {reason}")
     plan, scorer = choose(backend, *_of_scores(task, options))
     if scorer is not backend.reference:
-        plan = Plan(plan.route, "the scores are fused; weights and output are made of all of them")
+        plan = Plan(plan.route, "; ".join([*reasons, "so the scores alone are fused"]))
 
     def run(task: Task, options: Options, seed: Any) -> Result:
         return _run(backend, scorer, task, options, seed)

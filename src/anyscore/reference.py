@@ -15,7 +15,7 @@ from collections.abc import Callable
 from anyscore.factors import PRODUCT, Factors
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
-from anyscore.normalizers import softmax
+from anyscore.normalizers import Normalizer, Sigmoid, sigmoid, softmax
 from anyscore.ops import DTYPES, Array, Ops, accumulation
 
 
@@ -27,6 +27,7 @@ def attend(
     *,
     per_query: bool = True,
     softcap: float = 0.0,
+    normalizer: Normalizer = "softmax",
     dropout_mask: Array | None = None,
     p: float = 0.0,
 ) -> tuple[Array | None, Array, Array]:
@@ -34,14 +35,18 @@ def attend(
 
     score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
-    caller has zeroed what nobody attends. softcap: see `scores`. dropout_mask: boolean, what is
-    kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
-    caller adds it to the log-sum-exp and the scores; where these are capped it does not cancel, and
-    is in all three.
+    caller has zeroed what nobody attends. softcap: see `scores`. normalizer: the softmax or a
+    sigmoid, which gives what it subtracts from the scores in the place of the log-sum-exp.
+    dropout_mask: boolean, what is kept at dropout rate p. All in float32 or better. A query bias
+    cancels in the softmax, so the caller adds it to the log-sum-exp and the scores; where it does
+    not cancel, as in capped scores, it is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap)
     s = s if mask is None else xp.where(mask, s, -math.inf)
-    weights, lse = softmax(xp, s, mask)
+    if isinstance(normalizer, Sigmoid):
+        weights, lse = sigmoid(xp, s, mask, normalizer.bias)
+    else:
+        weights, lse = softmax(xp, s, mask)
     if value is None:
         return None, lse, s
     return weigh(xp, weights, value, mask if per_query else None, dropout_mask, p), lse, s

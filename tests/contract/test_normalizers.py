@@ -202,6 +202,66 @@ def test_what_is_masked_is_not_read(normalizer: str) -> None:
     assert not output[1].isfinite().any()
 
 
+MASKS = {
+    "none": None,
+    "lengths": Lengths([[0], [100]]),
+    "causal": Causal("end"),
+    "pairs": np.random.default_rng(2).random((2, 1, 130, 170)) < 0.3,
+    "both": Keys(np.arange(170) % 3 > 0) & Causal("end"),
+}
+
+
+@each
+@pytest.mark.parametrize("queries", [2, 130])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_many_tiles(normalizer: str, mask: str, queries: int, dropout: float) -> None:
+    """Fused, against the definition: output, weights and gradients."""
+    made = np.random.default_rng(0)
+    arrays = [
+        made.normal(size=(2, h, n, d)) for h, n, d in ((6, queries, 9), (3, 170, 9), (3, 170, 7))
+    ]
+    masking = MASKS[mask]
+    if isinstance(masking, np.ndarray):
+        masking = torch.as_tensor(masking[..., :queries, :])
+    found = []
+    for impl, dtype in (
+        ("reference", torch.float64),
+        ("fused", torch.float64),
+        ("fused", torch.float32),
+    ):
+        xs = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in arrays]
+        result = attention(
+            *xs, mask=masking, normalizer=normalizer, impl=impl, dropout=dropout, dropout_seed=1,
+            return_weights=True,
+        )  # fmt: skip
+        (result.output.square().sum() + result.weights.square().sum()).backward()
+        alone = attention(
+            *xs, mask=masking, normalizer=normalizer, impl=impl, dropout=dropout, dropout_seed=1
+        )
+        torch.testing.assert_close(alone, result.output)
+        found.append([result.output, result.weights, *(x.grad for x in xs)])
+    for x, y, z in zip(*found, strict=True):
+        torch.testing.assert_close(y, x, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(z.double(), x, rtol=1e-3, atol=1e-4)
+
+
+@each
+def test_gradients_that_are_not_finite(normalizer: str) -> None:
+    """NaN from above reaches the query whose output it is of, and the keys that it attends."""
+    query, key, value = small()
+    output = attention(query, key, value, valid_lens=[3, 5], normalizer=normalizer)
+    upstream = torch.ones_like(output)
+    upstream[0, 0, 1] = math.nan
+    output.backward(upstream)
+    assert query.grad[0, 0, 1].isnan().all()
+    assert query.grad[0, 0, ::2].isfinite().all()
+    assert key.grad[0, 0, 3:].eq(0).all()
+    for x in (query.grad, key.grad, value.grad):
+        assert x[1].isfinite().all()
+        assert x[0, 1].isfinite().all()
+
+
 @each
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_nan_in_what_is_attended(normalizer: str, impl: str) -> None:
@@ -350,6 +410,16 @@ def test_the_same_bits_by_any_number_of_threads(normalizer: str) -> None:
         )
     torch.set_num_threads(before)
     assert torch.equal(*found)
+
+
+def test_the_sigmoid_is_fused_and_needs_no_scores() -> None:
+    query, key, value = (x.detach() for x in small())
+    for bias in (None, 0.5):
+        made = plan(query, key, value, normalizer=Sigmoid(bias))
+        assert (made.route, made.reason) == ("cpu", "fused, and keeps the contract")
+    made = plan(query, key, value, normalizer="sparsemax", impl="fused")
+    assert made.route == "cpu"
+    assert made.reason.endswith("so the scores alone are fused")
 
 
 @each

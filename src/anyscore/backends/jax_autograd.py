@@ -159,7 +159,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
     on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
-    on_cuda = defined if empty else by_kernels
+    on_cuda = defined if empty or s.settings.normalizer else by_kernels
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:

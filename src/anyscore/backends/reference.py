@@ -38,6 +38,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
         mask,
         per_query=task.mask_per_query,
         softcap=task.softcap,
+        normalizer=task.normalizer,
         dropout_mask=dropout_mask,
         p=p,
     )

@@ -75,6 +75,8 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "the product has biases"
     if task.softcap:
         return "it caps no scores"
+    if task.normalizer != "softmax":
+        return "its weights are those of the softmax"
     if task.mask is not None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:
