@@ -80,7 +80,7 @@ class Backend:
         raise NotImplementedError
 
     def sparse(self, scores: Array, power: int) -> Array:
-        """Return `normalizers.sparse` of scores, by the quickest way."""
+        """Return `normalizers.sparse` of scores, by what computes it quickest."""
         return normalizers.sparse(self.xp, scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
