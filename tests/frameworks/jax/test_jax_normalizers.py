@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from anyscore import Sigmoid, attention
+from anyscore import Gaussian, Sigmoid, attention
 from anyscore.jax import Attention
 from anyscore.kernels.pallas import attention as pallas
 from normalizing import ARRAYS, NORMALIZERS, call, expected, near
@@ -63,16 +65,57 @@ def test_forward_mode_and_second_derivatives(normalizer: str) -> None:
 def test_the_layer(normalizer: Any) -> None:
     layer = Attention("gaussian", normalizer=normalizer, sigma=1.5)
     (output, weights), params = layer.init_with_output(jax.random.key(0), *XS)
-    exact = attention(*ARRAYS, normalizer=normalizer, return_weights=True, **_score())
+    exact = attention(*ARRAYS, normalizer=normalizer, return_weights=True, score=Gaussian(1.5))
     np.testing.assert_allclose(output, exact.output, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(weights, exact.weights, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(jax.jit(layer.apply)(params, *XS), output, rtol=1e-5, atol=1e-6)
 
 
-def _score() -> dict[str, Any]:
-    from anyscore import Gaussian
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_spread_over_devices(normalizer: str) -> None:
+    """Each computes its part, and nothing is gathered; by shard_map likewise."""
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(AxisType.Auto,))
+    spread = PartitionSpec("batch")
+    xs = [jax.device_put(x, NamedSharding(mesh, spread)) for x in XS]
 
-    return {"score": Gaussian(1.5)}
+    def ours(*xs: Any) -> Any:
+        return call(*xs, normalizer=normalizer, valid_lens=5)
+
+    def slopes(*xs: Any) -> Any:
+        return jax.grad(lambda *xs: (ours(*xs) ** 2).sum(), (0, 1, 2))(*xs)
+
+    compiled = jax.jit(slopes).lower(*xs).compile()
+    assert "all-gather" not in compiled.as_text()
+    exact = slopes(*XS)
+    for x, y in zip(compiled(*xs), exact, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    mapped = jax.shard_map(ours, mesh=mesh, in_specs=(spread,) * 3, out_specs=spread)
+    np.testing.assert_allclose(jax.jit(mapped)(*XS), ours(*XS), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_exported(normalizer: str) -> None:
+    ours = partial(call, normalizer=normalizer)
+    written = export.export(jax.jit(ours), platforms=("cpu", "cuda", "tpu"))(*XS)
+    assert "custom_call @anyscore" not in str(written.mlir_module())
+    np.testing.assert_allclose(written.call(*XS), ours(*XS), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_nan_in_what_is_attended(normalizer: str) -> None:
+    """It makes the rows and gradients of what attends it NaN; in what is masked, it is not read."""
+    q, k, v = XS
+    k = k.at[1, :, 2].set(jnp.nan).at[1, :, 5].set(jnp.nan)
+    lengths = jnp.array([[6] * 4, [2, 3, 5, 1]])[:, None]
+
+    def ours(*xs: Any) -> Any:
+        return call(*xs, normalizer=normalizer, valid_lens=lengths)
+
+    nan = jnp.isnan(ours(q, k, v)).all(-1)
+    assert nan[1].tolist() == [[False, True, True, False]] * 3
+    assert not nan[0].any()
+    slope = jax.grad(lambda q: ours(q, k, v).sum())(q)
+    assert (jnp.isnan(slope).all(-1) == nan).all()
 
 
 def test_dropout_takes_a_key() -> None:
