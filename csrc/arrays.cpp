@@ -113,6 +113,21 @@ Rows Arrays::numbers(const char* name, View& array, Size count, bool of_keys) {
     return {array.data, type(name, array), offsets(array, of_keys), array.strides.back()};
 }
 
+Bias Arrays::bias(View& array, Size queries, Size keys, bool diagonal, bool after) {
+    Bias found;
+    found.diagonal = diagonal, found.after = after;
+    if (diagonal)
+        check("bias", array, {1, queries + keys > 1 ? queries + keys - 1 : 1}, false);
+    else
+        check("bias", array, {queries, keys}, false);
+    std::size_t column = array.shape.size() - 1;
+    found.column = array.strides[column];
+    Size row = diagonal ? -found.column : array.strides[column - 1];
+    found.first = diagonal ? (queries - 1) * found.column : 0;
+    found.entries = {array.data, type("bias", array), offsets(array, false), row};
+    return found;
+}
+
 Bound Arrays::bound(const char* name, View& array, Size queries) {
     if (!array) return {};
     if (array.dtype == nanobind::dtype<std::int32_t>()) widen(array);

@@ -21,6 +21,8 @@ public:
     Rows rows(const char* name, View& array, const std::vector<Size>& tail, bool of_keys);
     // One number for each of the last axis, at any stride.
     Rows numbers(const char* name, View& array, Size count, bool of_keys);
+    // (queries, keys) entries at any strides; or of diagonals (1, queries + keys − 1), entry j − i + queries − 1.
+    Bias bias(View& array, Size queries, Size keys, bool diagonal, bool after);
     Bound bound(const char* name, View& array, Size queries);
     Mask mask(View& array, Size queries, Size keys);
     // An output in the shape that an input has, or none.

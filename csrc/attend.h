@@ -3,7 +3,7 @@
 
 #include "gemm.h"
 #include "key_sets.h"
-#include "tanh_of.h"
+#include "outer.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -34,6 +34,7 @@ public:
     Weight<T> weight;
     IrregularRows<typename Scorer::Literal, T> irregular_rows;
     T* s;
+    T* slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
 
 protected:
     static constexpr int L = LANES<T>;
@@ -43,7 +44,8 @@ protected:
         : padded(round_up(call.width, L)), scorer(arena, call.width), weight(arena, padded),
           irregular_rows(arena, call.width), s(arena.take<T>(TILE * TILE)), query(arena.take<T>(TILE * padded)),
           key(arena.take<T>(TILE * padded)), range(arena.take<T>(Scorer::Range::size(padded))),
-          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)) {}
+          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
+          row(arena.take<T>(TILE)) {}
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
@@ -64,7 +66,7 @@ protected:
         for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
     }
 
-    // Makes the scorer's sums scores: those of irregular rows, the key bias, and the cap.
+    // Makes the scorer's sums scores: those of irregular rows, biases, and the outer function.
     void finish(const Tile& tile) {
         if (has_irregular())
             for (int i = 0; i < tile.queries; i++) {
@@ -76,12 +78,26 @@ protected:
         if (tile.call.key_bias.data)
             for (int i = 0; i < tile.queries; i++)
                 for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
-        if (const T cap = T(tile.call.softcap); cap > 0)
-            for (int i = 0; i < tile.queries; i++)
-                for (int j = 0; j < TILE; j++) s[i * TILE + j] = cap * tanh_of(s[i * TILE + j] / cap);
+        const Bias& of_pairs = tile.call.bias;
+        if (of_pairs.entries.data && !of_pairs.after) add(tile, of_pairs);
+        if (Outer outer = tile.call.outer; outer != Outer::NONE) {
+            const T c = T(tile.call.outer_scale);
+            apply(outer, c, s, tile.queries * TILE);
+            if (slopes) slopes_of(outer, c, s, slopes, tile.queries * TILE);
+        }
+        if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
     }
 
-    T *query, *key, *range, *room, *bias;  // room: for panels, or whatever is made of keys
+    void add(const Tile& tile, const Bias& of_pairs) {
+        const Rows& from = of_pairs.entries;
+        const Size at = from.at[tile.problem] + of_pairs.first + tile.first_key * of_pairs.column;
+        for (int i = 0; i < tile.queries; i++) {
+            read(from, at + (tile.first_query + i) * from.stride, tile.keys, of_pairs.column, row);
+            for (int j = 0; j < tile.keys; j++) s[i * TILE + j] += row[j];
+        }
+    }
+
+    T *query, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
     Size panel_size = 0;
     bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
 };

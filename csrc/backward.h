@@ -4,7 +4,7 @@
 //
 // Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores: rows have no sum.
 //
-// Where scores are capped, dS is multiplied by the derivative of the cap, 1 − (S / c)².
+// Under an outer function, dS is multiplied by its derivative. The gradient of a bias is dS, summed.
 #pragma once
 
 #include "forward.h"
@@ -14,9 +14,11 @@ namespace anyscore::ANYSCORE_ISA {
 // A task works on one group of problems and one chunk of keys: it owns d_b, d_key_bias and d_value
 // there, and has its own part of d_a and d_weight, which are summed afterwards in a fixed order.
 template <class T> struct Partial {
-    Size chunks, queries, padded;
+    Size chunks, queries, padded, diagonals;
     T *d_a, *d_weight, *delta;  // delta: D
+    double* d_diagonals;  // as many sums as there are terms
 
+    double* of_diagonals(Size n, Size chunk) const { return d_diagonals + (n * chunks + chunk) * diagonals; }
     T* of_a(Size n, Size chunk) const { return d_a + (n * chunks + chunk) * queries * padded; }
     T* of_weight(Size n, Size chunk) const { return d_weight + (n * chunks + chunk) * padded; }
 };
@@ -30,7 +32,10 @@ public:
           v_rows(arena.take<T>(TILE * v_padded)), v_columns(arena.take<T>(v_padded * TILE)),
           d_output(arena.take<T>(TILE * v_padded)), d_b(arena.take<T>(TILE * padded)),
           d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)), d_bias(arena.take<T>(TILE)),
-          factors(arena.take<T>(TILE)), slopes(arena.take<T>(TILE)) {}
+          factors(arena.take<T>(TILE)) {
+        if (call.outer != Outer::NONE) scores->slopes = arena.take<T>(TILE * TILE);
+    }
+
     // Whether P matters: it does not where only the scores have a gradient.
     static bool needs_weights(const Backward& back) { return back.d_output.data || back.d_lse; }
 
@@ -40,6 +45,8 @@ public:
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
+        d_diagonals = partial.diagonals ? partial.of_diagonals(n, chunk) : nullptr;
+        for (Size k = 0; k < partial.diagonals; k++) d_diagonals[k] = 0;
         Tile tile(call, n);
         scores->begin(tile, sets);
         Size ready = -1;  // the block of queries that the scorer holds
@@ -56,7 +63,8 @@ public:
                     scores->queries_for_gradients(tile);
                     ready = first;
                 }
-                if (needs_weights(back) || call.softcap > 0) scores->compute(tile);  // as in the forward, to the last bit
+                if (needs_weights(back) || call.outer != Outer::NONE)
+                    scores->compute(tile);  // as in the forward, to the last bit
                 block(tile, back, partial, d_a + first * padded, d_weight);
             }
             finish_tile(tile, back, started);
@@ -97,7 +105,6 @@ private:
         for (int i = 0; i < count; i++) {
             T *p = scores->s + i * TILE, *d = ds + i * TILE;
             AttendedColumns attended(tile, i);
-            if (call.softcap > 0) slopes_of_cap(p, T(call.softcap), keys);
             if (needs_weights(back)) weights_of(attended, is_softmax, p, ((const T*)back.lse)[at + i], keys);
             T shift = -partial.delta[at + i];
             if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[at + i];
@@ -119,9 +126,14 @@ private:
                 const T* more = (const T*)back.d_scores + (at + i) * call.keys + tile.first_key;
                 for (int j = 0; j < keys; j++) d[j] += more[j];
             }
-            if (call.softcap > 0)
-                for (int j = 0; j < keys; j++) d[j] *= slopes[j];
+            const bool of_bias = back.d_bias.data;
             if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
+            if (of_bias && call.bias.after) add_bias(tile, back, i, d);
+            if (call.outer != Outer::NONE) {
+                for (int j = 0; j < keys; j++) d[j] *= scores->slopes[i * TILE + j];
+                if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
+            }
+            if (of_bias && !call.bias.after) add_bias(tile, back, i, d);
             zero(d + keys, end - keys);
             for (int j = 0; j < keys; j++) d_bias[j] += d[j];
             if (has_irregular)
@@ -146,11 +158,15 @@ private:
         scores->scorer.gradients(count, keys, ds, d_a, d_b, d_weight);
     }
 
-    // The derivative of c · tanh(x / c) from its value s: 1 − (s / c)².
-    void slopes_of_cap(const T* s, T cap, int keys) {
-        for (int j = 0; j < keys; j++) {
-            T t = s[j] / cap;
-            slopes[j] = (1 - t) * (1 + t);
+    // The gradient of a matrix goes to its place, which no other task has; of diagonals, to this task's part.
+    void add_bias(const Tile& tile, const Backward& back, int i, const T* d) {
+        const Size first = tile.first_query + i;
+        if (d_diagonals) {
+            double* to = d_diagonals + tile.call.queries - 1 - first + tile.first_key;
+            for (int j = 0; j < tile.keys; j++) to[j] += double(d[j]);
+        } else {
+            T* to = place(back.d_bias, tile.problem, first * tile.call.keys + tile.first_key);
+            for (int j = 0; j < tile.keys; j++) to[j] += d[j];
         }
     }
 
@@ -182,7 +198,8 @@ private:
 
     ScoresOf<Scorer, T> scores;
     Size padded, v_padded;
-    T *v_rows, *v_columns, *d_output, *d_b, *d_value, *ds, *d_bias, *factors, *slopes;
+    T *v_rows, *v_columns, *d_output, *d_b, *d_value, *ds, *d_bias, *factors;
+    double* d_diagonals = nullptr;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -15,6 +15,9 @@ using Size = std::int64_t;
 
 enum class Type { F32, F64, F16, BF16 };
 
+// What a score does with its sum, as anyscore/outer.py counts and defines it.
+enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, COUNT };
+
 // Rows of unit stride: row i of problem n starts at element at[n] + i · stride.
 struct Rows {
     const void* data = nullptr;
@@ -36,6 +39,14 @@ struct Mask {
     Size row = 0, column = 0;
 };
 
+// Added to scores: entry (i, j) of problem n is element at[n] + first + i · row + j · column. One number for
+// each diagonal has the strides −1 and 1.
+struct Bias {
+    Rows entries;  // stride: row
+    Size first = 0, column = 0;
+    bool diagonal = false, after = false;  // after: after the outer function
+};
+
 // Which random numbers a problem draws: word 2 and 3 of the counter, and the key, of Philox.
 struct Stream {
     std::uint64_t seed = 0, counter = 0;
@@ -50,8 +61,8 @@ struct Dropout {
 // log-sum-exp, wherever that is written or read.
 enum class Normalizer {
     SOFTMAX,
-    SIGMOID,  // of s + bias
-    SIGMOID_OF_KEYS,  // of s − log n + bias, where n keys are attended
+    SIGMOID,  // of s + sigmoid_bias
+    SIGMOID_OF_KEYS,  // of s + sigmoid_bias − log n, where n keys are attended
 };
 
 struct Call {
@@ -59,12 +70,14 @@ struct Call {
     Rows a, b, value;  // value: or none
     Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
+    Bias bias;  // or none
     Bound start, stop;
     Mask mask;
     double scale = 1;
-    double softcap = 0;  // c of c · tanh(s / c), or 0 for none
+    Outer outer = Outer::NONE;
+    double outer_scale = 0;  // its c
     Normalizer normalizer = Normalizer::SOFTMAX;
-    double bias = 0;  // of the sigmoid
+    double sigmoid_bias = 0;
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
     // Problems with the same b share what is made of it: key_set[n] numbers it, and
@@ -102,10 +115,10 @@ struct Backward {
     Rows output, d_output;  // or none: no values
     const void* d_lse = nullptr;  // or none
     const void* d_scores = nullptr;  // or none
-    Gradient d_a, d_b, d_weight, d_key_bias, d_value;
-    Groups of_a, of_weight;  // problems with the same a, and with the same weight
-    // Problems that share b, key_bias or value are worked on by one task, in order, so that sums are
-    // the same for any number of threads.
+    Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias;
+    Groups of_a, of_weight, of_diagonals;  // problems with the same a, weight, and bias of diagonals
+    // Problems that share b, key_bias, value or a bias that is a matrix are worked on by one task, in order, so that sums
+    // are the same for any number of threads.
     Groups tasks;
 };
 

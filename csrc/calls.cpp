@@ -43,15 +43,18 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         call.value = arrays.rows("value", in.value, {call.keys, -1}, true);
         call.value_width = in.value.shape.back();
     }
+    if (in.bias) call.bias = arrays.bias(in.bias, queries, call.keys, s.diagonal, s.after);
     call.start = arrays.bound("start", in.start, queries);
     call.stop = arrays.bound("stop", in.stop, queries);
     call.mask = arrays.mask(in.mask, queries, call.keys);
     call.scale = s.scale;
-    if (!(s.softcap >= 0 && s.softcap <= std::numeric_limits<double>::max()))
-        Arrays::refuse("softcap", "must be ≥ 0 and finite");
-    call.softcap = s.softcap;
+    if (!(s.outer >= 0 && s.outer < double(Outer::COUNT))) Arrays::refuse("outer", "is not known to the core");
+    call.outer = Outer(int(s.outer));
+    if (call.outer != Outer::NONE && !(s.outer_scale > 0 && s.outer_scale <= std::numeric_limits<double>::max()))
+        Arrays::refuse("outer_scale", "must be > 0 and finite");
+    call.outer_scale = s.outer_scale;
     if (s.normalizer < 0 || s.normalizer > 2) Arrays::refuse("normalizer", "must be 0, 1 or 2");
-    call.normalizer = Normalizer(s.normalizer), call.bias = s.bias;
+    call.normalizer = Normalizer(s.normalizer), call.sigmoid_bias = s.sigmoid_bias;
     if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)
@@ -143,9 +146,13 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     back.d_weight = arrays.gradient("d_weight", to.weight, in.weight, sums, false);
     back.d_key_bias = arrays.gradient("d_key_bias", to.key_bias, in.key_bias, sums, true);
     back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
+    back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
+    auto clear = [](const Output& one) {
+        if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
+    };
+    clear(to.bias);
     if (!arrays.problems) {  // nothing reaches any of them
-        for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value})
-            if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
+        for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value}) clear(one);
         return;
     }
     back.of_a = arrays.groups_by({&to.a}, false);
@@ -153,6 +160,8 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     std::vector<const View*> of_keys{&to.b};
     if (to.value) of_keys.push_back(&to.value);
     if (to.key_bias) of_keys.push_back(&to.key_bias);
+    if (to.bias && s.diagonal) back.of_diagonals = arrays.groups_by({&to.bias}, false);
+    if (to.bias && !s.diagonal) of_keys.push_back(&to.bias);
     back.tasks = arrays.groups_by(of_keys, true);
     find(pair, sums).backward(call, back, threads);
 }

@@ -12,7 +12,7 @@ namespace anyscore {
 
 // The arrays of a call, as `Operands` in anyscore/operands.py; what is not there is not given.
 struct Operands {
-    View a, b, weight, key_bias, value, start, stop, mask, packed;
+    View a, b, weight, key_bias, value, bias, start, stop, mask, packed;
     std::vector<Stream> streams{};  // one for each problem, with dropout
 };
 
@@ -22,16 +22,9 @@ struct Operand {
     View Operands::* view;
 };
 constexpr Operand OPERANDS[] = {
-    {"a", &Operands::a},
-    {"b", &Operands::b},
-    {"weight", &Operands::weight},
-    {"key_bias", &Operands::key_bias},
-    {"value", &Operands::value},
-    {"start", &Operands::start},
-    {"stop", &Operands::stop},
-    {"mask", &Operands::mask},
-    {"seed", nullptr},
-    {"packed", &Operands::packed},
+    {"a", &Operands::a},         {"b", &Operands::b},       {"weight", &Operands::weight}, {"key_bias", &Operands::key_bias},
+    {"value", &Operands::value}, {"bias", &Operands::bias}, {"start", &Operands::start},   {"stop", &Operands::stop},
+    {"mask", &Operands::mask},   {"seed", nullptr},         {"packed", &Operands::packed},
 };
 
 // The numbers of a call, as `Settings.numbers` in anyscore/operands.py lists them.
@@ -40,14 +33,16 @@ struct Settings {
     Size groups = 1;
     double dropout = 0;
     Size dropout_period = 1;
-    double softcap = 0;
+    double outer = 0, outer_scale = 0;
+    bool diagonal = false, after = false;  // the bias
     int normalizer = 0;  // of `Normalizer`
-    double bias = 0;
+    double sigmoid_bias = 0;
 
-    static constexpr std::size_t COUNT = 7;
+    static constexpr std::size_t COUNT = 10;
     explicit Settings(const double* numbers)
         : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
-          softcap(numbers[4]), normalizer(int(numbers[5])), bias(numbers[6]) {}
+          outer(numbers[4]), outer_scale(numbers[5]), diagonal(numbers[6] != 0), after(numbers[7] != 0),
+          normalizer(int(numbers[8])), sigmoid_bias(numbers[9]) {}
 };
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.
@@ -61,7 +56,7 @@ struct Results {
 };
 
 struct Gradients {
-    Output a, b, weight, key_bias, value;
+    Output a, b, weight, key_bias, value, bias;
 };
 
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.

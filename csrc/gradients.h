@@ -91,16 +91,35 @@ template <class T> void sum_weights(const Call& call, const Backward& back, cons
     });
 }
 
+template <class T> void sum_diagonals(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
+    if (!partial.diagonals) return;
+    for_each(threads, back.of_diagonals.count, [&](Size set, int) {
+        Size first = back.of_diagonals.first[set], end = back.of_diagonals.first[set + 1];
+        T* to = (T*)back.d_bias.data + back.d_bias.at[back.of_diagonals.members[first]];
+        for (Size k = 0; k < call.queries + call.keys - 1; k++) {
+            double sum = 0;
+            for (Size m = first; m < end; m++)
+                for (Size chunk = 0; chunk < partial.chunks; chunk++)
+                    sum += partial.of_diagonals(back.of_diagonals.members[m], chunk)[k];
+            to[k] = T(sum);
+        }
+    });
+}
+
 template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
     using Task = BackwardChunk<Scorer, T>;
     threads = threads_for(call, threads);
     Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
-    Size chunks = back.tasks.count ? (4 + back.tasks.count - 1) / back.tasks.count : 1;
+    Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;  // a bias may leave but few groups
+    Size chunks = back.tasks.count ? (wanted + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
     Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
     Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
     Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
-    Partial<T> partial{chunks, call.queries, padded, (T*)d_a.data, (T*)d_weight.data, (T*)delta.data};
+    Size diagonals = back.d_bias.data && call.bias.diagonal ? call.queries + call.keys - 1 : 0;
+    Block d_diagonals = allocate(diagonals * Size(sizeof(double)), call.problems * chunks);
+    Partial<T> partial{chunks,       call.queries,      padded,         diagonals,
+                       (T*)d_a.data, (T*)d_weight.data, (T*)delta.data, (double*)d_diagonals.data};
     make_delta(call, back, partial.delta, threads);
     {
         KeySets<Scorer, T> sets(call, chunks > 1, false, threads);
@@ -114,6 +133,7 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     }
     sum_queries<Scorer>(call, back, partial, threads);
     sum_weights(call, back, partial, threads);
+    sum_diagonals(call, back, partial, threads);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

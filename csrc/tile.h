@@ -99,7 +99,7 @@ inline Size attended_keys(const Tile& tile, int i) {
 template <class T> inline T shift_of(const Tile& tile, int i) {
     Size n = attended_keys(tile, i);
     if (!n) return minus_infinity<T>();
-    return T((tile.call.normalizer == Normalizer::SIGMOID_OF_KEYS ? std::log(double(n)) : 0.0) - tile.call.bias);
+    return T((tile.call.normalizer == Normalizer::SIGMOID_OF_KEYS ? std::log(double(n)) : 0.0) - tile.call.sigmoid_bias);
 }
 
 // 1 / (1 + e⁻ˣ); 0 below −LIMIT.

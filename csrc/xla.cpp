@@ -192,6 +192,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         to.weight = gradient(results, next, x.weight);
         to.key_bias = gradient(results, next, x.key_bias);
         to.value = gradient(results, next, x.value);
+        to.bias = gradient(results, next, x.bias);
         Results of{x.output, x.lse, x.d_output, x.d_lse, x.d_scores};
         backward(std::string(pair), x, s, of, to, threads());
     });

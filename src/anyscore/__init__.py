@@ -8,6 +8,7 @@ Layers live in a module per framework: `anyscore.torch`. No framework is importe
 or its module are used.
 """
 
+from anyscore.biases import ALiBi, Relative
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.formulas import (
     Additive,
@@ -15,10 +16,13 @@ from anyscore.formulas import (
     Concat,
     Cosine,
     Dot,
+    Euclidean,
     GATv2,
     Gaussian,
     Laplace,
+    Lorentz,
     ScaledDot,
+    StudentT,
     Trilinear,
 )
 from anyscore.functional import AttentionOutput, attention, plan
@@ -34,6 +38,7 @@ tell()  # frameworks imported before; the others with their first tensors, or wi
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALiBi",
     "Additive",
     "AttentionOutput",
     "Bilinear",
@@ -41,18 +46,22 @@ __all__ = [
     "Concat",
     "Cosine",
     "Dot",
+    "Euclidean",
     "GATv2",
     "Gaussian",
     "Interval",
     "Keys",
     "Laplace",
     "Lengths",
+    "Lorentz",
     "Mask",
     "Plan",
     "PreparedKeys",
+    "Relative",
     "ScaledDot",
     "Score",
     "Sigmoid",
+    "StudentT",
     "Trilinear",
     "Window",
     "attention",

@@ -1,6 +1,8 @@
 """The one form that every score takes.
 
-    s(q, k) = scale · Σ_d weight_d · pair(a_d, b_d) + query_bias + key_bias,   a = A(q), b = B(k)
+    s(q, k) = φ(scale · Σ_d weight_d · pair(a_d, b_d) + query_bias + key_bias)
+
+with a = A(q) and b = B(k), of tokens alone.
 
 A and B are cheap maps of single tokens; only `pair` costs queries × keys × width, and there are few
 pairs. A score lowers itself to `Factors`; the reference and every kernel take nothing else.
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyscore.ops import Array, Ops
+from anyscore.outer import Outer
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Factors:
 
     a (..., T_q, h), b (..., T_k, h); pair; weight (..., h), or None for 1: leading dimensions, if
     any, are those of a (heads may have their own); scale, a number; query_bias (..., T_q) and
-    key_bias (..., T_k), or None for 0.
+    key_bias (..., T_k), or None for 0; outer, φ, or None for the identity.
     """
 
     a: Array
@@ -103,3 +106,4 @@ class Factors:
     scale: float = 1.0
     query_bias: Array | None = None
     key_bias: Array | None = None
+    outer: Outer | None = None

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from anyscore import backends, over_scores, separable
 from anyscore.autocast import autocast, cast
+from anyscore.biases import Bias
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
 from anyscore.implementations import Backend, Implementation, Plan, Result, choose
 from anyscore.normalizers import Normalizer, check_normalizer, normalize
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
 from anyscore.score import Score
@@ -45,6 +46,8 @@ def attention(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -69,6 +72,9 @@ def attention(
             biases and before the softmax; 0 does not.
         sink: a number, or a tensor () or (heads,): one more logit, which takes weight and gives no
             value, so that weights sum to less than 1; see `anyscore.sinks`.
+        bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
+            (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
+        bias_after: the same, after that function.
         normalizer: what makes weights of the scores: "softmax", "sigmoid" (or `Sigmoid(bias)`),
             "sparsemax" or "entmax15"; see `anyscore.normalizers`.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
@@ -93,7 +99,9 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, normalizer)
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
@@ -113,6 +121,8 @@ def plan(
     dropout_seed: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -129,7 +139,9 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, normalizer)
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task = lower(call, options)
     with context():
@@ -188,13 +200,27 @@ def lower(
         if sink is not None:
             (sink,), _ = backend.unwrap((sink,), None)
             check_sink(xp, sink, query, sizes)
+        biases = call[8:10]
+        if biases[0] is not None or biases[1] is not None:
+            biases = tuple(_unwrapped(backend, x) for x in biases)
         value = None if call.value is None else value
-        call = call._replace(query=query, key=key, value=value, score=score, sink=sink)
+        call = Call(query, key, value, score, *call[4:7], sink, *biases, call.normalizer)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
         return backend, context, prepare(xp, call, sizes, prepared, trained)
+
+
+def _unwrapped(backend: Backend, bias: Any) -> Any:
+    """Return a bias with its tensors as `unwrap` gives them."""
+
+    def unwrap(x: Array) -> Array:
+        return backend.unwrap((x,), None)[0][0]
+
+    if isinstance(bias, Bias):
+        return bias.map(unwrap)
+    return bias if framework(bias) is None else unwrap(bias)
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:

@@ -31,6 +31,9 @@ SCORES: dict[str, type[Score]] = {
     "trilinear": formulas.Trilinear,
     "gaussian": formulas.Gaussian,
     "laplace": formulas.Laplace,
+    "euclidean": formulas.Euclidean,
+    "student_t": formulas.StudentT,
+    "lorentz": formulas.Lorentz,
     "additive": formulas.Additive,
     "concat": formulas.Concat,
     "gatv2": formulas.GATv2,
@@ -258,8 +261,11 @@ def parameter_specs(
     if projected:
         fields |= {name: None for name in PROJECTIONS if name in score.shapes}
     fields |= {name: scale for name, scale in scales.items() if scale is not None}
-    if heads != kv_heads and score is formulas.Concat:
-        raise ValueError("Concat cannot have fewer key heads than query heads: use Additive.")
+    if heads != kv_heads and any(isinstance(fields[name], Init) for name in score.of_both):
+        hint = (
+            "use Additive" if score is formulas.Concat else f"give {score.of_both[0]} as a number"
+        )
+        raise ValueError(f"{score.__name__} cannot have fewer key heads than query heads: {hint}.")
     parameters, fixed = [], {}
     for field, init in fields.items():
         if not isinstance(init, Init):

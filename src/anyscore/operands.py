@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anyscore.ops import Array
+from anyscore.outer import NAMES
 
 
 class Operands(NamedTuple):
@@ -23,6 +24,7 @@ class Operands(NamedTuple):
     weight: (..., h).
     key_bias: (..., T_k).
     value: (..., T_k, d_v); None where there is no output.
+    bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number for each diagonal, see `Settings`.
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
@@ -37,6 +39,7 @@ class Operands(NamedTuple):
     weight: Any = None
     key_bias: Any = None
     value: Any = None
+    bias: Any = None
     start: Any = None
     stop: Any = None
     mask: Any = None
@@ -49,9 +52,9 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else function(x) for x in self))
 
 
-FACTORS = 5
-"""How many of the operands have gradients: a, b, weight, key_bias and value."""
-NEEDED = 9
+FACTORS = 6
+"""How many of the operands have gradients: a, b, weight, key_bias, value and bias."""
+NEEDED = 10
 """How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
@@ -60,14 +63,16 @@ OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 class Settings(NamedTuple):
     """The numbers of a call; can be hashed.
 
-        s = cap(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias)      cap(s) = c · tanh(s / c)
+        s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias + bias)
 
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
-    lead: the leading dimensions of the output. softcap: c, or 0 for no cap. scores: whether the
-    results hold the scores too. normalizer: what makes weights of the scores: 0 a softmax, 1 a
-    sigmoid of s + bias, 2 a sigmoid of s − log n + bias where n keys are attended; what a sigmoid
-    subtracts is given in the place of the log-sum-exp.
+    lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
+    identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
+    number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
+    normalizer: what makes weights of s: 0 a softmax, 1 a sigmoid of s + sigmoid_bias, 2 one of
+    s + sigmoid_bias − log n, where n keys are attended. What a sigmoid subtracts is given in the
+    place of the log-sum-exp.
     """
 
     pair: str
@@ -76,18 +81,19 @@ class Settings(NamedTuple):
     dropout: float
     dropout_period: int
     lead: tuple[int, ...]
-    softcap: float = 0.0
+    outer: str = ""
+    outer_scale: float = 0.0
     scores: bool = False
+    diagonal: bool = False
+    after: bool = False
     normalizer: int = 0
-    bias: float = 0.0
+    sigmoid_bias: float = 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
-        return (
-            self.scale, self.groups, self.dropout, self.dropout_period, self.softcap,
-            self.normalizer, self.bias,
-        )  # fmt: skip
+        outer = NAMES.index(self.outer)
+        return (*self[1:5], outer, self.outer_scale, *self[9:])
 
 
 class Results(NamedTuple):

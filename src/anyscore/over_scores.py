@@ -57,7 +57,7 @@ def _run(
     xp, of_scores = backend.xp, _of_scores(task, options)
     scores = scorer.run(*of_scores, None).scores
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is not None and not is_shift_invariant(task.normalizer) and not task.softcap:
+    if bias is not None and not is_shift_invariant(task.normalizer) and not task.has_outer:
         bias = accumulated(xp, bias)
         if task.mask is not None:
             bias = xp.where(task.mask.used[0], bias, 0.0)

@@ -10,13 +10,14 @@ never read, so no NaN in it reaches an output or a gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from anyscore.factors import PRODUCT, Factors
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
 from anyscore.normalizers import Normalizer, Sigmoid, sigmoid, softmax
 from anyscore.ops import DTYPES, Array, Ops, accumulation
+from anyscore.outer import Outer
 
 
 def attend(
@@ -27,6 +28,7 @@ def attend(
     *,
     per_query: bool = True,
     softcap: float = 0.0,
+    biases: Sequence[tuple[Array, bool]] = (),
     normalizer: Normalizer = "softmax",
     dropout_mask: Array | None = None,
     p: float = 0.0,
@@ -35,13 +37,13 @@ def attend(
 
     score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
-    caller has zeroed what nobody attends. softcap: see `scores`. normalizer: the softmax or a
-    sigmoid, which gives what it subtracts from the scores in the place of the log-sum-exp.
+    caller has zeroed what nobody attends. softcap, biases: see `scores`. normalizer: the softmax or
+    a sigmoid, which gives what it subtracts from the scores in the place of the log-sum-exp.
     dropout_mask: boolean, what is kept at dropout rate p. All in float32 or better. A query bias
-    cancels in the softmax, so the caller adds it to the log-sum-exp and the scores; where it does
-    not cancel, as in capped scores, it is in all three.
+    cancels in the softmax, so the caller adds it to the log-sum-exp and the scores; under an outer
+    function, a cap for one, it does not cancel, and is in all three.
     """
-    s = scores(xp, score, mask, per_query, softcap)
+    s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)
     if isinstance(normalizer, Sigmoid):
         weights, lse = sigmoid(xp, s, mask, normalizer.bias)
@@ -65,23 +67,41 @@ def weigh(
 
 
 def scores(
-    xp: Ops, score: Factors | Array, mask: Array | None, per_query: bool, softcap: float
+    xp: Ops,
+    score: Factors | Array,
+    mask: Array | None,
+    per_query: bool,
+    softcap: float,
+    biases: Sequence[tuple[Array, bool]] = (),
 ) -> Array:
     """The scores s (..., T_q, T_k) without the query bias; meaningless where not attended.
 
-    With softcap c > 0 they are c · tanh(s / c), of s with its query bias, which then does not
-    cancel in the softmax. Source: Gemma Team 2024 (Gemma 2), section 2, logit soft-capping.
+    With softcap c > 0 they are c · tanh(s / c). An outer function takes them with their query bias,
+    which then does not cancel in the softmax. biases: (…, T_q, T_k), and whether each is added
+    after all that, else before. Source: Gemma Team 2024 (Gemma 2), section 2, logit
+    soft-capping.
     """
-    if not isinstance(score, Factors):
-        s, bias = score, None
-    else:
+    s, bias, outers = score, None, [Outer("tanh", softcap)] if softcap else []
+    if isinstance(score, Factors):
         s, bias = _scores(xp, score, mask if per_query else None), score.query_bias
-    if not softcap:
-        return s
+        outers = outers if score.outer is None else [score.outer, *outers]
+    for one, after in biases:
+        s = s if after else s + one
+    if not outers:
+        return _added(s, biases)
     s = s if bias is None else s + bias[..., None]
     if mask is not None:  # masked here too, lest a NaN that is not attended have a gradient
         s = xp.where(mask, s, 0.0)
-    return softcap * xp.tanh(s / softcap)
+    for outer in outers:
+        s = outer.value(xp, s)
+    return _added(s, biases)
+
+
+def _added(s: Array, biases: Sequence[tuple[Array, bool]]) -> Array:
+    """s and the biases that come last."""
+    for one, after in biases:
+        s = s + one if after else s
+    return s
 
 
 def _scores(xp: Ops, f: Factors, mask: Array | None) -> Array:

@@ -58,7 +58,8 @@ class Score:
 
     formula: as it is displayed. shapes: the trailing dimensions of each field that is a tensor, in
     d_q, d_k and a width h of the score's own. linears: the fields that may be a `Projection`.
-    equal_widths: whether d_q = d_k is required.
+    equal_widths: whether d_q = d_k is required. fixed: the fields that must be numbers > 0.
+    of_both: those that meet keys as well as queries, so that their heads are the heads of both.
 
     Scores are trees, in PyTorch and JAX, of their tensors.
     """
@@ -67,6 +68,8 @@ class Score:
     shapes: ClassVar[Shapes] = {}
     linears: ClassVar[tuple[str, ...]] = ()
     equal_widths: ClassVar[bool] = False
+    fixed: ClassVar[tuple[str, ...]] = ()
+    of_both: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         tree(cls)

@@ -75,10 +75,13 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     tensors = score.tensors()
     for field in score.shapes:
         x = getattr(score, field)
+        fixed = field in score.fixed
+        if fixed and not isinstance(x, Real):
+            raise TypeError(f"{name}.{field} must be a number, got {shown(x)}.")
         if field in tensors:
             continue
         if isinstance(x, Real) and not score.shapes[field]:
-            _check_number(f"{name}.{field}", x, dtype, field in POSITIVE)
+            _check_number(f"{name}.{field}", x, dtype, fixed or field in POSITIVE)
         elif x is not None and not isinstance(x, Projection):
             raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
     ours = framework(query)
@@ -116,7 +119,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"{' with ' + known if known else ''}."
             )
         lead = shape[: len(shape) - len(expected)]
-        of_both = "d_q + d_k" in expected
+        of_both = field in score.of_both
         for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
             if (of_both or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
                 lead, meets

@@ -24,6 +24,8 @@ def scores(
     mask: Any = None,
     valid_lens: Any = None,
     softcap: float = 0.0,
+    bias: Any = None,
+    bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
     """The matrix of scores s(query_i, key_j), which is what `attention` takes the softmax of.
@@ -36,7 +38,7 @@ def scores(
         key: (..., T_k, d_k), or what `prepare_keys` made of it; leading dimensions and heads as of
             `attention`.
         score: a score object, or a callable (query, key) → (..., T_q, T_k).
-        mask, valid_lens, softcap: as of `attention`.
+        mask, valid_lens, softcap, bias, bias_after: as of `attention`.
         impl: as of `attention`.
 
     Returns:
@@ -54,7 +56,7 @@ def scores(
            [ 1.,  1.],
            [ 4., -0.]])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap)
+    call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
     return _compute(call, Options(with_scores=True, impl=impl))[0]
 
 
@@ -67,6 +69,8 @@ def log_weights(
     valid_lens: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
     """The logarithm of the attention weights: log-softmax of the scores over the attended keys.
@@ -86,7 +90,7 @@ def log_weights(
     array([[0.5, 0.5, 0. , 0. ],
            [0.5, 0.5, 0. , 0. ]])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
     return _compute(call, Options(with_scores=True, impl=impl), logarithms=True)[0]
 
 
@@ -99,6 +103,8 @@ def log_sum_exp(
     valid_lens: Any = None,
     softcap: float = 0.0,
     sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
     """The log-sum-exp of the scores over the attended keys, in memory for queries + keys.
@@ -120,7 +126,7 @@ def log_sum_exp(
     >>> np.exp(log_sum_exp(np.ones((2, 3)), np.zeros((4, 3)), valid_lens=[4, 2]))
     array([4., 2.])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap, sink)
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
     return _compute(call, Options(return_lse=True, impl=impl))[1]
 
 

@@ -25,7 +25,7 @@ def snapshot(xp: Ops, task: Task) -> Task:
         cancels = task.query_bias_cancels and task.sink is None
         query_bias = None if cancels else detached(f.query_bias)
         a, b, key_bias = map(detached, (f.a, f.b, f.key_bias))
-        f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias)
+        f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias, f.outer)
     else:
         f = detached(f)
     sink = task.sink
@@ -43,5 +43,6 @@ def snapshot(xp: Ops, task: Task) -> Task:
         task.softcap,
         None,
         sink,
+        tuple(bias._replace(array=detached(bias.array)) for bias in task.biases),
         task.normalizer,
     )

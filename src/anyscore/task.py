@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from anyscore.biases import LoweredBias, lower_biases
 from anyscore.checks import Sizes
 from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask, zero_unread
@@ -32,6 +33,8 @@ class Call(NamedTuple):
     valid_lens: Any = None
     softcap: float = 0.0
     sink: Any = None
+    bias: Any = None
+    bias_after: Any = None
     normalizer: Any = "softmax"
 
 
@@ -58,7 +61,8 @@ class Task:
     finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
     some key may be attended by one query and not by another. dtype: of the output. softcap: see
     `reference.scores`. packed: see `PreparedKeys`. sink: see `anyscore.sinks`; no implementation
-    knows of it. normalizer: as `as_normalizer` gives it.
+    knows of it. biases: none, one, or one before and one after an outer function. normalizer: as
+    `as_normalizer` gives it.
     """
 
     score: Factors | Array
@@ -71,12 +75,18 @@ class Task:
     softcap: float = 0.0
     packed: Array | None = None
     sink: Any = None
+    biases: tuple[LoweredBias, ...] = ()
     normalizer: Normalizer = "softmax"
+
+    @property
+    def has_outer(self) -> bool:
+        """Return whether the scores have a cap or another outer function, over a query bias too."""
+        return bool(self.softcap) or getattr(self.score, "outer", None) is not None
 
     @property
     def query_bias_cancels(self) -> bool:
         """Return whether a query bias leaves the weights as they are, sinks apart."""
-        return not self.softcap and is_shift_invariant(self.normalizer)
+        return not self.has_outer and is_shift_invariant(self.normalizer)
 
 
 def prepare(
@@ -93,7 +103,9 @@ def prepare(
     tokens. A callable is never given it, nor is a product of half precision.
     """
     query, key, value, score, *_ = call
-    dtype = xp.dtype(query)
+    dtype, biases = xp.dtype(query), ()
+    if call.bias is not None or call.bias_after is not None:
+        biases = lower_biases(xp, call.bias, call.bias_after, query, sizes)
     of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
     mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens)
     finite, per_query, packed = mask is None, mask is not None, None
@@ -117,7 +129,7 @@ def prepare(
         lowered = _call(xp, score, query, key, sizes)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
-        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink,
+        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,
         normalizer,
     )  # fmt: skip
 

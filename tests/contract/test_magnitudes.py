@@ -59,7 +59,7 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
     kind = type(score).__name__
     if kind == "Cosine":
         return float(np.max(1 / score.tau))
-    if kind not in ("Gaussian", "Laplace"):
+    if kind not in plain.DISTANCES:
         query, key = np.abs(query), np.abs(key)
         if isinstance(score, Score):
             score = score.map(np.abs)

@@ -15,21 +15,26 @@ from anyscore.kernels import cpu
 from samples import NAMES, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
-SCORES = pytest.mark.parametrize("name", NAMES)
+OUTER = "Euclidean", "StudentT", "Lorentz"
+"""Scores with an outer function: a cap is a second one, for the definition alone."""
 CORE = pytest.param(
     "fused",
     marks=pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
 )
 IMPL = pytest.mark.parametrize("impl", ["reference", CORE])
+ROWS = pytest.mark.parametrize(
+    ("name", "impl"),
+    [(name, "reference") for name in NAMES]
+    + [pytest.param(x, *CORE.values, marks=CORE.marks) for x in NAMES if x not in OUTER],
+)
 
 
 def inputs(scale: float = 2.0) -> list[np.ndarray]:
     return [scale * normal(B, H, T_Q, D), scale * normal(B, KV, T_K, D), normal(B, KV, T_K, D_V)]
 
 
-@IMPL
+@ROWS
 @pytest.mark.parametrize("cap", [0.3, 30.0])
-@SCORES
 def test_values(name: str, cap: float, impl: str) -> None:
     """Output, weights and log-sum-exp are those of the formula, a query bias inside the cap."""
     xs, score, mask = inputs(), make_score(name), Causal("end") & Lengths([4, 0])
@@ -41,8 +46,7 @@ def test_values(name: str, cap: float, impl: str) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13)
 
 
-@IMPL
-@SCORES
+@ROWS
 def test_gradients(name: str, impl: str) -> None:
     """First and second derivatives, of parameters too, agree with finite differences."""
     made = make_score(name).map(torch.tensor)
@@ -114,6 +118,14 @@ def test_plans() -> None:
     assert plan(q, k, square, softcap=1.0).route == "cpu"
     score = make_score("Trilinear").map(lambda x: torch.tensor(x).half())
     assert plan(q, k, v, score=score, softcap=1.0).route == "cpu"
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_a_second_outer_function_is_for_the_definition(name: str) -> None:
+    assert plan(*inputs(), score=make_score(name)).route == "cpu"
+    found = plan(*inputs(), score=make_score(name), softcap=2.0)
+    assert found.route == "reference"
+    assert "would be a second outer function" in found.reason
 
 
 @pytest.mark.parametrize("wrong", [True, "1", None, [1.0]])

@@ -32,6 +32,7 @@ class Call:
     d_output: np.ndarray
     weight: np.ndarray | None = None
     key_bias: np.ndarray | None = None
+    bias: np.ndarray | None = None
     start: np.ndarray | None = None
     stop: np.ndarray | None = None
     mask: np.ndarray | None = None
@@ -42,7 +43,10 @@ class Call:
     dropout: float = 0.0
     seed: int = 0
     period: int | None = None
-    softcap: float = 0.0
+    outer: str = ""
+    outer_scale: float = 0.0
+    diagonal: bool = False
+    after: bool = False
     compute: str = "float32"
 
     @property
@@ -61,15 +65,22 @@ class Call:
     def operands(self, packed: np.ndarray | None = None) -> Operands:
         """The arrays, as the core takes them."""
         return Operands(
-            self.a, self.b, self.weight, self.key_bias, self.value, self.start, self.stop,
-            self.mask, self.seed, packed,
+            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.start,
+            self.stop, self.mask, self.seed, packed,
         )  # fmt: skip
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers, as the core takes them."""
         return Settings(
-            self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.softcap
+            self.pair,
+            self.scale,
+            self.groups,
+            self.dropout,
+            self.repeats,
+            self.lead,
+            self.outer,
+            self.outer_scale,
         ).numbers
 
     def __repr__(self) -> str:

@@ -63,8 +63,8 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call
         if lead and rng.random() < 0.5:
             fields["period"] = max(math.prod(lead[1:]), 1)
     fields |= masked(rng, mask, lead, queries, keys)
-    if rng.random() < 0.25:
-        fields["softcap"] = float(rng.choice([0.5, 5.0, 50.0]))
+    if rng.random() < 0.4:
+        fields |= outer(rng, pair, fields, given)
     fields |= given
     if rng.random() < 0.5:
         scores = *fields["lead"], fields["a"].shape[-2], fields["b"].shape[-2]
@@ -74,6 +74,20 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call
         if isinstance(x, np.ndarray):
             x.flags.writeable = False
     return Call(**fields)
+
+
+def outer(rng: Random, pair: str, fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """An outer function; of what may not be negative, unless it is a cap."""
+    drawn = {"outer": "tanh", "outer_scale": float(rng.choice([0.5, 5.0, 50.0]))}
+    other = given.keys() & {"weight", "key_bias", "scale"}
+    if pair not in ("squared", "absolute") or other or rng.random() < 0.3:
+        return drawn
+    drawn |= {"outer": str(rng.choice(["sqrt", "log1p", "arcosh"])), "key_bias": None}
+    drawn |= {"scale": abs(fields["scale"]), "outer_scale": float(rng.choice([0.5, 1.0, 3.0]))}
+    if "weight" in fields:
+        x = fields["weight"]
+        drawn["weight"] = x & 0x7FFF if x.dtype == np.int16 else np.abs(x)
+    return drawn
 
 
 def _sizes(rng: Random, sizes: list[int | None], heads: int) -> list[int]:

@@ -37,6 +37,22 @@ SLOPES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
 }
 """The derivatives by a and by b."""
 
+
+def _distance(s: Array, c: Any, root: Array, slope: Array) -> tuple[Array, Array]:
+    """Of s > 0; elsewhere 0, of slope 0."""
+    return np.where(s <= 0, 0, -c * root), np.where(s <= 0, 0, -c * slope)
+
+
+OUTER: dict[str, Callable[[Array, Any], tuple[Array, Array]]] = {
+    "tanh": lambda s, c: (c * np.tanh(s / c), 1 - np.tanh(s / c) ** 2),
+    "sqrt": lambda s, c: _distance(s, c, np.sqrt(s), 1 / (2 * np.sqrt(s))),
+    "log1p": lambda s, c: (-c * np.log1p(np.maximum(s, 0)), -c / (1 + np.maximum(s, 0))),
+    "arcosh": lambda s, c: _distance(
+        s, c, 2 * np.arcsinh(np.sqrt(s / 2)), 1 / (np.sqrt(s) * np.sqrt(s + 2))
+    ),
+}
+"""The outer functions and their derivatives."""
+
 OF_FLOATS = "a", "b", "weight", "key_bias", "value"
 OF_KEY = "b", "key_bias", "value"
 OWN_RANK = {"weight": 1, "key_bias": 1, "start": 1, "stop": 1, "d_lse": 1}
@@ -54,7 +70,7 @@ class Head(NamedTuple):
     keep: np.ndarray  # (T_q, T_k)
     kept: np.ndarray  # (T_q, T_k), what dropout multiplies weights by
     s: np.ndarray  # (T_q, T_k), −∞ where not kept
-    slope: np.ndarray  # (T_q, T_k), by which the softcap multiplies gradients
+    slope: np.ndarray  # (T_q, T_k), by which the outer function multiplies gradients
     p: np.ndarray  # (T_q, T_k)
     lse: np.ndarray  # (T_q,)
 
@@ -108,8 +124,8 @@ def backward(
         d_scores = size(0 if call.d_scores is None else numbers(call.d_scores[n], dtype))
         d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]) + d_scores, 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
-        if not absolute:  # a slope, 1 − tanh², is rounded as 1 is
-            d_s = np.where(keep, d_s * head.slope, 0)
+        if not absolute or call.outer != "tanh":  # whose slope, 1 − tanh², is rounded as 1 is
+            d_s = np.where(keep, d_s * size(head.slope), 0)
         if call.key_bias is not None:
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
@@ -148,9 +164,8 @@ def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
         s = clean(VALUE[call.pair](a, b) * weight, keep).sum(-1) * dtype(call.scale)
         s = s + own.get("key_bias", dtype(0))
         slope = np.ones_like(s)
-        if call.softcap:
-            t = np.tanh(s / dtype(call.softcap))
-            s, slope = t * dtype(call.softcap), (1 - t) * (1 + t)
+        if call.outer:
+            s, slope = OUTER[call.outer](s, dtype(call.outer_scale))
         s = np.where(keep, s, -np.inf)
         p, lse = softmax(s, keep)
         kept = dropped[count % call.repeats] / dtype(1 - call.dropout)
@@ -217,11 +232,16 @@ def sizes(call: Call) -> dict[str, float]:
 
 
 def terms(call: Call) -> float:
-    """What the rounding of a score is relative to: the largest sum of |terms| that is attended."""
+    """What the rounding of a score is relative to: the largest sum of |terms| that is attended.
+
+    Under an outer function these count by its slope, and its value is rounded too.
+    """
     largest = 0.0
     for _, head in heads(call, np.float64):
         sizes = np.abs(head.weight) * SIZE[call.pair](head.a, head.b)
         sums = abs(call.scale) * clean(sizes, head.keep).sum(-1)
+        if call.outer not in ("", "tanh"):
+            sums = np.where(head.keep, sums * np.abs(head.slope) + np.abs(head.s), 0)
         largest = max(largest, float(sums[np.isfinite(sums)].max(initial=0.0)))
     if call.key_bias is not None:
         bias = numbers(call.key_bias)

@@ -22,7 +22,7 @@ def made(**given: Any) -> Call:
         "value": np.ones((2, 2, 7, 6), np.float32), "key_bias": np.ones((2, 2, 7), np.float32),
         "start": np.zeros((2, 4, 5), np.int64), "stop": np.full((2, 4, 5), 7),
         "mask": np.ones((2, 4, 5, 7), bool), "d_output": np.ones((2, 4, 5, 6), np.float32),
-        "d_lse": np.ones((2, 4, 5), np.float32),
+        "d_lse": np.ones((2, 4, 5), np.float32), "outer": "tanh", "outer_scale": 30.0,
     }  # fmt: skip
     return draw(np.random.default_rng(0), "tanh", "none", "float32", **(fields | given))
 
@@ -71,9 +71,10 @@ OPERANDS: list[tuple[str, Any]] = [
     ("dropout", -0.5),
     ("dropout", float("nan")),
     ("period", -1),
-    ("softcap", -1.0),
-    ("softcap", float("nan")),
-    ("softcap", float("inf")),
+    ("outer_scale", -1.0),
+    ("outer_scale", 0.0),
+    ("outer_scale", float("nan")),
+    ("outer_scale", float("inf")),
 ]
 
 

@@ -39,7 +39,8 @@ x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), lse=e
 x |= dict({changes})
 try:
     operands = Operands(x["a"], x["b"], value=x["value"])
-    _core.forward(operands, "{pair}", (1.0, 1, 0.0, 1, 0.0), (x["output"], x["lse"], None), 2)
+    numbers = 1.0, 1, 0.0, 1, 0, 0.0, 0, 0
+    _core.forward(operands, "{pair}", numbers, (x["output"], x["lse"], None), 2)
 except (ValueError, MemoryError) as refusal:
     print(type(refusal).__name__, len(str(refusal)) > 10)
 else:
@@ -74,7 +75,7 @@ x = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (n, 1, 1))
 output, lse = np.zeros((n, 1, 1), np.float32), np.zeros((n, 1), np.float32)
 slopes = [np.zeros((n, 1, 1), np.float32) for _ in range(3)]
 
-operands, numbers = Operands(x, x, value=x), (1.0, 1, 0.0, n, 0.0)
+operands, numbers = Operands(x, x, value=x), (1.0, 1, 0.0, n, 0, 0.0, 0, 0)
 
 def forward():
     _core.forward(operands, "tanh", numbers, (output, lse, None), 2)

@@ -120,7 +120,7 @@ def test_the_gil_is_released() -> None:
     def work() -> None:
         span[0] = time.perf_counter()
         operands = Operands(tokens, tokens, value=value)
-        core.forward(operands, "absolute", (1.0, 1, 0.0, 1, 0.0), (output, lse, None), 1)
+        core.forward(operands, "absolute", (1.0, 1, 0.0, 1, 0, 0.0, 0, 0), (output, lse, None), 1)
         span[1] = time.perf_counter()
 
     thread, ticks = threading.Thread(target=work), []

@@ -13,6 +13,7 @@ from draw import MASKS, draw
 
 from anyscore import factors, reference
 from anyscore.ops import load
+from anyscore.outer import Outer
 
 torch = pytest.importorskip("torch")
 
@@ -32,8 +33,9 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     every = {name: in_full(name) for name in names}
     pair = next(x for x in vars(factors).values() if getattr(x, "name", None) == call.pair)
     f = factors.Factors(
-        every["a"], every["b"], pair, every.get("weight"), call.scale, None, every.get("key_bias")
-    )
+        every["a"], every["b"], pair, every.get("weight"), call.scale, None, every.get("key_bias"),
+        Outer(call.outer, call.outer_scale) if call.outer else None,
+    )  # fmt: skip
     rows = list(literal.heads(call, np.float64))
     keep = np.array([head.keep for _, head in rows], bool)
     keep = torch.tensor(keep.reshape(*call.lead, call.queries, call.keys))
@@ -41,9 +43,7 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     kept = np.array([kept[n % call.repeats] for n in range(math.prod(call.lead))])
     kept = torch.tensor(kept.reshape(keep.shape))
     value = every["value"].expand(*call.lead, *every["value"].shape[-2:])
-    results = reference.attend(
-        load("torch"), f, value, keep, softcap=call.softcap, p=call.dropout, dropout_mask=kept
-    )
+    results = reference.attend(load("torch"), f, value, keep, p=call.dropout, dropout_mask=kept)
     lse, scores = results[1].broadcast_to(keep.shape[:-1]), results[2].broadcast_to(keep.shape)
     weights, _ = reference.softmax(load("torch"), scores, keep)
     sides = [torch.tensor(numbers(call.d_output)), torch.zeros_like(lse), torch.zeros_like(scores)]
@@ -81,6 +81,7 @@ def test_nan_and_infinities(pair: str, which: str) -> None:
             lead=(2, 2), groups=2, weight=rng.standard_normal((2, 2, 3)), dropout=0.0,
             key_bias=rng.standard_normal((2, 1, 9)), a=rng.standard_normal((2, 2, 4, 3)),
             b=rng.standard_normal((2, 1, 9, 3)), value=rng.standard_normal((2, 1, 9, 5)),
+            outer="",
         )  # fmt: skip
         getattr(call, which).flags.writeable = True
         getattr(call, which)[1, 0, ..., 2] = fill

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
+from fractions import Fraction
 from itertools import product
 from operator import mul
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ Vector = list[float]
 
 OWN_RANK = {
     "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0, "negative_slope": 0,
+    "scale": 0, "sigma": 0, "tau": 0, "nu": 0, "negative_slope": 0,
 }  # fmt: skip
 """Rank of a parameter of one head; axes before these are leading dimensions."""
 OF_KEY = ("W_k", "w_k")
@@ -127,6 +128,30 @@ def _laplace(q: Vector, k: Vector, p: dict[str, Any]) -> float:
     return -total(abs(x - y) for x, y in zip(q, k, strict=True)) / p["sigma"]
 
 
+def _euclidean(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    return -math.hypot(*(x - y for x, y in zip(q, k, strict=True))) / p["sigma"]
+
+
+def _student_t(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    square = total((x - y) ** 2 for x, y in zip(q, k, strict=True))
+    return -(p["nu"] + 1) / 2 * math.log1p(square / (p["nu"] * p["sigma"] ** 2))
+
+
+def _lorentz(q: Vector, k: Vector, p: dict[str, Any]) -> float:
+    """By exact fractions: x̂₀ŷ₀ − x·y − 1 = ((x̂₀ŷ₀)² − (1 + x·y)²) / (x̂₀ŷ₀ + 1 + x·y)."""
+    if not all(map(math.isfinite, (*q, *k))):
+        return math.nan
+    x, y = ([Fraction(z) / Fraction(p["sigma"]) for z in vector] for vector in (q, k))
+    one = Fraction(1)
+    inner, roots = (
+        one + sum(map(mul, x, y)),
+        (one + sum(map(mul, x, x))) * (one + sum(map(mul, y, y))),
+    )
+    both = math.sqrt(roots) + float(inner)
+    u = float(roots - inner * inner) / both if both > 0 else math.sqrt(roots) - float(inner)
+    return -p["scale"] * math.log1p(u + math.sqrt(u) * math.sqrt(u + 2))
+
+
 def _additive(q: Vector, k: Vector, p: dict[str, Any]) -> float:
     return dot(p["w_v"], [math.tanh(x) for x in _sum(q, k, p)]) * _scale(p)
 
@@ -158,6 +183,9 @@ FORMULAS: dict[str, Callable[[Vector, Vector, dict[str, Any]], float]] = {
     "Trilinear": _trilinear,
     "Gaussian": _gaussian,
     "Laplace": _laplace,
+    "Euclidean": _euclidean,
+    "StudentT": _student_t,
+    "Lorentz": _lorentz,
     "Additive": _additive,
     "Concat": _concat,
     "GATv2": _gatv2,

@@ -141,6 +141,22 @@ def _cosine(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
     return torch.stack(pairs) / p["tau"]
 
 
+def _distances(q: Tensor, k: Tensor) -> Tensor:
+    zero = torch.zeros((), dtype=q.dtype)
+    return torch.stack([(q - row).norm() if (q != row).any() else zero for row in k])
+
+
+def _hyperbolic(x: Tensor, y: Tensor) -> Tensor:
+    """The distances of points of the hyperboloid, above x (d,) and y (n, d)."""
+    zero = torch.zeros((), dtype=x.dtype)
+    found = []
+    for row in y:
+        above = (1 + x @ x).sqrt(), (1 + row @ row).sqrt()
+        u = (((x - row) ** 2).sum() - (above[0] - above[1]) ** 2) / 2
+        found.append(torch.acosh(1 + u) if u > 0 else zero)
+    return torch.stack(found)
+
+
 def _hidden(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
     x = q if p["W_q"] is None else p["W_q"] @ q
     y = k if p["W_k"] is None else k @ p["W_k"].T
@@ -169,6 +185,11 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor, Parameters], Tensor]] = {
     "Trilinear": lambda q, k, p: q @ p["w_q"] + k @ p["w_k"] + (q * k) @ p["w_p"],
     "Gaussian": lambda q, k, p: -((q - k) ** 2).sum(1) / (2 * p["sigma"] ** 2),
     "Laplace": lambda q, k, p: -(q - k).abs().sum(1) / p["sigma"],
+    "Euclidean": lambda q, k, p: -_distances(q, k) / p["sigma"],
+    "StudentT": lambda q, k, p: (
+        -(p["nu"] + 1) / 2 * torch.log1p(((q - k) ** 2).sum(1) / (p["nu"] * p["sigma"] ** 2))
+    ),
+    "Lorentz": lambda q, k, p: -p["scale"] * _hyperbolic(q / p["sigma"], k / p["sigma"]),
     "Additive": lambda q, k, p: torch.tanh(_hidden(q, k, p)) @ p["w_v"] * _scale(p),
     "Concat": _concat,
     "GATv2": _gatv2,

@@ -42,9 +42,7 @@ def matrix(xp: Any, query: Any, key: Any, value: Any, score: Any) -> tuple[Any, 
 def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
     kind, p = type(score).__name__, score
     product = query @ key.swapaxes(-1, -2) if kind in PRODUCTS else 0
-    difference = (
-        query[..., :, None, :] - key[..., None, :, :] if kind in ("Gaussian", "Laplace") else 0
-    )
+    difference = query[..., :, None, :] - key[..., None, :, :] if kind in DISTANCES else 0
     if kind == "Dot":
         return product
     if kind == "SquaredProduct":
@@ -64,6 +62,13 @@ def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
         return -xp.sum(difference * difference, axis=-1) / (2 * _each(p.sigma) ** 2)
     if kind == "Laplace":
         return -xp.sum(xp.abs(difference), axis=-1) / _each(p.sigma)
+    if kind == "Euclidean":
+        return -_root(xp, xp.sum(difference * difference, axis=-1)) / _each(p.sigma)
+    if kind == "StudentT":
+        square = xp.sum(difference * difference, axis=-1) / (p.nu * _each(p.sigma) ** 2)
+        return -(p.nu + 1) / 2 * xp.log1p(square)
+    if kind == "Lorentz":
+        return -p.scale * _hyperbolic(xp, difference / _token(p.sigma), query, key, p.sigma)
     if kind == "Concat":
         W_q, W_k = p.W[..., : query.shape[-1]], p.W[..., query.shape[-1] :]
     else:
@@ -83,7 +88,27 @@ def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
     return xp.sum(x * p.w_v[..., None, None, :], axis=-1) * (1 if scale is None else _each(scale))
 
 
+DISTANCES = ("Gaussian", "Laplace", "Euclidean", "StudentT", "Lorentz")
 PRODUCTS = ("Dot", "SquaredProduct", "ScaledDot", "Cosine")
+
+
+def _root(xp: Any, x: Any) -> Any:
+    """√x, of derivative 0 at 0."""
+    return xp.where(x > 0, xp.sqrt(xp.where(x > 0, x, 1.0)), 0.0)
+
+
+def _hyperbolic(xp: Any, difference: Any, query: Any, key: Any, sigma: Any) -> Any:
+    """arcosh(1 + u), u half of the squared Lorentz distance of the points above."""
+    points = [x / _each(sigma) for x in (query, key)]
+    a, b = (xp.sqrt(1 + xp.sum(x * x, axis=-1)) for x in points)
+    u = (xp.sum(difference * difference, axis=-1) - (a[..., :, None] - b[..., None, :]) ** 2) / 2
+    u = xp.where(u > 0, u, 0.0)
+    return xp.log1p(u + _root(xp, u * (u + 2)))
+
+
+def _token(x: Any) -> Any:
+    """A scale for each head, or for all, against (..., T_q, T_k, d)."""
+    return x[..., None, None, None] if hasattr(x, "shape") else x
 
 
 def _each(x: Any) -> Any:

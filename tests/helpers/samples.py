@@ -15,11 +15,14 @@ from anyscore import (
     Concat,
     Cosine,
     Dot,
+    Euclidean,
     GATv2,
     Gaussian,
     Laplace,
+    Lorentz,
     ScaledDot,
     Score,
+    StudentT,
     Trilinear,
     attention,
 )
@@ -27,6 +30,12 @@ from anyscore import (
 WIDTH, HIDDEN = 5, 3
 
 Formula = Callable[[Any, np.ndarray, np.ndarray], float]
+
+
+def hyperbolic(x: np.ndarray, y: np.ndarray) -> float:
+    """The distance of points of the hyperboloid above x and y."""
+    return math.acosh(max(1.0, math.sqrt((1 + x @ x) * (1 + y @ y)) - x @ y))
+
 
 FORMULAS: dict[str, Formula] = {
     "Dot": lambda s, q, k: q @ k,
@@ -36,6 +45,11 @@ FORMULAS: dict[str, Formula] = {
     "Trilinear": lambda s, q, k: s.w_q @ q + s.w_k @ k + s.w_p @ (q * k),
     "Gaussian": lambda s, q, k: -((q - k) @ (q - k)) / (2 * s.sigma**2),
     "Laplace": lambda s, q, k: -np.abs(q - k).sum() / s.sigma,
+    "Euclidean": lambda s, q, k: -math.dist(q, k) / s.sigma,
+    "StudentT": lambda s, q, k: (
+        -(s.nu + 1) / 2 * math.log1p((q - k) @ (q - k) / (s.nu * s.sigma**2))
+    ),
+    "Lorentz": lambda s, q, k: -s.scale * hyperbolic(q / s.sigma, k / s.sigma),
     "Additive": lambda s, q, k: s.w_v @ np.tanh(s.W_q @ q + s.W_k @ k + s.bias),
     "Concat": lambda s, q, k: s.w_v @ np.tanh(s.W @ np.concatenate([q, k])),
     "GATv2": lambda s, q, k: s.w_v @ (lambda x: np.where(x > 0, x, 0.2 * x))(s.W_q @ q + s.W_k @ k),
@@ -56,6 +70,9 @@ def make_score(name: str, seed: int = 0, d: int = WIDTH, h: int = HIDDEN) -> Sco
         "Trilinear": lambda: Trilinear(n(d), n(d), n(d)),
         "Gaussian": lambda: Gaussian(np.array(1.7)),
         "Laplace": lambda: Laplace(np.array(1.3)),
+        "Euclidean": lambda: Euclidean(np.array(1.3)),
+        "StudentT": lambda: StudentT(1.5, np.array(0.7)),
+        "Lorentz": lambda: Lorentz(np.array(1.2), 1.5),
         "Additive": lambda: Additive(n((h, d)), n((h, d)), n(h), n(h)),
         "Concat": lambda: Concat(n((h, 2 * d)), n(h)),
         "GATv2": lambda: GATv2(n((h, d)), n((h, d)), n(h)),

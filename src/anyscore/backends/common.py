@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
 from anyscore.backends import reference
+from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
@@ -14,6 +16,7 @@ from anyscore.kernels import cpu
 from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import DTYPES, Array, Ops
+from anyscore.outer import Outer
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
@@ -30,10 +33,14 @@ def why_not(task: Task, sigmoid: bool = False) -> str | None:
         return "the score is a callable"
     if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
-    if task.query_bias_cancels or f.query_bias is None:
-        return None
-    if f.pair != PRODUCT or f.a.shape[-1] == 0:
-        return "a query bias that does not cancel is for products"
+    outer = _outer(task)
+    if task.softcap and f.outer is not None:
+        return f"a softcap over {f.outer.name} would be a second outer function"
+    counts = f.query_bias is not None and not task.query_bias_cancels
+    if counts and (f.pair != PRODUCT or f.a.shape[-1] == 0):
+        return f"{'an outer function' if outer else 'a sigmoid'} over a query bias is for products"
+    if len(task.biases) > 1 and (outer or task.biases[0].diagonal != task.biases[1].diagonal):
+        return "it adds one bias, not one before and one after a function, nor two of two kinds"
     return None
 
 
@@ -51,39 +58,54 @@ def why_not_dtype(dtype: str) -> str | None:
 
 
 def factors(task: Task) -> list[Array]:
-    """Return the tensors of the factors of a task, without a query bias."""
+    """Return the tensors of the factors of a task, and its biases, without a query bias."""
     f = cast(Factors, task.score)
-    return [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+    found = [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+    return found + [bias.array for bias in task.biases] if task.biases else found
 
 
 def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
-    if not task.query_bias_cancels and f.query_bias is not None:
+    outer = _outer(task)
+    if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, *bounds, seed, task.packed)
+    bias, diagonal, after = _bias(task)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
-    of_sigmoid = _of_sigmoid(task.normalizer)
     return x, Settings(
-        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead, task.softcap,
-        options.with_scores, *of_sigmoid,
+        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead,
+        *(outer or ("", 0.0)), options.with_scores, diagonal, after, *_of_sigmoid(task.normalizer),
     )  # fmt: skip
 
 
+def _outer(task: Task) -> Outer | None:
+    """Return the one outer function of a task that a kernel takes, its cap for instance."""
+    return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
+
+
 def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
-    """Return `Settings.normalizer` and `.bias`."""
+    """Return `Settings.normalizer` and `.sigmoid_bias`."""
     if not isinstance(normalizer, Sigmoid):
         return 0, 0.0
     return (2, 0.0) if normalizer.bias is None else (1, float(normalizer.bias))
 
 
+def _bias(task: Task) -> tuple[Any, bool, bool]:
+    """Return the one bias of a task that a kernel takes, as `LoweredBias`, or None."""
+    if not task.biases:
+        return None, False, False
+    one, *other = task.biases
+    return sum((x.array for x in other), one.array), one.diagonal, one.after
+
+
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     """Return a product whose query bias is one more feature of its queries, 1 in all keys.
 
-    Where the bias does not cancel, in capped scores or the sigmoid, kernels must see it.
+    Where the bias does not cancel, under an outer function or in a sigmoid, kernels must see it.
     """
     a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
     if f.weight is not None:
@@ -110,12 +132,13 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     keys = xp.shape(x.b)[-2]
     mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
     sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
-    f = Factors(x.a, x.b, pair_named(s.pair), x.weight, s.scale, key_bias=x.key_bias)
+    outer = Outer(s.outer, s.outer_scale) if s.outer else None
+    pair = pair_named(s.pair)
+    f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
     some = mask.some
-    normalizer = (
-        (Sigmoid(s.bias) if s.normalizer == 1 else Sigmoid()) if s.normalizer else "softmax"
-    )
-    return Task(
-        f, x.value, mask if some else None, not some, some, sizes, dtype, s.softcap,
-        normalizer=normalizer,
-    )  # fmt: skip
+    task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
+    task = replace(task, biases=bias) if bias else task
+    if not s.normalizer:
+        return task
+    return replace(task, normalizer=Sigmoid(s.sigmoid_bias if s.normalizer == 1 else None))

@@ -30,7 +30,18 @@ tell()
 _xp = load("jax")
 
 _OWN_RANK = Operands(
-    a=2, b=2, weight=1, key_bias=1, value=2, start=1, stop=1, mask=2, seed=1, packed=2, counter=0
+    a=2,
+    b=2,
+    weight=1,
+    key_bias=1,
+    value=2,
+    bias=2,
+    start=1,
+    stop=1,
+    mask=2,
+    seed=1,
+    packed=2,
+    counter=0,
 )
 """The number of axes of each operand that are not leading dimensions."""
 

@@ -159,7 +159,8 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
     on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
-    on_cuda = defined if empty or s.settings.normalizer else by_kernels
+    no_kernels = empty or args[0].bias is not None or s.settings.normalizer  # which have neither
+    on_cuda = defined if no_kernels else by_kernels
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:

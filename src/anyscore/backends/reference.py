@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyscore import dropout, reference
+from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Implementation, Result
@@ -28,6 +29,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
     dropout_mask = _kept(xp, task, p, seed)
     score, mask = _split(xp, task)
+    biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
     if value is not None:
         value = reference.accumulated(xp, split_heads(xp, value, sizes.groups, False))
@@ -39,6 +41,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
         per_query=task.mask_per_query,
         softcap=task.softcap,
         normalizer=task.normalizer,
+        biases=biases,
         dropout_mask=dropout_mask,
         p=p,
     )
@@ -118,6 +121,12 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         query_bias=split(score.query_bias, True, -2),
         key_bias=split(score.key_bias, False, -2),
     ), mask
+
+
+def _bias(xp: Ops, bias: LoweredBias, sizes: Sizes) -> tuple[Array, bool]:
+    """A bias as the reference takes it: a matrix, heads split, and whether it comes last."""
+    matrix = reference.accumulated(xp, bias.matrix(xp, sizes.queries, sizes.keys))
+    return split_heads(xp, matrix, sizes.groups, True), bias.after
 
 
 def _bound(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:

@@ -24,19 +24,19 @@ from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
-_TYPES = {float: "float", int: "SymInt", bool: "bool", tuple[int, ...]: "SymInt[]"}
+_TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
 _SETTINGS = ", ".join(
     f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
-    + (f"={Settings._field_defaults[name]}" if name in Settings._field_defaults else "")
+    + (f"={Settings._field_defaults[name]!r}" if name in Settings._field_defaults else "")
     for name, type_ in get_type_hints(Settings).items()
     if name != "pair"
 )
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
-_X = f"{_SCORES}, Tensor? value, {_MASK}, Tensor? seed"
+_X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed"
 
-_OWN = Operands(2, 2, 1, 1, 2, 1, 1, 2, 0, 2, 0)
+_OWN = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 2, 0)
 """How many of an operand's dimensions are not leading ones."""
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
@@ -272,7 +272,7 @@ backward = _Operator(
     "backward",
     f"({_X}, Tensor? output, Tensor lse, Tensor? d_output, Tensor? d_lse, Tensor? d_scores, "
     f"{_SETTINGS})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f" -> ({', '.join(['Tensor'] * FACTORS)})",
     _backward_args,
     _backward_record,
 )

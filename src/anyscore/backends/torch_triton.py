@@ -53,6 +53,8 @@ def _device_problem(index: int) -> str | None:
 def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not(task):
         return reason
+    if task.biases:
+        return "it adds no bias"
     f = cast(Factors, task.score)
     if f.pair not in cpu.PAIRS and f.pair.triton is None:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"

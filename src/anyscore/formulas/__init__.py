@@ -8,7 +8,7 @@ projected. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the shape 
 dimensions.
 """
 
-from anyscore.formulas.distances import Gaussian, Laplace
+from anyscore.formulas.distances import Euclidean, Gaussian, Laplace, Lorentz, StudentT
 from anyscore.formulas.hidden import Additive, Concat, GATv2
 from anyscore.formulas.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
 
@@ -18,9 +18,12 @@ __all__ = [
     "Concat",
     "Cosine",
     "Dot",
+    "Euclidean",
     "GATv2",
     "Gaussian",
     "Laplace",
+    "Lorentz",
     "ScaledDot",
+    "StudentT",
     "Trilinear",
 ]

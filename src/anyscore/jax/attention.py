@@ -147,7 +147,14 @@ class Attention(Layer):
         dropout = self.dropout if training else 0.0
         result, _ = attend(
             Call(
-                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+                queries,
+                keys,
+                values,
+                score,
+                mask,
+                valid_lens,
+                self.softcap,
+                normalizer=self.normalizer,
             ),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )

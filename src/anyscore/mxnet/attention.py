@@ -225,7 +225,14 @@ class Attention(Layer):
         score = self._score(weights, len(queries.shape))
         result, task = attend(
             Call(
-                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+                queries,
+                keys,
+                values,
+                score,
+                mask,
+                valid_lens,
+                self.softcap,
+                normalizer=self.normalizer,
             ),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )

@@ -94,6 +94,9 @@ class Ops(Protocol):
     def exp(self, x: Array) -> Array:
         """Return e^x."""
 
+    def log1p(self, x: Array) -> Array:
+        """Return log(1 + x), accurate near 0."""
+
     def log(self, x: Array) -> Array:
         """Return the natural logarithm of x."""
 

@@ -24,6 +24,7 @@ logical_not = jnp.logical_not
 isfinite = jnp.isfinite
 exp = jnp.exp
 log = jnp.log
+log1p = jnp.log1p
 tanh = jnp.tanh
 sqrt = jnp.sqrt
 ceil = jnp.ceil

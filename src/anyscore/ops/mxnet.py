@@ -40,6 +40,7 @@ _self = cast(Ops, sys.modules[__name__])
 isfinite = mx.np.isfinite
 exp = mx.np.exp
 log = mx.np.log
+log1p = mx.np.log1p
 tanh = mx.np.tanh
 sqrt = mx.np.sqrt
 abs = mx.np.abs

@@ -19,6 +19,7 @@ logical_not = np.logical_not
 isfinite = np.isfinite
 exp = np.exp
 log = np.log
+log1p = np.log1p
 tanh = np.tanh
 sqrt = np.sqrt
 abs = np.abs

@@ -24,6 +24,7 @@ logical_not = tf.logical_not
 isfinite = tf.math.is_finite
 exp = tf.exp
 log = tf.math.log
+log1p = tf.math.log1p
 tanh = tf.tanh
 sqrt = tf.sqrt
 abs = tf.abs

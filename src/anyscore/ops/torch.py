@@ -28,6 +28,7 @@ logical_not = torch.logical_not
 isfinite = torch.isfinite
 exp = torch.exp
 log = torch.log
+log1p = torch.log1p
 tanh = torch.tanh
 sqrt = torch.sqrt
 abs = torch.abs

@@ -141,7 +141,14 @@ class Attention(Layer):
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(
-                queries, keys, values, score, mask, valid_lens, self.softcap, None, self.normalizer
+                queries,
+                keys,
+                values,
+                score,
+                mask,
+                valid_lens,
+                self.softcap,
+                normalizer=self.normalizer,
             ),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )

@@ -65,7 +65,7 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
     )
     s = Settings(
         call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
-        **{"softcap": call.softcap, "scores": True, **settings},
+        **{"outer": call.outer, "outer_scale": call.outer_scale, "scores": True, **settings},
     )  # fmt: skip
     return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
 

@@ -37,10 +37,12 @@ def operands(dtype: Any, dropout: float) -> Operands:
 
 
 def lowered(
-    target: str, pair: Pair, dtype: Any = np.float32, dropout: float = 0.0, softcap: float = 0.0
+    target: str, pair: Pair, dtype: Any = np.float32, dropout: float = 0.0, cap: float = 0.0
 ) -> list[str]:
     """Forward and backward for a platform, with scores in every other."""
-    settings = Settings(pair.name, 0.5, 2, dropout, 8, LEAD, softcap, scores=not dropout)
+    settings = Settings(
+        pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout
+    )
     s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
     sums = np.float64 if dtype == np.float64 else np.float32
     lse = jax.ShapeDtypeStruct((*LEAD, T_Q), sums)
@@ -68,7 +70,7 @@ def test_cuda(pair: str, dropout: float) -> None:
     """With 64 bits and with 32: each pair in one of them with dropout, in the other without."""
     wide = (list(PAIRS).index(pair) % 2 == 0) == bool(dropout)
     with jax.enable_x64(wide):
-        found = lowered("cuda", PAIRS[pair], dropout=dropout, softcap=50 * dropout)
+        found = lowered("cuda", PAIRS[pair], dropout=dropout, cap=50 * dropout)
         assert [x.count(CUDA) for x in found] == [1, 2]
 
 

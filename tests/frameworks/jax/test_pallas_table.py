@@ -24,7 +24,7 @@ def rng_of(*labels: str) -> np.random.Generator:
     return np.random.default_rng([len(x) * 131 + ord(x[0]) for x in labels])
 
 
-def alike(call: Call, softcap: float) -> Call:
+def alike(call: Call, cap: float) -> Call:
     """The same call with operands that all calls of this pair and dtype have, in full shape."""
     rng, bounds = np.random.default_rng(5), (*call.lead, call.queries)
     keys, dtype = call.b.shape[:-1], str(call.a.dtype).replace("int16", "bfloat16")
@@ -36,7 +36,8 @@ def alike(call: Call, softcap: float) -> Call:
         stop=np.broadcast_to(stop, bounds),
         mask=None,
         dropout=0.0,
-        softcap=softcap,
+        outer="tanh" if cap else "",
+        outer_scale=cap,
         scale=0.5,
         a=stored(rng.standard_normal((*call.lead, *call.a.shape[-2:])), dtype),
         b=stored(rng.standard_normal((1, 1, *call.b.shape[-2:])), dtype),
@@ -57,12 +58,12 @@ ROWS += [(pair, dtype) for dtype, pairs in HALVES.items() for pair in pairs]
 def test_intervals(pair: str, dtype: str) -> None:
     """Grouped heads, a weight for each, a key bias; sizes that no tile divides.
 
-    Each pair has a softcap either in float32 or in its other dtypes.
+    Each pair has a cap either in float32 or in its other dtypes.
     """
     odd = list(PAIRS).index(pair) % 2 == 1
-    softcap = 2.0 if odd == (dtype == "float32") else 0.0
+    cap = 2.0 if odd == (dtype == "float32") else 0.0
     for mask in INTERVALS if dtype == "float32" else ("interval",):
-        check(alike(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES), softcap))
+        check(alike(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES), cap))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_width(pair: str) -> None:
         "key_bias": None,
         "d_lse": None,
         "dropout": 0.0,
-        "softcap": 0.0,
+        "outer": "",
         "lead": (1,),
         "queries": 8,
         "keys": 50,

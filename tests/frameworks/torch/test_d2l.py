@@ -210,7 +210,8 @@ def test_the_variance_of_products(d: int) -> None:
 @pytest.mark.parametrize(
     ("name", "variance"),
     [("scaled_dot", 1), ("bilinear", 1), ("cosine", 1), ("trilinear", 1), ("gaussian", 1),
-     ("laplace", 0.727), ("additive", 1), ("concat", 1), ("gatv2", 1)],
+     ("laplace", 0.727), ("euclidean", 1), ("student_t", 1), ("lorentz", 1.06), ("additive", 1),
+     ("concat", 1), ("gatv2", 1)],
 )  # fmt: skip
 @pytest.mark.parametrize(("d", "hidden"), [(16, 16), (96, 16), (16, 96)])
 def test_a_layer_starts_with_scores_of_variance_about_1(

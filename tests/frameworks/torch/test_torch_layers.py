@@ -20,8 +20,10 @@ from anyscore import (
     Gaussian,
     Laplace,
     Lengths,
+    Lorentz,
     ScaledDot,
     Score,
+    StudentT,
     attention,
 )
 from anyscore.layers import SCORES
@@ -43,6 +45,9 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "trilinear": {"w_q": (D,), "w_k": (D,), "w_p": (D,)},
     "gaussian": {"log_sigma": ()},
     "laplace": {"log_sigma": ()},
+    "euclidean": {"log_sigma": ()},
+    "student_t": {"log_sigma": ()},
+    "lorentz": {"log_sigma": ()},
     "additive": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
     "concat": {"W": (HIDDEN, 2 * D), "w_v": (1, HIDDEN)},
     "gatv2": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
@@ -66,7 +71,9 @@ def score_of(layer: Attention, name: str) -> Score:
     if name == "bilinear":
         d_q, d_k = fields["W"].shape
         fields["scale"] = math.sqrt((1 / d_q + 1 / d_k) / 2)
-    return SCORES[name](**fields)
+    d = layer._spec.d_q or D
+    fixed = {"student_t": {"nu": math.sqrt(2 * d)}, "lorentz": {"scale": math.sqrt((d + 2) / 2)}}
+    return SCORES[name](**fields, **fixed.get(name, {}))
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,6 +117,8 @@ def test_a_layer_computes_its_score(name: str) -> None:
     [
         ("gaussian", {"sigma": 2.0}, Gaussian(2.0)),
         ("laplace", {"sigma": 0.5}, Laplace(0.5)),
+        ("student_t", {"nu": 1, "sigma": 0.5}, StudentT(1, 0.5)),
+        ("lorentz", {"scale": 2.0, "sigma": 0.5}, Lorentz(0.5, 2.0)),
         ("cosine", {"tau": 0.1}, Cosine(0.1)),
         ("scaled_dot", {"scale": 3}, ScaledDot(3)),
     ],
@@ -145,10 +154,11 @@ def test_initial_values(name: str) -> None:
         "w_v": 1 / (h * (function.square() @ density).item()),
     }
     constants = {"gaussian": 96**0.25, "laplace": 48**0.5, "cosine": 48**-0.5}
+    constants |= {"euclidean": 0.9974, "student_t": 1.0, "lorentz": 1.0}
     for parameter, values in layer.named_parameters():
         field = parameter.removesuffix(".weight")
         if field.startswith("log_"):
-            assert values.exp().item() == pytest.approx(constants[name])
+            assert values.exp().item() == pytest.approx(constants[name], rel=1e-4)
         else:
             bound = math.sqrt(3 * variances[field])
             assert 0.9 * bound < values.abs().max() <= 1.001 * bound
@@ -169,7 +179,7 @@ def test_bias_of_the_additive_scores() -> None:
 @BY_NAME
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, None), (6, 2), (2, 1)])
 def test_heads_have_their_own_parameters(name: str, heads: int, kv_heads: int | None) -> None:
-    if name == "concat" and kv_heads:
+    if name in ("concat", "lorentz") and kv_heads:
         return
     layer = make(name, heads=heads, kv_heads=kv_heads)
     owned = {"W_k": kv_heads or heads, "w_k": kv_heads or heads}

@@ -47,8 +47,8 @@ def by_head(layer: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **mask: 
 @BY_NAME
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
 def test_heads_one_after_the_other(name: str, kv_heads: int) -> None:
-    if name == "concat" and kv_heads < HEADS:
-        with pytest.raises(ValueError, match="use Additive"):
+    if name in ("concat", "lorentz") and kv_heads < HEADS:
+        with pytest.raises(ValueError, match="cannot have fewer key heads"):
             MultiHeadAttention(WIDTH, HEADS, kv_heads=kv_heads, score=name)
         return
     layer = MultiHeadAttention(
@@ -118,7 +118,7 @@ def test_parameters_of_the_score_in_every_head(name: str) -> None:
         "cosine": {"log_tau": (HEADS,)},
         "trilinear": {"w_q": (HEADS, HEAD), "w_k": (HEADS, HEAD), "w_p": (HEADS, HEAD)},
         "gaussian": {"log_sigma": (HEADS,)},
-        "laplace": {"log_sigma": (HEADS,)},
+        **{x: {"log_sigma": (HEADS,)} for x in ("laplace", "euclidean", "student_t", "lorentz")},
         "additive": {"w_v": (HEADS, HEAD)},
         "gatv2": {"w_v": (HEADS, HEAD)},
         "concat": {"W": (HEADS, HEAD, 2 * HEAD), "w_v": (HEADS, HEAD)},

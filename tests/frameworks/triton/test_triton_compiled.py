@@ -164,9 +164,9 @@ def test_a_cap_of_scores_never_spills(
 ) -> None:
     """It is one tanh for each query and key of a loop over tiles: 32 instructions at most."""
     kernels = []
-    for softcap in (0.0, 30.0):
+    for outer in ("", "tanh"):
         launches.clear()
-        call(triton_pairs.BY_NAME[name], softcap=softcap, **options)
+        call(triton_pairs.BY_NAME[name], outer=outer, outer_scale=30.0, **options)
         names = "forward", "weights_and_gradients", "decode_queries"
         (launch,) = (x for x in launches if name_of(x) in names)
         kernels.append(compiled(launch, chip))
@@ -175,6 +175,18 @@ def test_a_cap_of_scores_never_spills(
     print(f"sm_{chip}: {plain} instructions, {capped} with a cap")
     loops = 2 if "mask" in options else 1  # tiles with a mask, and without
     assert 0 < capped - plain <= 32 * loops * PER_THREAD
+
+
+@CHIPS
+@pytest.mark.parametrize("outer", ["sqrt", "log1p", "arcosh"])
+@pytest.mark.parametrize("options", [{"backward": True}, {"queries": 1}], ids=str)
+def test_other_outer_functions_never_spill(
+    launches: list[Launch], outer: str, options: dict[str, Any], chip: int
+) -> None:
+    call(triton_pairs.SQUARED, outer=outer, outer_scale=1.5, **options)
+    names = "forward", "weights_and_gradients", "decode_queries"
+    (launch,) = (x for x in launches if name_of(x) in names)
+    assert compiled(launch, chip).stack == 0
 
 
 def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:

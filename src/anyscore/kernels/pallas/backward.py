@@ -1,7 +1,7 @@
 """The backward by Pallas: two kernels, each the owner of what it sums, so there are no atomics.
 
     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D),  D_i = dO_i · O_i − dlse_i
-    S = c · tanh(X / c), if there is a cap: then dS is multiplied by 1 − tanh²(X / c)
+    S = φ(X), if there is an outer function: then dS is multiplied by φ′(X)
 
 One owns queries: Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair; the other keys, for all groups that share
 them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. The slopes of a pair are what JAX derives
@@ -83,7 +83,7 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
 
 
 def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array | None]:
-    """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of the cap."""
+    """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of φ."""
     lse = tiles.take("lse", g, 0, tiles.queries(i))
     lse = jnp.where(lse == -math.inf, math.inf, lse)
     mask, (scores, slope) = tiles.mask(g, i, j), tiles.scores(g, i, j)

@@ -60,11 +60,11 @@ class Tiles:
         return pl.ds(j, self.s.columns)
 
     def scores(self, g: Any, i: Any, j: Any) -> tuple[Array, Array | None]:
-        """Compute the scores (rows, columns), meaningless where masked; and the slope of the cap.
+        """Compute the scores (rows, columns), meaningless where masked; and the slope of φ.
 
-        s = c · tanh(x / c),   ds/dx = 1 − tanh²(x / c),   x = scale · Σ_d … + key_bias
+        s = φ(x),   x = scale · Σ_d … + key_bias
 
-        The slope (rows, columns) is None where there is no cap.
+        The slope (rows, columns) is None where there is no outer function.
         """
         s = self.s
 
@@ -90,11 +90,7 @@ class Tiles:
         total = total * s.settings.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
-        cap = s.settings.softcap
-        if not cap:
-            return total, None
-        t = jnp.tanh(total / cap)
-        return cap * t, (1 - t) * (1 + t)
+        return outer(s.settings.outer, s.settings.outer_scale, total)
 
     def mask(self, g: Any, i: Any, j: Any) -> Array:
         """Return which query may attend which key, boolean (rows, columns)."""
@@ -162,6 +158,26 @@ class Tiles:
         if not self.has(f"nonfinite_{name}"):
             return usual()
         return lax.cond(self.take(f"nonfinite_{name}", g, 0, tile) != 0, otherwise, usual)
+
+
+def outer(name: str, c: float, x: Array) -> tuple[Array, Array | None]:
+    """Compute an outer function of `anyscore.outer` and its slope; x and None without one."""
+    if not name:
+        return x, None
+    if name == "tanh":
+        t = jnp.tanh(x / c)
+        return c * t, (1 - t) * (1 + t)
+    x = jnp.where(x <= 0, 0, x)
+    if name == "log1p":
+        return -c * jnp.log1p(x), -c / (1 + x)
+    safe = jnp.where(x == 0, 1, x)
+    if name == "sqrt":
+        value, slope = jnp.sqrt(x), 0.5 / jnp.sqrt(safe)
+    else:
+        half = x / 2
+        value = 2 * jnp.log1p(jnp.sqrt(half) + half / (1 + jnp.sqrt(1 + half)))
+        slope = 1 / (jnp.sqrt(safe) * jnp.sqrt(safe + 2))
+    return -c * value, jnp.where(x == 0, 0, -c * slope)
 
 
 def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:

@@ -100,7 +100,9 @@ def _decode(
     summed = lse.new_empty((rows, splits, d_v))
     a, b, value = (inputs.operand(y, 2) for y in (x.a, x.b, x.value))
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
-    scorer = scorers.elementwise(pair)._replace(width=width, softcap=float(inputs.s.softcap))
+    scorer = scorers.elementwise(pair)._replace(
+        width=width, outer=inputs.s.outer, outer_scale=float(inputs.s.outer_scale)
+    )
     launch(
         triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.bias,
         value, inputs.mask, inputs.dropout, tops, totals, summed, scores, sizes, inputs.s.scale,

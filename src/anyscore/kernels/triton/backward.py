@@ -2,7 +2,7 @@
 
     P = exp(S − lse)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dlse_i
 
-A cap of the scores multiplies dS by its slope. dS and P of a band of keys are stored, so that
+An outer function multiplies dS by its slope. dS and P of a band of keys are stored, so that
 scores are computed but once; then every program sums what it owns: no atomics, and the same bits
 each time.
 """

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.forward import LN_2, store_scores, take
-from anyscore.kernels.triton.scores import add_bias, cap
+from anyscore.kernels.triton.outer import outer
+from anyscore.kernels.triton.scores import add_bias
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
@@ -53,7 +54,8 @@ def decode_queries(
     values. scores: as of `forward`.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
-    SOFTCAP: tl.constexpr = SCORER.softcap
+    OUTER: tl.constexpr = SCORER.outer
+    C: tl.constexpr = SCORER.outer_scale
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_split, rest = rest % n_splits, rest // n_splits
@@ -76,7 +78,7 @@ def decode_queries(
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = cap(add_bias(b_s, bias, i_p, o_k, sizes), SOFTCAP)
+        b_s, _ = outer(add_bias(b_s, bias, i_p, o_k, sizes), OUTER, C)
         b_s = tl.where(m_s, b_s, float("-inf"))
         if scores is not None:
             store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)

@@ -183,7 +183,8 @@ class PackedCall:
             width=self.width,
             padded=self.padded,
             precision=self.precision,
-            softcap=float(self.inputs.s.softcap),
+            outer=self.inputs.s.outer,
+            outer_scale=float(self.inputs.s.outer_scale),
         )
 
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:

@@ -17,7 +17,8 @@ class Scorer(NamedTuple):
 
     bound, scores, constant: of `scores`. start, slopes: of `slopes`; None for products, whose sums
     are products too. pair: the `Functions`. width, padded: the features there are, and those of
-    panels. precision: of products in float32. softcap: c, or 0.
+    panels. precision: of products in float32. outer, outer_scale: of
+    `Settings`.
     """
 
     bound: Any
@@ -29,7 +30,8 @@ class Scorer(NamedTuple):
     width: int = 0
     padded: int = 0
     precision: str = "ieee"
-    softcap: float = 0.0
+    outer: str = ""
+    outer_scale: float = 0.0
 
     @property
     def cache_key(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.pairs import tanh
+from anyscore.kernels.triton.outer import outer
 from anyscore.kernels.triton.panels import BLOCK, WIDE
 from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE, entry
 
@@ -241,23 +241,9 @@ def add_bias(b_s, bias, i_p, o_k, sizes):
 
 
 @triton.jit
-def cap(b_s, SOFTCAP: tl.constexpr):
-    """Return c tanh(s/c) of scores s, and its slope 1 − tanh²(s/c); s and 1 without a cap, c = 0.
-
-    Scores must not lack a constant.
-    """
-    if SOFTCAP != 0:
-        b_t = tanh(b_s * (1 / (SOFTCAP * LOG2_E)))
-        b_s, b_slope = b_t * (SOFTCAP * LOG2_E), 1 - b_t * b_t
-    else:
-        b_slope = 1.0
-    return b_s, b_slope
-
-
-@triton.jit
 def constant_of(weights, i_w, SCORER: tl.constexpr):
-    """Return what scores of `tile_scores` lack: 0 if they are capped."""
-    return 0.0 if SCORER.softcap != 0 else SCORER.constant(weights, i_w)
+    """Return what scores of `tile_scores` lack: 0 under an outer function."""
+    return 0.0 if SCORER.outer != "" else SCORER.constant(weights, i_w)
 
 
 @triton.jit
@@ -265,10 +251,11 @@ def tile_scores(
     a, b, weights, bias, i_a, i_b, i_w, b_bound, i_p, o_k, sizes, scale, seed,
     ACC: tl.constexpr, SCORER: tl.constexpr,
 ):  # fmt: skip
-    """Return the scores (64, 64) of a tile with key bias and cap, less `constant_of`; the slope."""
+    """Return the scores (64, 64) of a tile, less `constant_of`, and the slope of φ."""
     b_s = SCORER.scores(a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC, SCORER)
     b_s = add_bias(b_s, bias, i_p, o_k, sizes)
-    if SCORER.softcap != 0:
+    OUTER: tl.constexpr = SCORER.outer
+    C: tl.constexpr = SCORER.outer_scale
+    if OUTER != "":
         b_s += SCORER.constant(weights, i_w)
-    SOFTCAP: tl.constexpr = SCORER.softcap
-    return cap(b_s, SOFTCAP)
+    return outer(b_s, OUTER, C)

@@ -1,5 +1,5 @@
-"""Softcap in the Pallas kernels, in the interpreter: c · tanh(s / c) of the scores before masks and
-softmax, in values and all gradients, against the literal formulas in a wider type."""
+"""Outer functions in the Pallas kernels, in the interpreter: of scores before masks and softmax, in
+values and all gradients, against the literal formulas in a wider type."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from pallas_calls import PAIRS, Call, check, draw, run
 from budget import size
 
 LEAD, GROUPS, T_K, D, D_V = (2, 4), 2, 37, 5, 3
+
+
+def cap(c: float) -> dict[str, Any]:
+    return {"outer": "tanh", "outer_scale": c}
+
+
 CASES: dict[str, dict[str, Any]] = {
-    "small": {"queries": 1, "softcap": 0.5, "dropout": 0.4, "seed": 11},
-    "large": {"queries": 65, "softcap": 50.0, "dropout": 0.3, "seed": 11},
-    "plain": {"queries": 3, "softcap": 2.0, "dropout": 0.0, "weight": None, "key_bias": None},
+    "small": {"queries": 1, **cap(0.5), "dropout": 0.4, "seed": 11},
+    "large": {"queries": 65, **cap(50.0), "dropout": 0.3, "seed": 11},
+    "plain": {"queries": 3, **cap(2.0), "dropout": 0.0, "weight": None, "key_bias": None},
 }
 ROWS = [
     ("product", "plain"), ("tanh", "large"), ("leaky_relu", "small"), ("absolute", "large"),
@@ -52,11 +58,22 @@ def test_values_and_gradients(pair: str, case: str) -> None:
     check(call)
 
 
+@pytest.mark.parametrize("outer", ["sqrt", "log1p", "arcosh"])
+@pytest.mark.parametrize("pair", ["squared", "absolute"])
+def test_of_distances(pair: str, outer: str) -> None:
+    """Sums that are not negative, and one that is 0: a query that is a key."""
+    call = drawn(pair, "interval", "float64", 5, outer=outer, outer_scale=1.5, key_bias=None)
+    a = call.a.copy()
+    a[..., 2, :] = call.b.repeat(GROUPS, 1)[..., 4, :] if a.shape[:2] == LEAD else a[..., 2, :]
+    found = check(replace(call, a=a, weight=np.abs(call.weight)))
+    assert all(np.isfinite(x).all() for name, x in found.items() if name.startswith("d_"))
+
+
 @pytest.mark.parametrize("pair", ["product", "tanh"])
 def test_what_is_masked_stays_masked(pair: str) -> None:
     """A cap makes a number of −∞ and of ∞: they are masked after it. NaN there is never read."""
     stop = np.broadcast_to(np.arange(0, 50, 10).clip(0, 30), (*LEAD, 5))
-    call = drawn(pair, "none", "float32", 5, softcap=0.5, weight=None, stop=stop)
+    call = drawn(pair, "none", "float32", 5, **cap(0.5), weight=None, stop=stop)
     clean = check(call)
     assert not np.any(clean["weights"][..., 30:])
     assert not np.any(clean["output"][..., 0, :])  # nothing is attended
@@ -73,7 +90,7 @@ def test_what_is_masked_stays_masked(pair: str) -> None:
 def test_scores_beyond_the_cap() -> None:
     """Where all scores are far beyond the cap they are equal, and have no gradients."""
     none = {"weight": None, "key_bias": None}
-    call = drawn("product", "none", "float32", 5, softcap=3.0, **none)
+    call = drawn("product", "none", "float32", 5, **cap(3.0), **none)
     found = run(replace(call, a=np.full_like(call.a, 1e4), b=np.abs(call.b) + 1))
     np.testing.assert_allclose(found["weights"], 1 / T_K, 1e-6)
     np.testing.assert_allclose(found["lse"], 3 + np.log(T_K), 1e-6)

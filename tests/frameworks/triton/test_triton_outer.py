@@ -1,4 +1,4 @@
-"""The cap of scores, c · tanh(s/c), in every kernel, interpreted: to its formula in float64."""
+"""Outer functions of scores in every kernel, interpreted: to their formulas in float64."""
 
 from __future__ import annotations
 
@@ -26,11 +26,24 @@ PAIRS = {
     "product": lambda a, b: a * b,
 }
 OPTIONS = [(), ("weight", "key_bias"), ("weight", "start", "stop"), ("key_bias", "mask", "seed")]
-CASES = [
-    (name, queries, cap, OPTIONS[(i + 1) % 4], ["float32", "bfloat16"][(i + i // 4) % 2])
+CAPS = [
+    (name, queries, "tanh", cap, OPTIONS[(i + 1) % 4], ["float32", "bfloat16"][(i + i // 4) % 2])
     for i, (name, queries, cap) in enumerate(product(PAIRS, (1, 65), (0.5, 50.0)))
 ]
 """Each pair with each other setting, one by one; few queries have a kernel of their own."""
+DISTANCES = [
+    (["squared", "absolute"][i % 2], queries, outer, [0.7, 1.5][i // 2 % 2], options, "float32")
+    for i, (outer, queries, options) in enumerate(
+        product(("sqrt", "log1p", "arcosh"), (1, 65), ((), ("weight", "start", "stop")))
+    )
+]
+"""Functions of sums that are not negative: weights are positive there."""
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "sqrt": lambda x: -torch.sqrt(x),
+    "log1p": lambda x: -torch.log1p(x),
+    "arcosh": lambda x: -torch.log1p(x + torch.sqrt(x * (x + 2))),
+}
 
 
 def operands(queries: int, options: tuple[str, ...], dtype: str, size: float = 1.5) -> Operands:
@@ -56,8 +69,8 @@ def to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda y: y.to(dtype) if y.is_floating_point() else y
 
 
-def settings(name: str, cap: float, x: Operands, rate: float = 0.3) -> Settings:
-    return Settings(name, 0.8, GROUPS, 0.0 if x.seed is None else rate, 2, LEAD, cap, True)
+def settings(name: str, c: float, x: Operands, outer: str = "tanh") -> Settings:
+    return Settings(name, 0.8, GROUPS, 0.0 if x.seed is None else 0.3, 2, LEAD, outer, c, True)
 
 
 def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +83,8 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     scores = s.scale * pairs.sum(-1)
     if x.key_bias is not None:
         scores = scores + x.key_bias[..., None, :]
-    scores = s.softcap * torch.tanh(scores / s.softcap)
+    c = s.outer_scale
+    scores = c * FUNCTIONS[s.outer](scores / c if s.outer == "tanh" else scores)
     attended = torch.ones(scores.shape, dtype=torch.bool)
     j = torch.arange(x.b.shape[-2])
     if x.start is not None:
@@ -112,13 +126,15 @@ def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     return *results, *present
 
 
-@pytest.mark.parametrize(("name", "queries", "cap", "options", "dtype"), CASES)
-def test_capped_scores(
-    name: str, queries: int, cap: float, options: tuple[str, ...], dtype: str
+@pytest.mark.parametrize(("name", "queries", "outer", "c", "options", "dtype"), [*CAPS, *DISTANCES])
+def test_values_and_gradients(
+    name: str, queries: int, outer: str, c: float, options: tuple[str, ...], dtype: str
 ) -> None:
     half = dtype == "bfloat16"  # then weights are rounded before they are multiplied
     x = operands(queries, options, dtype, 0.7 if half else 1.5)
-    s = settings(name, cap, x)
+    if outer != "tanh" and x.weight is not None:
+        x = x._replace(weight=x.weight.abs())
+    s = settings(name, c, x, outer)
     made = torch.Generator().manual_seed(9)
     upstream = Results(
         *(
@@ -149,6 +165,23 @@ def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
     lse = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32).lse
     exact = defined(x.map(to(torch.float64)), s)[1]
     torch.testing.assert_close(lse.double(), exact, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("outer", ["sqrt", "log1p", "arcosh"])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_where_a_query_is_a_key(outer: str, queries: int) -> None:
+    """The distance 0 has the score 0; all its gradients are finite, and NaN stays NaN."""
+    x = operands(queries, (), "float32")
+    x.a[:, :, 0] = x.b[:, :, 3]
+    s = settings("squared", 1.0, x, outer)
+    upstream = Results(torch.ones(*LEAD, queries, D_V), None, None)
+    results = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    assert (results.scores[..., 0, 3] == 0).all()
+    for gradient in triton.backward(triton_pairs.SQUARED, x, s, results, upstream):
+        assert gradient is None or gradient.isfinite().all()
+    x.b[:, :, 5] = torch.nan
+    found = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    assert found.output.isnan().all()
 
 
 @pytest.mark.parametrize("queries", [2, 5])

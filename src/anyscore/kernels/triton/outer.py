@@ -1,0 +1,47 @@
+"""Outer functions of scores in Triton, as `anyscore.outer` defines them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from anyscore.kernels.triton.pairs import tanh
+from anyscore.kernels.triton.tiles import LOG2_E
+
+
+@triton.jit
+def _log_of_one_and(x):
+    """Return log(1 + x) for x ≥ 0: of y = 1 + x, and what its rounding lost."""
+    y = 1 + x
+    lost = tl.where(x < 1, x - (y - 1), 1 - (y - x))
+    return tl.log(y) + lost / y
+
+
+@triton.jit
+def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
+    """Return φ of sums in base 2, as scores in base 2, and its slope; b_s and 1 for no function.
+
+    Sums must not lack a constant.
+    """
+    b_slope = 1.0
+    if OUTER == "tanh":
+        b_t = tanh(b_s * (1 / (C * LOG2_E)))
+        b_s, b_slope = b_t * (C * LOG2_E), 1 - b_t * b_t
+    elif OUTER != "":
+        b_x = b_s * (1 / LOG2_E)
+        b_x = tl.where(b_x <= 0, 0.0, b_x)  # tl.maximum would make NaN 0
+        m_x = b_x == 0
+        if OUTER == "sqrt":
+            b_root = tl.sqrt(b_x)
+            b_value, b_slope = b_root, 0.5 / tl.where(m_x, 1.0, b_root)
+        elif OUTER == "log1p":
+            b_value, b_slope = _log_of_one_and(b_x), 1 / (1 + b_x)
+        else:
+            b_half = b_x * 0.5
+            b_sum = tl.sqrt(b_half) + b_half / (1 + tl.sqrt(1 + b_half))
+            b_value = 2 * _log_of_one_and(b_sum)
+            b_slope = 1 / tl.where(m_x, 1.0, tl.sqrt(b_x) * tl.sqrt(b_x + 2))
+        if OUTER != "log1p":
+            b_slope = tl.where(m_x, 0.0, b_slope)
+        b_s, b_slope = b_value * (-C * LOG2_E), b_slope * (-C)
+    return b_s, b_slope
