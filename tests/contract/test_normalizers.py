@@ -18,6 +18,7 @@ from anyscore import (
     Additive,
     Causal,
     Dot,
+    Euclidean,
     Gaussian,
     Keys,
     Lengths,
@@ -27,6 +28,7 @@ from anyscore import (
     attention,
     plan,
     prepare_keys,
+    scores,
 )
 from anyscore.functional import attend, weights
 from anyscore.ops import load
@@ -357,6 +359,28 @@ def test_the_bias_of_the_sigmoid() -> None:
     keep = torch.tensor([[[True], [False], [True]]])
     column = attention(query, key, value, mask=keep[None], normalizer="sigmoid")
     torch.testing.assert_close(column[..., 0, :], given[..., 0, :])
+
+
+@each
+@pytest.mark.parametrize("impl", ["fused", "reference"])
+def test_with_biases_and_outer_functions(normalizer: str, impl: str) -> None:
+    """What is added to scores, before a cap and after, is normalised with them."""
+    query, key, value = small()
+    bias = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def call(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Any:
+        result = attention(
+            query, key, value, score=Euclidean(), bias_after=bias, valid_lens=[5, 3],
+            normalizer=normalizer, return_weights=True, impl=impl,
+        )  # fmt: skip
+        return result.output, result.weights
+
+    assert gradcheck(call, (query, key, value, bias.requires_grad_()))
+    s = scores(query, key, score=Euclidean(), valid_lens=[5, 3]) + bias
+    exact = attention(
+        query, key, value, score=lambda q, k: s, valid_lens=[5, 3], normalizer=normalizer
+    )
+    torch.testing.assert_close(call(query, key, value, bias)[0], exact)
 
 
 @each
