@@ -9,7 +9,7 @@ kernels read one number for each diagonal j − i.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,12 +31,14 @@ class LoweredBias(NamedTuple):
     diagonal: bool
     after: bool
 
-    def matrix(self, xp: Ops, queries: int, keys: int) -> Array:
-        """Return the bias as (..., T_q, T_k)."""
+    def matrix(self, xp: Ops, queries: int, keys: int, rows: Sequence[int] | None = None) -> Array:
+        """Return the bias as (..., T_q, T_k), or of diagonals some rows of that."""
         if not self.diagonal:
             return self.array
-        i, j = xp.arange(queries, self.array), xp.arange(keys, self.array)
-        index = xp.reshape(j[None, :] - i[:, None] + (queries - 1), (queries * keys,))
+        i, j, last = xp.arange(queries, self.array), xp.arange(keys, self.array), queries - 1
+        if rows is not None:
+            i, queries = xp.array(list(rows), self.array), len(rows)
+        index = xp.reshape(j[None, :] - i[:, None] + last, (queries * keys,))
         x = self.array[..., 0, :]
         return xp.reshape(xp.take(x, index), (*xp.shape(x)[:-1], queries, keys))
 
@@ -188,9 +190,9 @@ class ALiBi(Bias):
         """Multiply the distances by the slopes."""
         size = xp.where(distances > 0, distances, -distances)
         if self.slopes is None:
-            numbers = [default_slopes(heads or 1)] if heads else default_slopes(1)
-            slopes = xp.swapaxes(xp.array(numbers, distances), -1, -2) if heads else numbers[0]
-            return -slopes * xp.astype(size, "float32")
+            slopes: Any = default_slopes(heads or 1)
+            slopes = slopes[0] if heads is None else xp.array([[x] for x in slopes], distances)
+            return -1.0 * slopes * xp.astype(size, "float32")
         slopes = self.slopes
         dtype = accumulation(xp.dtype(slopes))
         return -xp.astype(slopes, dtype)[..., None] * xp.astype(size, dtype)

@@ -70,8 +70,9 @@ def attention(
         dropout_seed: an integer; drawn from the framework's generator if None.
         softcap: c from 1e-30 to 1e30 caps the scores: s becomes c · tanh(s / c), after scale and
             biases and before the softmax; 0 does not.
-        sink: a number, or a tensor () or (heads,): one more logit, which takes weight and gives no
-            value, so that weights sum to less than 1; see `anyscore.sinks`.
+        sink: a number, or a tensor that broadcasts to the leading dimensions (..., heads) of the
+            output: one more logit, which takes weight and gives no value, so that weights sum to
+            less than 1; see `anyscore.sinks`.
         bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
             (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
         bias_after: the same, after that function.

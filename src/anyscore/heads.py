@@ -11,6 +11,7 @@ from anyscore import backends
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_size, check_tensors
 from anyscore.intervals import zero_unread
+from anyscore.layers import AnyScore, is_named
 from anyscore.masks import Keep, Mask, parts
 from anyscore.ops import Array, Ops, framework
 from anyscore.score import Init
@@ -113,6 +114,17 @@ class QKVSizes:
         y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
         output = attention(*(y[..., start:stop] for start, stop in cuts))
         return project(output, "W_o") if "W_o" in self.linears else output
+
+
+def inner_sizes(sizes: HeadSizes | QKVSizes, score: AnyScore, sink: Any) -> dict[str, Any]:
+    """Give the sizes that the inner attention is made with: all for a score that is given by name.
+
+    Of others a sink that is learned takes the heads.
+    """
+    if is_named(score):
+        return dict(sizes.score)
+    heads = sizes.score.get("heads")
+    return {"heads": heads} if heads and sink is True else {}
 
 
 def initializers(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:

@@ -1,9 +1,4 @@
-"""The names of scores, and the parameters that layers of all frameworks hold for them.
-
-A layer holds the `ScoreSpec` of its score. At its first call, or when it is made with both widths,
-the spec is bound to the widths, which gives its parameters; from their values the layer builds the
-score at every call.
-"""
+"""The names of scores, and the parameters that layers of all frameworks hold for them."""
 
 from __future__ import annotations
 
@@ -13,15 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from anyscore import formulas
-from anyscore.checks import check_size
 from anyscore.messages import shown
-from anyscore.normalizers import Normalizer
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array
 from anyscore.score import Init, Score
-from anyscore.score_checks import KEY_PARAMETERS, POSITIVE, check_widths
+from anyscore.score_checks import KEY_PARAMETERS, POSITIVE
+from anyscore.sinks import check_finite
 
 SCORES: dict[str, type[Score]] = {
     "dot": formulas.Dot,
@@ -46,8 +40,11 @@ AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array
 PROJECTIONS = "W_q", "W_k"
 """Parameters left out where queries and keys come already projected."""
 
+SINK = "sink"
+"""The name of a sink that a layer learns."""
+
 _SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
-_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "normalizer"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink", "normalizer"
 """The arguments of every layer of a named score, besides its scales."""
 
 
@@ -55,9 +52,9 @@ _ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "normal
 class Parameter:
     """One parameter of a layer.
 
-    field: the field of the score that it fills. init: its shape in the layer and its initial
-    values. row: whether a vector is kept as one row, as a linear layer with one output keeps it.
-    per_head: whether each head has its own.
+    field: the field of the score that it fills, or `SINK`. init: its shape in the layer and its
+    initial values. row: whether a vector is kept as one row, as a linear layer with one output
+    keeps it. per_head: whether each head has its own.
     """
 
     field: str
@@ -76,145 +73,33 @@ class Parameter:
         return f"log_{self.field}" if self.logarithm else self.field
 
 
-@dataclass(frozen=True)
-class BoundScore:
-    """A score whose widths are known.
-
-    parameters: what the layer learns, in order. fixed: the fields that are numbers or None.
-    """
-
-    score: AnyScore
-    parameters: tuple[Parameter, ...] = ()
-    fixed: Mapping[str, float | None] | None = None
-
-    def build(self, xp: Ops, values: Mapping[str, Array]) -> Any:
-        """Build the score from the values of the parameters, by name."""
-        if isinstance(self.score, Score):
-            return replace(self.score, **values)
-        if not isinstance(self.score, type):
-            return self.score
-        fields: dict[str, Any] = dict(self.fixed or {})
-        for p in self.parameters:
-            x = values[p.name]
-            fields[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
-        return self.score(**fields)
-
-
-class ScoreSpec:
-    """The score of a layer, checked.
-
-    score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
-    score object or a callable, which take none of these. names: of the parameters that the layer
-    holds; linears: those that are the matrices of linear layers.
-
-    Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
-    """
-
-    def __init__(
-        self,
-        score: AnyScore,
-        *,
-        hidden: int | None = None,
-        d_q: int | None = None,
-        d_k: int | None = None,
-        bias: bool = False,
-        heads: int | None = None,
-        kv_heads: int | None = None,
-        projected: bool = False,
-        **scales: Any,
-    ) -> None:
-        sizes = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "heads": heads, "kv_heads": kv_heads}
-        check_size(**sizes)
-        if heads and kv_heads and heads % kv_heads:
-            raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
-        self.score: Any = find_score(score) if isinstance(score, str) else score
-        self.named = is_named(score)
-        self.d_q, self.d_k = d_q, d_k
-        self.names: tuple[str, ...] = ()
-        self.linears: tuple[str, ...] = ()
-        if self.named:
-            self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
-            self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
-            self._options["scales"] = scales
-            self._check_hidden(d_q)
-            named = cast(type[Score], self.score)
-            parameters, _ = parameter_specs(named, 1, 1, **self._options)
-            self.names = tuple(parameter.name for parameter in parameters)
-            if heads is None:
-                self.linears = tuple(name for name in named.linears if name in self.names)
-            return
-        of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
-        refused = [name for name, x in of_names.items() if x is not None]
-        if refused:
-            raise ValueError(
-                f"{', '.join(refused)}: for scores given by name; a score object or a callable has "
-                "its own parameters."
-            )
-        if isinstance(score, Score):
-            self.names = tuple(score.tensors())
-        elif not callable(score):
-            raise TypeError(
-                f"score must be a name, a score object or a callable, got {shown(score)}."
-            )
-
-    def _check_hidden(self, d_q: int | None) -> None:
-        """Check hidden= against the score, and against the width of projected queries."""
-        hidden = self._options["hidden"]
-        if hidden is None:
-            return
-        if not has_hidden(self.score):
-            raise ValueError(f"{self} has no hidden layer: leave out hidden={hidden}.")
-        if self._options["projected"] and d_q not in (None, hidden):
-            raise ValueError(
-                f"hidden={hidden}, but {self} meets queries and keys projected to width {d_q}"
-                ", which is the width of its hidden layer here: leave out hidden=."
-            )
-
-    @property
-    def sized(self) -> bool:
-        """True if the parameters can be made without looking at queries and keys."""
-        return not self.named or (self.d_q is not None and self.d_k is not None)
-
-    def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
-        """Bind the score to the widths of queries and keys; None: those the layer was made with.
-
-        Raises ValueError: other widths than the layer was made with, or that the score cannot have.
-        """
-        if not self.named:
-            return BoundScore(self.score)
-        d_q, d_k = self._width("d_q", d_q), self._width("d_k", d_k)
-        check_widths(self.score, d_q, d_k)
-        self._check_hidden(d_q)
-        parameters, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
-        return BoundScore(self.score, tuple(parameters), fixed)
-
-    def _width(self, name: str, width: int | None) -> int:
-        """Return the width of a call, or where it is None that of the layer; they must agree."""
-        expected: int | None = getattr(self, name)
-        if expected is not None and width not in (None, expected):
-            raise ValueError(f"the layer was made with {name}={expected}, got {name}={width}.")
-        return cast(int, expected if width is None else width)
-
-    def scale_of(self, d_q: int, d_k: int) -> float:
-        """Return the fixed scale of a bilinear layer of these widths."""
-        _, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
-        return float(fixed["scale"] or 1.0)
-
-    def __str__(self) -> str:
-        return (self.score if isinstance(self.score, type) else type(self.score)).__name__
-
-
-def describe(
-    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
-) -> str:
-    """Describe a layer for its repr: its score, its dropout, and what else it has."""
-    text = f"{spec}, dropout={dropout}" + (f", softcap={softcap}" if softcap else "")
-    return text if normalizer == "softmax" else f"{text}, normalizer={normalizer!r}"
-
-
 def is_named(score: AnyScore) -> bool:
     """Check if a layer makes the parameters of this score itself: it is a name or a class."""
     return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
+
+
+def makes_parameters(score: AnyScore, sink: Any) -> bool:
+    """Check if a layer makes parameters itself: those of its score, or a sink."""
+    return is_named(score) or sink is True
+
+
+def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
+    """Give the sink that a layer was asked for: one to be learned, a number, or None.
+
+    Raises TypeError, ValueError: it is neither True, nor a finite number, nor None or False.
+    """
+    if sink is None or sink is False:
+        return None
+    if sink is True:
+        shape = () if heads is None else (heads,)
+        return Parameter(SINK, Init(shape), per_head=heads is not None)
+    if not isinstance(sink, Real):
+        raise TypeError(
+            "sink must be True for a learned one, a number for a fixed one, or None, got "
+            f"{shown(sink)}."
+        )
+    check_finite(sink)
+    return float(sink)
 
 
 def find_score(name: str) -> type[Score]:

@@ -7,15 +7,16 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from anyscore.formulas import Bilinear
-from anyscore.layers import ScoreSpec
+from anyscore.score_spec import ScoreSpec
 
 LEGACY_KEYS = {
     "W_v.weight": "w_v.weight",
     "v.weight": "w_v.weight",
     "w.weight": "W.weight",
     **dict.fromkeys(("w.bias", "W.bias", "W_q.bias", "W_k.bias"), "bias.weight"),  # they add up
+    "sinks": "sink.weight",
 }
-"""Keys in state dicts of *Dive into Deep Learning* and its relatives → ours."""
+"""Keys in state dicts of *Dive into Deep Learning*, its relatives, and gpt-oss (sinks) → ours."""
 
 FUSED_KEYS = {
     "_MultiHeadAttention__qkv.weight": "weight",
@@ -35,6 +36,7 @@ LEGACY_HEAD_KEYS = {
     "_Attention__qkv.bias": "qkv.bias",
     "_MultiHeadAttention__fc.weight": "W_o.weight",
     "_MultiHeadAttention__fc.bias": "W_o.bias",
+    "sinks": "attention.sink.weight",
 }
 """The other keys of these layers → ours."""
 

@@ -95,7 +95,7 @@ def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> N
             f"return_lse is for normalizer='softmax': {name} takes no log-sum-exp of the scores. "
             "Leave it out, or use log_sum_exp."
         )
-    if sink is not None:
+    if sink is not None and sink is not False:
         why = (
             "weights of the sigmoid need not sum to 1 without one"
             if name == "sigmoid"

@@ -16,30 +16,45 @@ from numbers import Real
 from typing import Any
 
 from anyscore.checks import Sizes, check_places, find_framework
+from anyscore.mask_context import broadcasts
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, framework
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
-    """Check that a sink is a number or a tensor () or (heads,), on the device of the query.
+    """Check that a sink is a number, or a tensor on the device of the query.
 
-    Raises TypeError, ValueError: it is not.
+    A tensor broadcasts to the leading dimensions (..., heads) of the output: (heads,) has one
+    number for each query head, (batch, heads) one of each entry of a batch too.
+
+    Raises TypeError, ValueError: it is not, or does not.
     """
     if framework(sink) is None:
         if isinstance(sink, bool) or not isinstance(sink, Real):
             raise TypeError(f"sink must be a number, or a tensor (heads,), got {shown(sink)}.")
-        if not math.isfinite(sink):
-            raise ValueError(f"sink must be finite, got {sink}: leave it out for none.")
+        check_finite(sink)
         return
     find_framework(query=query, sink=sink)
     check_places(xp, query, sink=sink)
     shape, dtype = xp.shape(sink), xp.dtype(sink)
     if dtype not in DTYPES:
         raise TypeError(f"sink is {dtype}, expected one of {', '.join(DTYPES)}.")
-    heads = sizes.lead[-1:] if len(sizes.lead) > 1 else ()
-    if shape not in ((), heads):
-        expected = "()" if not heads else f"() or {heads}, one number for each query head"
-        raise ValueError(f"sink has shape {shape}, expected {expected}.")
+    lead = sizes.lead
+    if not broadcasts(shape, lead):
+        heads = f" or {lead[-1:]}, one number for each query head," if len(lead) > 1 else ""
+        raise ValueError(
+            f"sink has shape {shape}, expected (){heads} or what broadcasts to {lead}, the leading "
+            "dimensions of the output."
+        )
+
+
+def check_finite(sink: Any) -> None:
+    """Check that a sink which is a number is finite.
+
+    Raises ValueError: it is not.
+    """
+    if not math.isfinite(sink):
+        raise ValueError(f"sink must be finite, got {sink}: leave it out for none.")
 
 
 def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:
@@ -48,7 +63,7 @@ def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:
     lse: the log-sum-exp of the scores alone. Where it is −∞ the first is 0 and the second the sink.
     """
     if framework(sink):
-        sink = xp.astype(sink, xp.dtype(lse))[..., None]
+        sink = xp.reshape(xp.astype(sink, xp.dtype(lse)), (*xp.shape(sink), 1))  # () has no [...]
     nothing = lse == -math.inf
     safe = xp.where(nothing, sink, lse)
     top = xp.stop_gradient(xp.where(safe > sink, safe, sink + 0 * safe))

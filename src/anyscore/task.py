@@ -103,7 +103,8 @@ def prepare(
     tokens. A callable is never given it, nor is a product of half precision.
     """
     query, key, value, score, *_ = call
-    dtype, biases = xp.dtype(query), ()
+    dtype = xp.dtype(query)
+    biases: tuple[LoweredBias, ...] = ()
     if call.bias is not None or call.bias_after is not None:
         biases = lower_biases(xp, call.bias, call.bias_after, query, sizes)
     of_score = isinstance(score, Score)  # a callable may not be differentiable at 0

@@ -179,7 +179,8 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (math.nan, ValueError, "sink must be finite, got nan"),
     (math.inf, ValueError, "sink must be finite"),
     (torch.zeros(3), ValueError, r"sink has shape \(3,\), expected \(\) or \(2,\)"),
-    (torch.zeros(2, 1), ValueError, r"sink has shape \(2, 1\)"),
+    (torch.zeros(3, 1), ValueError, r"or what broadcasts to \(2, 2\), the leading dimensions"),
+    (torch.zeros(1, 2, 2), ValueError, r"sink has shape \(1, 2, 2\)"),
     (torch.zeros(2, dtype=torch.int64), TypeError, "sink is int64"),
     (np.zeros(2), TypeError, "sink is a NumPy tensor"),
 ]
@@ -203,5 +204,19 @@ def test_without_heads_it_is_one_number() -> None:
             3,
             2,
         )
-    with pytest.raises(ValueError, match=r"sink has shape \(2,\), expected \(\)"):
-        attention(query, key, value, sink=torch.zeros(2))
+    with pytest.raises(ValueError, match=r"sink has shape \(3,\), expected \(\) or what broad"):
+        attention(query, key, value, sink=torch.zeros(3))
+
+
+def test_it_broadcasts_to_the_leading_dimensions() -> None:
+    """One for each entry of a batch, for each head, or for both."""
+    query, key, value, _ = (x.detach() for x in small())
+    sinks = torch.tensor([[-1.0, 0.5], [2.0, -0.25]], dtype=torch.float64)
+    for sink, of_each in ((sinks, sinks), (sinks[:, :1], sinks[:, :1].expand(2, 2))):
+        found = attention(query, key, value, sink=sink)
+        for i, j in np.ndindex(2, 2):
+            exact = attention(query[i, j], key[i, j], value[i, j], sink=of_each[i, j])
+            torch.testing.assert_close(found[i, j], exact)
+    found = attention(query[:, 0], key[:, 0], value[:, 0], sink=sinks[0])  # no heads
+    exact = attention(query[:, :1], key[:, :1], value[:, :1], sink=sinks[0][:, None])
+    torch.testing.assert_close(found, exact[:, 0])

@@ -11,12 +11,13 @@ from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore, ScoreSpec, describe
+from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import ScoreSpec, describe
 from anyscore.task import Call, Options, lower_mask
 
 _xp = load("jax")
@@ -43,6 +44,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
@@ -76,13 +80,14 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         normalizer: Normalizer = "softmax",
         dtype: Any = "float32",
         **scales: float,
     ) -> None:
         super().__init__(dtype)
         check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer)
+        check_normalizer(normalizer, sink=sink)
         self.spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -92,6 +97,7 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
+            sink=sink,
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -110,9 +116,18 @@ class Attention(Layer):
 
         Raises TypeError, ValueError: as `init`.
         """
+        found: Initializers = self._of_score(queries, keys, values, valid_lens, mask)
+        if isinstance(self.spec.sink, Parameter):
+            found["sink.weight"] = self.spec.sink.init
+        return found
+
+    def _of_score(
+        self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any
+    ) -> Initializers:
+        """Map the names of the parameters of the score, as `initializers`."""
         if isinstance(self.spec.score, Score):
             return {f"{name}.weight": x for name, x in self.spec.score.tensors().items()}
-        if not self.spec.names:
+        if not self.spec.of_score:
             return {}
         if queries is None or keys is None:
             if not self.spec.sized:
@@ -144,18 +159,12 @@ class Attention(Layer):
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        sink = self.spec.sink
+        sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
         result, _ = attend(
-            Call(
-                queries,
-                keys,
-                values,
-                score,
-                mask,
-                valid_lens,
-                self.softcap,
-                normalizer=self.normalizer,
-            ),
+            call._replace(normalizer=self.normalizer),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result
@@ -219,7 +228,7 @@ class Attention(Layer):
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self.spec.named and d_q is None and self.spec.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.names}
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.of_score}
         return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:

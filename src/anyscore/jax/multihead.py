@@ -11,10 +11,10 @@ from jax import Array
 from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
-from anyscore.heads import HeadSizes, QKVSizes, linear
+from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore, is_named
+from anyscore.layers import AnyScore
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 
@@ -36,8 +36,8 @@ class _Projecting(Layer):
     ) -> None:
         super().__init__(dtype)
         self.sizes, self._linears = sizes, heads.initializers(sizes.linears, bias)
-        of_score = sizes.score if is_named(score) else {}
-        self.attention = Attention(score, dropout=dropout, dtype=dtype, **{**of_score, **options})
+        inner = inner_sizes(sizes, score, options.get("sink"))
+        self.attention = Attention(score, dropout=dropout, dtype=dtype, **{**inner, **options})
 
     def initializers(self, *inputs: Any, **masking: Any) -> Initializers:
         inner = {_INNER + name: x for name, x in self.attention.initializers().items()}

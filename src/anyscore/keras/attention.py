@@ -9,17 +9,19 @@ import keras
 from anyscore import backends
 from anyscore.autocast import autocast
 from anyscore.checks import check_options
-from anyscore.functional import attend, weights
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.options import split
-from anyscore.layers import AnyScore, ScoreSpec, is_named
+from anyscore.layers import SINK, AnyScore, Parameter, is_named
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.normalizers import check_normalizer
 from anyscore.score import Init, Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import ScoreSpec
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options
 
@@ -41,9 +43,10 @@ class Attention(Layer):
         projected: queries and keys come projected: leave out W_q and W_k.
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
             learned or default one; impl=, softcap= and normalizer= as of `anyscore.attention`;
-            seed= of dropout; kernel_initializer= and bias_initializer=, as of Keras's layers, for
-            weights that start at random and for the bias; and what every layer of Keras takes, as
-            name= and dtype=.
+            sink=True for a learned one (from 0 on, one for each head if the layer has `heads`), a
+            number for a fixed one; seed= of dropout; kernel_initializer= and bias_initializer=, as
+            of Keras's layers, for weights that start at random and for the bias; and what every
+            layer of Keras takes, as name= and dtype=.
 
     Raises:
         TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
@@ -71,11 +74,11 @@ class Attention(Layer):
     ) -> None:
         scales, ours, of_keras = split(options)
         check_options(dropout, None, ours.impl, ours.softcap)
-        check_normalizer(ours.normalizer)
+        check_normalizer(ours.normalizer, sink=ours.sink)
         bare, arrays = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
-        spec = ScoreSpec(bare, **sizes)
+        spec = ScoreSpec(bare, **sizes, sink=ours.sink)
         super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
         self.score = bare  # tracked, if it is a layer
         self.dropout = dropout
@@ -117,6 +120,9 @@ class Attention(Layer):
             options = {"autocast": of_score.get(name) != (), "trainable": trained}
             self._weights_by_name[name] = self.make(name, Init(x.shape), **options)
             self._weights_by_name[name].assign(x)
+        sink = self._spec.sink
+        if isinstance(sink, Parameter):  # as scales
+            self._weights_by_name[SINK] = self.make(SINK, sink.init, autocast=False)
 
     def call(
         self,
@@ -157,11 +163,12 @@ class Attention(Layer):
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
         both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask)
-        score, options = self._score(), self.record.options
+        score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
+        call = Call(q, k, v, score, both, valid_lens, options.softcap, sink)
         result, task = attend(
-            Call(q, k, v, score, both, valid_lens, options.softcap, normalizer=options.normalizer),
+            call._replace(normalizer=options.normalizer),
             Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
         self.record.last = snapshot(xp, task) if _is_eager(result.output) else None
@@ -200,7 +207,20 @@ class Attention(Layer):
         Computed when asked, with the score's parameters of that call. Traced calls, as those of
         `fit` and `predict`, are not recorded.
         """
-        return None if self.record.last is None else weights(self.record.last)
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        """
+        last = self.record.last
+        return None if last is None else chosen_weights(last, rows, heads)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""
@@ -224,12 +244,19 @@ class Attention(Layer):
 
     def _score(self) -> Any:
         """Build the score of the current parameters."""
-        if not self._weights_by_name:
-            return self._bound.build(xp, {}) if self._spec.named else self.score
-        values = {
-            name: keras.ops.convert_to_tensor(x.value) for name, x in self._weights_by_name.items()
-        }
-        return self._bound.build(xp, values)
+        names = self._spec.of_score
+        if not names and not self._spec.named:
+            return self.score
+        return self._bound.build(xp, {name: self._value(name) for name in names})
+
+    def _sink(self) -> Any:
+        """Give the sink."""
+        sink = self._spec.sink
+        return self._value(SINK) if isinstance(sink, Parameter) else sink
+
+    def _value(self, name: str) -> Any:
+        """Give a parameter as a tensor."""
+        return keras.ops.convert_to_tensor(self._weights_by_name[name].value)
 
 
 def _is_eager(x: Any) -> bool:

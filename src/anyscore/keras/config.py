@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from numbers import Real
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from anyscore.layers import SCORES, is_named
+from anyscore.layers import SCORES
 from anyscore.ops import framework
 from anyscore.score import Score
 
@@ -50,11 +49,6 @@ def own_arrays(score: Any) -> tuple[Any, dict[str, tuple[np.ndarray[Any, Any], b
         elif not isinstance(x, Real) and framework(x) is not None:
             arrays[field.name] = to_numpy(x), False
     return replace(score, **{name: x for name, (x, _) in arrays.items()}), arrays
-
-
-def named_only(score: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the sizes for a score whose parameters a layer makes; none for others."""
-    return dict(sizes) if is_named(score) else {}
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:

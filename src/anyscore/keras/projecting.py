@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
-from anyscore.heads import HeadSizes, QKVSizes, initializers
+from anyscore.chosen_weights import Chosen
+from anyscore.heads import HeadSizes, QKVSizes, initializers, inner_sizes
 from anyscore.keras.attention import Attention
-from anyscore.keras.config import named_only
 from anyscore.keras.layer import Layer
 from anyscore.keras.options import split
 from anyscore.legacy_names import rename_legacy_heads
@@ -24,7 +24,7 @@ class Projecting(Layer):
         scales, ours, of_keras = split(options)
         super().__init__({**arguments, **scales}, ours, of_keras)
         self.sizes, self.bias = sizes, arguments["bias"]
-        inner = {**named_only(arguments["score"], sizes.score), **scales, **vars(ours)}
+        inner = {**inner_sizes(sizes, arguments["score"], ours.sink), **scales, **vars(ours)}
         inner |= {"dropout": arguments["dropout"], "dtype": self.dtype_policy, "name": "attention"}
         self.attention = Attention(arguments["score"], **inner)
 
@@ -44,6 +44,10 @@ class Projecting(Layer):
     def attention_weights(self) -> Any:
         """Weights of the last call, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""

@@ -11,8 +11,9 @@ from mxnet import autograd
 from anyscore.backends.mxnet import known_shapes
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
-from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
+from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -21,6 +22,7 @@ from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 
@@ -44,6 +46,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
@@ -73,6 +78,7 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         normalizer: Normalizer = "softmax",
         prefix: str | None = None,
         params: Any = None,
@@ -80,7 +86,7 @@ class Attention(Layer):
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer)
+        check_normalizer(normalizer, sink=sink)
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -90,6 +96,7 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
+            sink=sink,
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -100,6 +107,8 @@ class Attention(Layer):
         with self.name_scope():
             for name in self._spec.names:
                 setattr(self, name, Weight(name, tensors.get(name)))
+        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+            self.sink.bind(self._spec.sink.init)
         if self._spec.sized:
             self._bind()
 
@@ -187,11 +196,23 @@ class Attention(Layer):
         as they came are not copied: change them in place, and the weights are no longer those of
         the call.
         """
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Array | None:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        """
         if self._last is None:
             return None
         task, legacy = self._last
-        with autograd.pause():
-            attended = weights(task)
+        with autograd.pause(), known_shapes():
+            attended = chosen_weights(task, rows, heads)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:
@@ -222,18 +243,13 @@ class Attention(Layer):
         queries, keys, values, valid_lens, mask = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        score = self._score(weights, len(queries.shape))
+        score, sink = self._score(weights, len(queries.shape)), self._spec.sink
+        if isinstance(sink, Parameter):
+            sink = weights["sink.weight"]
+            sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
         result, task = attend(
-            Call(
-                queries,
-                keys,
-                values,
-                score,
-                mask,
-                valid_lens,
-                self.softcap,
-                normalizer=self.normalizer,
-            ),
+            call._replace(normalizer=self.normalizer),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
@@ -261,7 +277,7 @@ class Attention(Layer):
 
     def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
         """Build the score of these parameters, for queries of a rank."""
-        values = {name: weights[f"{name}.weight"] for name in self._spec.names}
+        values = {name: weights[f"{name}.weight"] for name in self._spec.of_score}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
             scales = [p.name for p in bound.parameters if p.init.shape == ()]

@@ -95,7 +95,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
                 )
             x = parameter.data(parameter.list_ctx()[0]).asnumpy()
             x = x.astype("float32") if x.dtype == "float16" else x
-            arrays[name] = x.reshape(()) if _is_scale(name, x) else x
+            arrays[name] = x.reshape(()) if _is_number(name, parameter) else x
         return arrays
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
@@ -127,5 +127,10 @@ class Layer(HybridBlock):  # type: ignore[misc]
             parameter._finish_deferred_init()
 
 
-def _is_scale(name: str, x: Array) -> bool:
-    return x.shape == (1,) and name.rpartition(".")[0].rpartition(".")[2].startswith("log_")
+def _is_number(name: str, parameter: Parameter) -> bool:
+    """Check if a parameter (1,) stands for a number; one without its sizes is known by its name."""
+    known = getattr(parameter.init, "number", None)
+    if known is not None:
+        return bool(known)
+    scale = name.rpartition(".")[0].rpartition(".")[2].startswith("log_")
+    return scale and parameter.shape == (1,)

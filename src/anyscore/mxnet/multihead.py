@@ -9,8 +9,17 @@ from typing import Any
 from anyscore.backends.mxnet import as_np
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors, find_framework
-from anyscore.heads import HeadSizes, QKVSizes, initializers, linear, mask_inputs, split
-from anyscore.layers import AnyScore, is_named
+from anyscore.chosen_weights import Chosen
+from anyscore.heads import (
+    HeadSizes,
+    QKVSizes,
+    initializers,
+    inner_sizes,
+    linear,
+    mask_inputs,
+    split,
+)
+from anyscore.layers import AnyScore
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
@@ -39,7 +48,7 @@ class _Projecting(Layer):
         with self.name_scope():
             for name in sizes.linears:
                 setattr(self, name, Weight(name, bias=bias))
-            options = {**(sizes.score if is_named(score) else {}), **options}
+            options = {**inner_sizes(sizes, score, options.get("sink")), **options}
             self.attention = Attention(score, dropout=dropout, prefix="attention_", **options)
         for name, init in initializers(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
@@ -49,6 +58,10 @@ class _Projecting(Layer):
     def attention_weights(self) -> Array | None:
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Array | None:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)

@@ -11,11 +11,15 @@ from anyscore.score import Init
 
 
 class Initializer(mx.init.Initializer):  # type: ignore[misc]
-    """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.Init`."""
+    """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.Init`.
+
+    number: whether the array (1,) stands for a number, of shape (); None if that is not known yet.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.bound = self.value = 0.0
+        self.number: bool | None = None
 
     def _init_weight(self, name: str, array: Any) -> None:
         if not self.bound:
@@ -54,6 +58,7 @@ class Weight(HybridBlock):  # type: ignore[misc]
         """
         initializer, parameter = self._initializers[kind], getattr(self, kind)
         initializer.bound, initializer.value = init.bound, init.value
+        initializer.number = init.shape == ()
         shape = init.shape or (1,)  # () is unknown to Gluon
         loaded = parameter.shape
         if parameter._data is not None:

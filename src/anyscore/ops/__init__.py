@@ -145,6 +145,9 @@ class Ops(Protocol):
     def take(self, x: Array, index: Array) -> Array:
         """x (..., n) and index (..., m) → x[index] along the last axis; the others broadcast."""
 
+    def pick(self, x: Array, places: list[int], axis: int) -> Array:
+        """Return x at places along an axis, in their order."""
+
     def stop_gradient(self, x: Array) -> Array:
         """Return x without its derivatives."""
 

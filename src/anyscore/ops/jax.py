@@ -130,6 +130,10 @@ def take(x: Array, index: Array) -> Array:
     return jnp.take_along_axis(x, jnp.broadcast_to(index, (*lead, index.shape[-1])), axis=-1)
 
 
+def pick(x: Array, places: list[int], axis: int) -> Array:
+    return jnp.take(x, np.array(places, np.int32), axis=axis)
+
+
 # Dropout counts in 32-bit words, which JAX has without being asked for 64 bits.
 
 

@@ -196,6 +196,10 @@ def take(x: Array, index: Array) -> Array:
     return tf.gather(x, index, axis=-1, batch_dims=rank)
 
 
+def pick(x: Array, places: list[int], axis: int) -> Array:
+    return tf.gather(x, places, axis=axis)
+
+
 def seed(x: Any, like: Array) -> Array:
     return tf.cast(tf.constant(signed(x), tf.int64) if isinstance(x, int) else x, tf.int64)
 

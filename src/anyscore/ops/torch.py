@@ -144,6 +144,10 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return torch.gather(x.expand(*lead, -1), -1, index.expand(*lead, -1))
 
 
+def pick(x: Tensor, places: list[int], axis: int) -> Tensor:
+    return x.index_select(axis, torch.tensor(places, device=x.device))
+
+
 def stop_gradient(x: Tensor) -> Tensor:
     return x.detach()
 

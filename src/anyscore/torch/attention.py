@@ -12,13 +12,15 @@ from torch import Tensor
 from anyscore.backends.torch_modes import is_transformed
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
-from anyscore.functional import attend, weights
-from anyscore.layers import AnyScore, BoundScore, ScoreSpec, describe, is_named
+from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.functional import attend
+from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
 from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
+from anyscore.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
@@ -45,6 +47,9 @@ class Attention(Layer):
         impl: as of `anyscore.attention`.
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016, eq. 16); 0 does not.
+        sink: one more logit, which takes weight and gives no value, so that weights sum to less
+            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
+            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
@@ -73,6 +78,7 @@ class Attention(Layer):
         projected: bool = False,
         impl: str = "auto",
         softcap: float = 0.0,
+        sink: bool | float | None = None,
         normalizer: Normalizer = "softmax",
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -80,7 +86,7 @@ class Attention(Layer):
     ) -> None:
         super().__init__()
         check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer)
+        check_normalizer(normalizer, sink=sink)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
@@ -91,7 +97,8 @@ class Attention(Layer):
             heads=heads,
             kv_heads=kv_heads,
             projected=projected,
-            **({} if is_named(score) else factory),
+            sink=sink,
+            **({} if makes_parameters(score, sink) else factory),
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
@@ -107,6 +114,8 @@ class Attention(Layer):
         if isinstance(score, Score):  # the module holds its tensors
             self._spec.score = score.map(lambda x: None)
         self.score = self._spec.score  # a module is registered so
+        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+            cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
         if self._spec.sized:
             self._bind()
 
@@ -137,19 +146,11 @@ class Attention(Layer):
         check_inputs(queries, tensor, values)
         if self._bound is None:
             self._binding()(queries, tensor, values, mask, valid_lens)
-        score = self._score(queries)
+        score, sink = self._score(queries), self._sink(queries)
         dropout = self.dropout if self.training else 0.0
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
         result, task = attend(
-            Call(
-                queries,
-                keys,
-                values,
-                score,
-                mask,
-                valid_lens,
-                self.softcap,
-                normalizer=self.normalizer,
-            ),
+            call._replace(normalizer=self.normalizer),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -221,8 +222,26 @@ class Attention(Layer):
         weights are no longer those of the call. They are kept until the next call; copies and
         pickles of the layer do not take them along.
         """
+        return self.last_weights()
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
+        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+
+            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+
+        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
+        rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+
+        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
+        >>> output = layer(x, x)
+        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
+        torch.Size([2, 2, 100])
+        """
         with torch.no_grad():
-            return None if self._last is None else cast(Tensor, weights(self._last))
+            last = self._last
+            return None if last is None else cast(Tensor, chosen_weights(last, rows, heads))
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""
@@ -261,10 +280,17 @@ class Attention(Layer):
         if not isinstance(self.score, type | Score):
             return self.score  # not the spec's: a module may have been exchanged
         values, linears, detached = {}, self._spec.linears, like.detach()
-        for name in self._spec.names:
+        for name in self._spec.of_score:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
         return cast(BoundScore, self._bound).build(_xp, values)
+
+    def _sink(self, like: Tensor) -> Any:
+        """Give the sink, for tokens like these."""
+        if not isinstance(self._spec.sink, Parameter):
+            return self._spec.sink
+        module: Any = self._modules[SINK]
+        return module(like.detach())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, split
-from anyscore.layers import AnyScore, is_named
+from anyscore.chosen_weights import Chosen
+from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, mask_inputs, split
+from anyscore.layers import AnyScore, makes_parameters
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
@@ -39,13 +40,19 @@ class _Projecting(Layer):
         self._sizes, self.W_o = sizes, None
         for name, (outputs, inputs) in sizes.linears.items():
             setattr(self, name, nn.Linear(inputs, outputs, bias=bias, **factory))
-        of_score = {**sizes.score, **factory} if is_named(score) else {}
-        self.attention = Attention(score, dropout=dropout, **{**of_score, **options})
+        sink = options.get("sink")
+        inner = inner_sizes(sizes, score, sink)
+        inner |= factory if makes_parameters(score, sink) else {}
+        self.attention = Attention(score, dropout=dropout, **{**inner, **options})
 
     @property
     def attention_weights(self) -> Tensor | None:
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
+
+    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
+        """Weights of chosen queries and heads alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name)(x))

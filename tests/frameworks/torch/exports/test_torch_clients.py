@@ -39,6 +39,8 @@ LAYERS: dict[str, Callable[[str], nn.Module]] = {
     "single": single,
     "heads": lambda score: MultiHeadAttention(D, H, score=score),
     "fused": lambda score: SelfAttention(D, HIDDEN, score=score),
+    "heads_sink": lambda score: MultiHeadAttention(D, H, score=score, sink=True),
+    "fused_sink": lambda score: SelfAttention(D, HIDDEN, score=score, sink=True),
 }
 
 
@@ -58,6 +60,7 @@ LEARNED = [
     for layer in LAYERS
     for score in SCORES
     if layer != "single" or score not in ("dot", "scaled_dot")
+    if "sink" not in layer or score in ("scaled_dot", "additive")
 ]
 each_layer = pytest.mark.parametrize(("layer", "score"), LEARNED)
 

@@ -1,0 +1,165 @@
+"""The weights of chosen queries and heads of a call: its task is cut down to them before it runs.
+
+So they take memory for the chosen rows × keys, not for all queries × keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, TypeAlias
+
+from anyscore.biases import LoweredBias
+from anyscore.checks import find_framework
+from anyscore.factors import Factors
+from anyscore.functional import weights
+from anyscore.intervals import LoweredMask
+from anyscore.messages import shown
+from anyscore.ops import Array, Ops, framework, load
+from anyscore.task import Task
+
+Chosen: TypeAlias = int | slice | Sequence[int] | None
+"""What is chosen of an axis, as NumPy takes it: one, which drops it, or several; None: all."""
+
+_Cut: TypeAlias = Callable[[Array | None, int], Any]
+"""(x, axis) → what is chosen of x along an axis."""
+
+
+def chosen_weights(task: Task, rows: Chosen = None, heads: Chosen = None) -> Array:
+    """Compute the weights (..., T_q, T_k) of a task of `attend` for chosen queries and heads.
+
+        chosen_weights(task, rows, heads) = weights(task)[..., heads, :, :][..., rows, :]
+
+    Raises TypeError, IndexError: no integers, or beyond the queries and heads that there are.
+    """
+    rows, heads = _plain(rows), _plain(heads)
+    lead, queries = task.sizes.lead, task.sizes.queries
+    if heads is not None and len(lead) < 2:
+        raise IndexError(
+            f"heads= chooses of weights (batch, heads, T_q, T_k), got weights {task.sizes.all} "
+            "without heads: leave it out."
+        )
+    some = task.score.a if isinstance(task.score, Factors) else task.score
+    xp = load(find_framework(score=some))
+    of_heads = None if heads is None else _places("heads", heads, lead[-1])
+    of_rows = None if rows is None else _places("rows", rows, queries)
+    if of_heads is not None and lead[-1]:  # of none, one is computed and left out
+        task = _with_heads(xp, task, sorted(set(of_heads)) or [0])
+    if of_rows is not None and queries:
+        task = _with_rows(xp, task, sorted(set(of_rows)) or [0])
+    found = weights(task)
+    for axis, places, chosen in ((-3, of_heads, heads), (-2, of_rows, rows)):
+        if places is not None:
+            found = _ordered(xp, found, axis, places, isinstance(chosen, Integral))
+    return found
+
+
+def _plain(chosen: Any) -> Any:
+    """Make a list of an array."""
+    return chosen.tolist() if hasattr(chosen, "tolist") else chosen
+
+
+def _places(name: str, chosen: Any, n: int) -> list[int]:
+    """List the places from 0 on that are chosen of n.
+
+    Raises TypeError, IndexError: see `chosen_weights`.
+    """
+    cut = isinstance(chosen, slice)
+    if cut:
+        numbers = [i for i in (chosen.start, chosen.stop, chosen.step) if i is not None]
+    else:
+        numbers = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
+    if any(isinstance(i, bool) or not isinstance(i, Integral) for i in numbers):
+        raise TypeError(
+            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
+        )
+    if cut:
+        return list(range(n)[chosen])
+    for i in numbers:
+        if not -n <= i < n:
+            raise IndexError(f"{name} has {i}, expected integers from {-n} to {n - 1}.")
+    return [int(i) % n for i in numbers]
+
+
+def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these query heads, ascending; each meets the key head that was its own."""
+    sizes = task.sizes
+    if len(places) == sizes.lead[-1]:
+        return task
+    of_keys = [place // sizes.groups for place in places]
+    of_keys = of_keys[:1] if len(set(of_keys)) == 1 else of_keys  # which all of them share
+
+    def cut(x: Array | None, axis: int) -> Any:
+        return _cut(xp, x, axis, places)
+
+    f = task.score
+    if isinstance(f, Factors):
+        b, key_bias = _cut(xp, f.b, -3, of_keys), _cut(xp, f.key_bias, -2, of_keys)
+        weight, query_bias = cut(f.weight, -2), cut(f.query_bias, -2)
+        f = Factors(cut(f.a, -3), b, f.pair, weight, f.scale, query_bias, key_bias, f.outer)
+    else:
+        f = cut(f, -3)
+    sink = cut(task.sink, -1) if framework(task.sink) else task.sink
+    sizes = replace(sizes, lead=(*sizes.lead[:-1], len(places)), groups=1)
+    biases = tuple(x._replace(array=cut(x.array, -3)) for x in task.biases)
+    mask = _masked(xp, task, cut, -3)
+    return replace(task, score=f, mask=mask, sizes=sizes, sink=sink, biases=biases)
+
+
+def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these queries, ascending."""
+
+    def cut(x: Array | None, axis: int) -> Any:
+        return _cut(xp, x, axis, places)
+
+    f = task.score
+    if isinstance(f, Factors):
+        f = replace(f, a=cut(f.a, -2), query_bias=cut(f.query_bias, -1))
+    else:
+        f = cut(f, -2)
+    queries, keys = task.sizes.queries, task.sizes.keys
+    biases = tuple(
+        LoweredBias(x.matrix(xp, queries, keys, places), False, x.after)
+        if x.diagonal
+        else x._replace(array=cut(x.array, -2))
+        for x in task.biases
+    )
+    sizes, mask = replace(task.sizes, queries=len(places)), _masked(xp, task, cut, -2)
+    return replace(task, score=f, mask=mask, sizes=sizes, biases=biases)
+
+
+def _masked(xp: Ops, task: Task, cut: _Cut, axis: int) -> LoweredMask | None:
+    """Cut the mask of a task along an axis of the scores."""
+    mask = task.mask
+    if mask is None:
+        return None
+    bounds = cut(mask.start, axis + 1), cut(mask.stop, axis + 1)
+    return LoweredMask(xp, task.sizes.keys, *bounds, cut(mask.mask, axis))
+
+
+def _cut(xp: Ops, x: Array | None, axis: int, places: list[int]) -> Any:
+    """Give x at these places of an axis; as it is where it has no such axis, or one for all."""
+    if x is None or len(xp.shape(x)) < -axis or xp.shape(x)[axis] == 1:
+        return x
+    first, last = places[0], places[-1]
+    if places == list(range(first, last + 1)):  # a part of the same memory
+        return _at(x, axis, slice(first, last + 1))
+    return xp.pick(x, places, axis)
+
+
+def _ordered(xp: Ops, found: Array, axis: int, places: list[int], one: bool) -> Array:
+    """Order what was computed for ascending places as they were chosen."""
+    if not places or one:
+        return _at(found, axis, 0 if one else slice(0, 0))
+    ascending = sorted(set(places))
+    if ascending == places:
+        return found
+    where = {place: i for i, place in enumerate(ascending)}
+    return xp.pick(found, [where[place] for place in places], axis)
+
+
+def _at(x: Array, axis: int, place: int | slice) -> Array:
+    """Index an axis, counted from the end."""
+    index = (..., place, *(slice(None),) * (-axis - 1))
+    return x[index]
