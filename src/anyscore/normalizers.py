@@ -165,9 +165,8 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
     """
     z = (s - _top(xp, s)) / power
     fixed = xp.stop_gradient(z)
-    has_weight = xp.logical_not(
-        fixed <= threshold(xp, fixed, power)
-    )  # as NaN has, which so reaches all of its row
+    tau = threshold(xp, fixed, power)
+    has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
     k = xp.sum(xp.astype(has_weight, xp.dtype(z)), axis=-1, keepdims=True)
     k = xp.maximum(k, 1.0)
     z = xp.where(has_weight, z, 0.0)
@@ -184,8 +183,8 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
 def threshold(xp: Ops, z: Array, power: int) -> Array:
     """The τ (..., 1) for which Σ_j max(z_j − τ, 0)^power = 1, by bisection.
 
-    z: without derivatives, 0 the largest of each row, −∞ where masked. What is nearer to 1 than
-    rounding is given no weight, or a weight of 0, which makes no difference.
+    z: without derivatives, 0 the largest of each row, −∞ where masked. What lies within rounding of
+    τ has weight or not, which makes no difference.
     """
     low = xp.sum(0 * xp.where(z == -math.inf, 0.0, z), axis=-1, keepdims=True) - 1
     width = 1.0

@@ -1,7 +1,7 @@
 """Attention whose weights are made from the whole matrix of scores.
 
-The scores are computed by what computes them quickest, fused as a rule, and with derivatives; the
-normalizer and the product with the values are the definition, in plain operations.
+The scores are fused where they can be, with their derivatives; sparse weights are made of them by
+what makes them quickest, others by the definition, as is their product with the values.
 """
 
 from __future__ import annotations

@@ -412,6 +412,7 @@ def test_layers(normalizer: str) -> None:
     exact = attention(query, key, value, score=Dot(), normalizer=normalizer, return_weights=True)
     torch.testing.assert_close(layer(query, key, value), exact.output)
     torch.testing.assert_close(layer.attention_weights, exact.weights)
+    torch.testing.assert_close(layer.last_weights(rows=1), exact.weights[..., 1, :])
     assert repr(layer) == repr(copy.deepcopy(layer))
     assert normalizer in repr(layer).lower()
     heads = MultiHeadAttention(4, 2, normalizer=normalizer)
