@@ -51,7 +51,7 @@ def _device_problem(index: int) -> str | None:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not(task):
+    if reason := why_not(task, sigmoid=True):
         return reason
     if task.biases:
         return "it adds no bias"
