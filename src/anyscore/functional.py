@@ -15,7 +15,14 @@ from anyscore.biases import Bias
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
-from anyscore.implementations import Backend, Implementation, Plan, Result, choose
+from anyscore.implementations import (
+    Backend,
+    Implementation,
+    Plan,
+    Result,
+    choose,
+    with_query_bias,
+)
 from anyscore.normalizers import Normalizer, check_normalizer, normalize
 from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
@@ -270,24 +277,6 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
         attended = attended if share is None else attended * share[..., None]
         attended = xp.astype(attended, task.dtype)
     return result, attended
-
-
-def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
-    """Add the query bias to the results of an implementation, which leaves it out."""
-    bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is None or not task.query_bias_cancels:
-        return result
-    bias = accumulated(xp, bias)
-    if task.mask is not None:
-        bias = xp.where(task.mask.used[0], bias, 0.0)
-    output, lse, scores, _ = result
-    if output is not None:
-        output = output + xp.astype(0 * bias[..., None], task.dtype)
-    return Result(
-        output,
-        None if lse is None else lse + bias,
-        None if scores is None else scores + bias[..., None],
-    )
 
 
 def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:

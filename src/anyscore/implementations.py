@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from anyscore import normalizers
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
+from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
@@ -120,3 +121,21 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
 def refuse(impl: str, reason: str) -> NoReturn:
     """Raise NotImplementedError: an implementation requested by name cannot run."""
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
+
+
+def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
+    """Add the query bias to the results of an implementation, which leaves it out."""
+    bias = task.score.query_bias if isinstance(task.score, Factors) else None
+    if bias is None or not task.query_bias_cancels:
+        return result
+    bias = accumulated(xp, bias)
+    if task.mask is not None:
+        bias = xp.where(task.mask.used[0], bias, 0.0)
+    output, lse, scores, _ = result
+    if output is not None:
+        output = output + xp.astype(0 * bias[..., None], task.dtype)
+    return Result(
+        output,
+        None if lse is None else lse + bias,
+        None if scores is None else scores + bias[..., None],
+    )

@@ -10,10 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from anyscore.backends import reference
-from anyscore.factors import Factors
-from anyscore.implementations import Backend, Implementation, Plan, Result, choose, refuse
+from anyscore.implementations import (
+    Backend,
+    Implementation,
+    Plan,
+    Result,
+    choose,
+    refuse,
+    with_query_bias,
+)
 from anyscore.normalizers import POWERS, is_shift_invariant, normalize
-from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
@@ -54,14 +60,11 @@ def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
 def _run(
     backend: Backend, scorer: Implementation, task: Task, options: Options, seed: Any
 ) -> Result:
-    xp, of_scores = backend.xp, _of_scores(task, options)
-    scores = scorer.run(*of_scores, None).scores
-    bias = task.score.query_bias if isinstance(task.score, Factors) else None
-    if bias is not None and not is_shift_invariant(task.normalizer) and not task.has_outer:
-        bias = accumulated(xp, bias)
-        if task.mask is not None:
-            bias = xp.where(task.mask.used[0], bias, 0.0)
-        scores = scores + bias[..., None]
+    xp, (of_scores, asked) = backend.xp, _of_scores(task, options)
+    result = scorer.run(of_scores, asked, None)
+    if not is_shift_invariant(task.normalizer):
+        result = with_query_bias(xp, of_scores, result)
+    scores = result.scores
     mask = None if task.mask is None else task.mask.boolean
     if task.normalizer in POWERS and options.impl != "reference":
         weights = backend.sparse(scores, POWERS[task.normalizer])

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anyscore.formulas import ScaledDot
-from anyscore.functional import lower, run, with_query_bias
+from anyscore.functional import lower, run
+from anyscore.implementations import with_query_bias
 from anyscore.ops import Array
 from anyscore.score import Score
 from anyscore.sinks import with_sink
