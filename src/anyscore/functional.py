@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -180,7 +179,7 @@ def weights(task: Task) -> Array:
     some = task.score.a if isinstance(task.score, Factors) else task.score
     backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
     if task.value is not None:
-        task = replace(task, value=None)
+        task = task._replace(value=None)
     with backend.precision(some)[0]():
         _, implementation, task = _choose(backend, task, options)
         return finish(backend.xp, task, implementation.run(task, options, None))[1]

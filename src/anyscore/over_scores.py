@@ -6,7 +6,6 @@ what makes them quickest, others by the definition, as is their product with the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from anyscore.backends import reference
@@ -54,7 +53,7 @@ def choose_scores(
 def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
     """Return the task and the options that ask for the scores alone."""
     options = options._replace(dropout=0.0, dropout_seed=None, with_scores=True)
-    return replace(task, value=None, normalizer="softmax"), options
+    return task._replace(value=None, normalizer="softmax"), options
 
 
 def _run(

@@ -1,9 +1,8 @@
-"""Biases with gradients: tensors of every shape, Relative and ALiBi, inside and after a function."""
+"""Biases with gradients: tensors of every shape, Relative and ALiBi, in a function and after."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,11 +26,12 @@ from anyscore import (
     prepare_keys,
     scores,
 )
-from anyscore.biases import Bias, default_slopes
+from anyscore.biases import default_slopes
 from anyscore.functional import attend, weights
 from anyscore.ops import load
 from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options
+from bias_objects import distance, objects, t5
 from samples import NAMES, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
@@ -43,58 +43,6 @@ MASK = Causal("end") & Lengths([T_K, 4])
 
 def inputs() -> list[np.ndarray]:
     return [normal(B, H, T_Q, D), normal(B, KV, T_K, D), normal(B, KV, T_K, D_V)]
-
-
-def distance(i: int, j: int) -> int:
-    """Of a query that stands at the end."""
-    return j - (i + T_K - T_Q)
-
-
-def clipped(table: np.ndarray) -> Callable[..., float]:
-    half = table.shape[-1] // 2
-    return lambda h, i, j: table[h, min(max(distance(i, j), -half), half) + half]
-
-
-def t5(table: np.ndarray, bidirectional: bool, end: int) -> Callable[..., float]:
-    """The bucket by floating point, as the paper's code has it; numbers here are far from ties."""
-
-    def bucket(away: int) -> int:
-        count, first = table.shape[-1], 0
-        if bidirectional:
-            count //= 2
-            first, away = (count, away) if away > 0 else (0, -away)
-        else:
-            away = max(-away, 0)
-        near = count // 2
-        if away < near:
-            return first + away
-        far = near + int(math.log(away / near) / math.log(end / near) * (count - near) + 1e-9)
-        return first + min(far, count - 1)
-
-    return lambda h, i, j: table[h, bucket(distance(i, j))]
-
-
-def objects() -> dict[str, tuple[np.ndarray, Callable[[Any], Bias], Callable[..., float]]]:
-    """Of each kind the numbers that it learns, the bias of these, and its entries by a formula."""
-    few, many, slopes = normal(H, 5), normal(H, 8), np.abs(normal(H))
-    return {
-        "clipped": (few, lambda x: Relative(x, align="end"), clipped(few)),
-        "t5": (
-            many,
-            lambda x: Relative(x, "t5", max_distance=6, align="end"),
-            t5(many, True, 6),
-        ),
-        "t5 one way": (
-            many,
-            lambda x: Relative(x, "t5", False, max_distance=6, offset=T_K - T_Q),
-            t5(many, False, 6),
-        ),
-        "alibi": (
-            slopes,
-            lambda x: ALiBi(x, align="end"),
-            lambda h, i, j: -slopes[h] * abs(distance(i, j)),
-        ),
-    }
 
 
 def by_loops(
@@ -344,47 +292,3 @@ def test_nothing_to_attend_to() -> None:
             assert found.output.shape == (2, queries, 4)
             assert (found.output == 0).all()
             assert (found.lse == -np.inf).all()
-
-
-WRONG: list[tuple[Any, type[Exception], str]] = [
-    (np.zeros((3, T_Q, T_K)), ValueError, r"bias has shape \(3, 5, 7\), expected what broadcasts"),
-    (np.zeros((T_K, T_Q)), ValueError, r"expected what broadcasts to \(2, 4, 5, 7\)"),
-    (np.zeros((1, B, H, T_Q, T_K)), ValueError, "bias has shape"),
-    (
-        np.ones((T_Q, T_K), bool),
-        TypeError,
-        "bias is bool, .* a boolean tensor is a mask, pass mask=",
-    ),
-    (np.ones((T_Q, T_K), int), TypeError, "bias is int64, expected one of"),
-    (torch.zeros(T_Q, T_K), TypeError, "bias is a"),
-    ([[0.0]], TypeError, r"bias must be a tensor .* Relative\(table\) or ALiBi\(slopes\)"),
-    ("alibi", TypeError, "bias must be a tensor"),
-    (ALiBi(), ValueError, 'ALiBi needs to know where 5 queries stand among 7 keys: give align="st'),
-    (Relative(np.zeros((3, 5)), align="end"), ValueError, r"leading dimensions \(3,\), expected"),
-    (ALiBi(np.zeros(H, int), align="end"), TypeError, "bias.slopes is int64"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), WRONG)
-def test_wrong_biases(wrong: Any, error: type[Exception], message: str) -> None:
-    for name in ("bias", "bias_after"):
-        with pytest.raises(error, match=message.replace("bias", name, 1)):
-            attention(*inputs(), **{name: wrong})
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Relative(np.zeros((H, 4))),
-            r"table has shape \(4, 4\), expected \(..., 2R \+ 1\)",
-        ),
-        (lambda: Relative(np.zeros((H, 5)), "t6"), 'buckets must be "clipped" or "t5"'),
-        (lambda: Relative(np.zeros((H, 8)), "t5", max_distance=2), "max_distance=2 must be > 2"),
-        (lambda: Relative([0.0]), "table must be a tensor"),
-        (lambda: ALiBi(align="middle"), 'align must be "start" or "end"'),
-    ],
-)
-def test_wrong_objects(make: Callable[[], Bias], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        make()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
@@ -138,7 +137,7 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     some = mask.some
     task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
     bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
-    task = replace(task, biases=bias) if bias else task
+    task = task._replace(biases=bias) if bias else task
     if not s.normalizer:
         return task
-    return replace(task, normalizer=Sigmoid(s.sigmoid_bias if s.normalizer == 1 else None))
+    return task._replace(normalizer=Sigmoid(s.sigmoid_bias if s.normalizer == 1 else None))

@@ -57,7 +57,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
 
 def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
     """Return the output of a task whose weights (*lead, T_q, T_k) are known, with dropout p."""
-    task, sizes = _zeroed(xp, replace(task, score=weights)), task.sizes
+    task, sizes = _zeroed(xp, task._replace(score=weights)), task.sizes
     weights, mask = _split(xp, task)
     value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     mask = mask if task.mask_per_query else None
@@ -89,8 +89,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     if value is not None:
         value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
     per_query = shared_b or shared_value or mask.per_query
-    return replace(
-        task,
+    return task._replace(
         score=f,
         value=value,
         unread_is_finite=True,
