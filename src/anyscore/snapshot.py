@@ -22,7 +22,7 @@ def snapshot(xp: Ops, task: Task) -> Task:
     f = task.score
     if isinstance(f, Factors):
         weight = None if f.weight is None else detached(f.weight) * 1
-        cancels = not task.softcap and f.outer is None and task.sink is None
+        cancels = task.query_bias_cancels and task.sink is None
         query_bias = None if cancels else detached(f.query_bias)
         a, b, key_bias = map(detached, (f.a, f.b, f.key_bias))
         f = Factors(a, b, f.pair, weight, f.scale, query_bias, key_bias, f.outer)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anyscore.backends import jax_autograd, jax_pallas
+from anyscore.backends import jax_autograd, jax_pallas, jax_sparse
 from anyscore.backends.common import call_of, why_not_core, why_not_dtype, why_not_pair
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
@@ -63,6 +63,9 @@ class JAX(Backend):
             "dropout needs a dropout_seed in JAX, which keeps no generator: pass a key, such as "
             "jax.random.key(0), or an integer."
         )
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        return jax_sparse.weights(scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
         if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):

@@ -19,6 +19,7 @@ from anyscore.backends.common import (
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
+from anyscore.kernels import cpu
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
 
@@ -44,6 +45,9 @@ class NumPy(Backend):
 
     def draw_seed(self, query: Array) -> Array:
         return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        return super().sparse(scores, power) if cpu.problem() else host.sparse(scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
         return None if why_not_dtype(_xp.dtype(f.b)) else host.pack_keys(f.pair.name, f.b)

@@ -30,6 +30,8 @@ from anyscore.backends.common import (
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
+from anyscore.kernels import cpu
+from anyscore.normalizers import sparse
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import Array, accumulation, load
 from anyscore.ops.tensorflow import custom_gradient, integers
@@ -53,6 +55,27 @@ class TensorFlow(Backend):
 
     def draw_seed(self, query: Array) -> Array:
         return tf.random.uniform((), maxval=2**63 - 1, dtype=tf.int64)
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        if not tf.executing_eagerly() or _elsewhere(scores) or cpu.problem():
+            return super().sparse(scores, power)
+        if not _differentiable([scores]):
+            return tf.constant(host.sparse(_array(scores), power))
+        if _has_tangents([scores]):
+            return super().sparse(scores, power)
+
+        def forward(s: Array) -> tuple[Array, Callable[..., Any]]:
+            weights = tf.constant(host.sparse(_array(s), power))
+
+            def backward(upstream: Array) -> Array:
+                if _differentiable([upstream]):
+                    (slope,) = _slopes(lambda x: [sparse(_xp, x, power)], (s,), [upstream])
+                    return slope
+                return tf.constant(host.sparse_backward(_array(weights), _array(upstream), power))
+
+            return weights, backward
+
+        return custom_gradient(forward, scores)
 
     def pack_keys(self, f: Factors) -> Array | None:
         if not tf.executing_eagerly() or _elsewhere(f.b):

@@ -142,6 +142,22 @@ def backward(
     _core.backward(x, s.pair, s.numbers, results, upstream, to, threads)
 
 
+def sparse(power: int, scores: Array, weights: Array, threads: int) -> None:
+    """Write `normalizers.sparse` of scores (..., T_k) into `weights`; both C-contiguous.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.sparse(power, scores, weights, threads)
+
+
+def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, threads: int) -> None:
+    """Write the gradients of scores into `to`, from weights and the gradients of those.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.sparse_backward(power, weights, upstream, to, threads)
+
+
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     """Write what `forward` takes as packed for b (*lead, T_k, h), into packed (*lead, T_k + 1, h).
 

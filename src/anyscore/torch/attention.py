@@ -16,6 +16,7 @@ from anyscore.chosen_weights import Chosen, chosen_weights
 from anyscore.functional import attend
 from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -49,6 +50,7 @@ class Attention(Layer):
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
             than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
             from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -77,12 +79,14 @@ class Attention(Layer):
         impl: str = "auto",
         softcap: float = 0.0,
         sink: bool | float | None = None,
+        normalizer: Normalizer = "softmax",
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
     ) -> None:
         super().__init__()
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer, sink=sink)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
@@ -98,6 +102,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
         self._last: Task | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -143,8 +148,9 @@ class Attention(Layer):
             self._binding()(queries, tensor, values, mask, valid_lens)
         score, sink = self._score(queries), self._sink(queries)
         dropout = self.dropout if self.training else 0.0
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink),
+            call._replace(normalizer=self.normalizer),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -244,7 +250,7 @@ class Attention(Layer):
 
     def extra_repr(self) -> str:
         """Describe the layer in the repr of a module."""
-        return describe(self._spec, self.dropout, self.softcap)
+        return describe(self._spec, self.dropout, self.softcap, self.normalizer)
 
     def _binding(self) -> Callable[..., None]:
         """Return what makes the parameters at the first call, which no compiler looks into."""

@@ -219,6 +219,17 @@ def test_other_outer_functions_never_spill(
     assert compiled(launch, chip).stack == 0
 
 
+@CHIPS
+@pytest.mark.parametrize("options", [{"backward": True}, {"queries": 1}, {"mask": True}], ids=str)
+def test_the_sigmoid_never_spills(
+    launches: list[Launch], options: dict[str, Any], chip: int
+) -> None:
+    call(triton_pairs.TANH, normalizer=2, **options)
+    names = "forward", "weights_and_gradients", "decode_queries"
+    (launch,) = (x for x in launches if name_of(x) in names)
+    assert compiled(launch, chip).stack == 0
+
+
 def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:
     """A pair that is edited keeps its name, by which alone Triton would tell it apart."""
     made = []

@@ -45,6 +45,8 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
     lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
+    if s.normalizer and lse.numel():
+        lse = _shifts(x, s, lse)
     scores = None
     if s.scores:
         scores = x.a.new_full((*s.lead, queries, keys), -torch.inf, dtype=acc_dtype)
@@ -64,6 +66,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
         finite, inputs.mask, inputs.dropout, output, lse, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
+        SIGMOID=bool(s.normalizer),
     )  # fmt: skip
     if d_v:
         launch(
@@ -71,6 +74,27 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
     return _scaled(results, s.dropout)
+
+
+def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
+    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (*lead, T_q)."""
+    keys = x.b.shape[-2]
+    start = 0 if x.start is None else x.start.clamp(min=0)
+    stop = keys if x.stop is None else x.stop.clamp(max=keys)
+    if x.mask is None:
+        n = torch.as_tensor(stop - start, device=like.device).clamp(min=0)
+    else:
+        j, keep = torch.arange(keys, device=like.device), x.mask
+        for bound, inside in ((x.start, torch.ge), (x.stop, torch.lt)):
+            keep = keep if bound is None else keep & inside(j, bound[..., None])
+        n = keep.expand(*keep.shape[:-1], keys).sum(-1)
+    shift = n.clamp(min=1).to(like.dtype).log() if s.normalizer == 2 else 0.0
+    return (
+        torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf)
+        .to(like.dtype)
+        .expand(like.shape)
+        .contiguous()
+    )
 
 
 def _scaled(results: Results, dropout: float) -> Results:
@@ -93,7 +117,7 @@ def _decode(
 ) -> None:
     """Write the results of one or two queries."""
     x, sizes, width, d_v = inputs.x, inputs.sizes, inputs.x.a.shape[-1], output.shape[-1]
-    columns = Columns(d_v, lse.dtype)
+    columns, sigmoid = Columns(d_v, lse.dtype), bool(inputs.s.normalizer)
     rows = inputs.problems * sizes.queries
     splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
     chunk = round_up(-(-sizes.keys // splits), TILE)
@@ -107,9 +131,11 @@ def _decode(
     )
     launch(
         triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
-        value, inputs.mask, inputs.dropout, tops, totals, summed, scores, sizes, inputs.s.scale,
-        chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
+        value, inputs.mask, inputs.dropout, lse, tops, totals, summed, scores, sizes,
+        inputs.s.scale, chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
+        SIGMOID=sigmoid,
     )  # fmt: skip
+    lse = torch.empty_like(lse) if sigmoid else lse  # which is known
     launch(
         triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
         D_V=d_v, COLUMNS=columns.count,
@@ -173,8 +199,8 @@ def backward(
     d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
     if upstream.output is not None:
         d_output = upstream.output
-        delta = (results.output * d_output).sum(-1)
-    if upstream.lse is not None:
+        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
+    if upstream.lse is not None and not s.normalizer:
         delta = delta - upstream.lse
     d_output = inputs.two(d_output / (1 - s.dropout), 2)
     d_scores = None if upstream.scores is None else upstream.scores.contiguous()
@@ -188,7 +214,7 @@ def backward(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
             inputs.dropout, lse, values, d_outputs, delta, d_scores, *band, inputs.sizes,
-            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth,
+            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
         )  # fmt: skip
         _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
         if width and others is not None:
