@@ -32,13 +32,15 @@ def why_not(task: Task, sigmoid: bool = False) -> str | None:
         return "the score is a callable"
     if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
-    outer = _outer(task)
     if task.softcap and f.outer is not None:
         return f"a softcap over {f.outer.name} would be a second outer function"
     counts = f.query_bias is not None and not task.query_bias_cancels
     if counts and (f.pair != PRODUCT or f.a.shape[-1] == 0):
-        return f"{'an outer function' if outer else 'a sigmoid'} over a query bias is for products"
-    if len(task.biases) > 1 and (outer or task.biases[0].diagonal != task.biases[1].diagonal):
+        what = "an outer function" if _outer(task) else "a sigmoid"
+        return f"{what} over a query bias is for products"
+    if len(task.biases) > 1 and (
+        _outer(task) or task.biases[0].diagonal != task.biases[1].diagonal
+    ):
         return "it adds one bias, not one before and one after a function, nor two of two kinds"
     return None
 
@@ -53,9 +55,12 @@ def why_not_pair(xp: Ops, task: Task) -> str | None:
 
     To be asked last: a formula may have to be compiled.
     """
+    key = cast(Factors, task.score).pair.key
+    if key in cpu.KEYS:
+        return None
     xs = [*factors(task), *([] if task.value is None else [task.value])]
     is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
-    return cpu.why_not_pair(cast(Factors, task.score).pair.key, is_double)
+    return cpu.why_not_pair(key, is_double)
 
 
 def why_not_dtype(dtype: str) -> str | None:

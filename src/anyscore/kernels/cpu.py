@@ -18,6 +18,7 @@ from anyscore.ops import Array
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
+KEYS = frozenset(pair.key for pair in PAIRS)
 
 _own: dict[tuple[str, bool, str], str | None] = {}
 _loading = Lock()
@@ -44,7 +45,7 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
     key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
     read from the cache, when this is first asked.
     """
-    if any(pair.key == key for pair in PAIRS):
+    if key in KEYS:
         return None
     if _problem is not None:
         return _problem
@@ -61,7 +62,7 @@ why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def has(key: str, is_double: bool) -> bool:
     """Return whether the core has kernels of a pair now."""
-    if any(pair.key == key for pair in PAIRS):
+    if key in KEYS:
         return True
     return _core is not None and _own.get((key, is_double, _core.isa()), "") is None
 
