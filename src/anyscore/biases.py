@@ -64,7 +64,8 @@ class Bias:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the fields that are tensors."""
-        return {name: x for name, x in vars(self).items() if framework(x) is not None}
+        fields = vars(self).items()  # of which torch.compile cannot ask a word whose it is
+        return {n: x for n, x in fields if n not in self.static and framework(x) is not None}
 
     def map(self, function: Callable[[Array], Array]) -> Any:
         """Copy the bias with a function applied to each of its tensors."""

@@ -62,7 +62,7 @@ DTYPES = "expected one of float32, float64, bfloat16, float16."
 BOOLEAN = "must be boolean with True = may attend, got"
 FLOAT = (
     "for an additive mask of 0 and −inf pass mask == 0; "
-    "additive position biases are not supported yet."
+    "a float tensor is a bias, pass bias=."
 )
 INTEGER = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
 SCORE = (
