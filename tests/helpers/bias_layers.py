@@ -11,19 +11,18 @@ import softcap_layers
 from anyscore import ALiBi, Relative
 from softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs, make
 
-__all__ = ["LAYERS", "LENGTHS", "WRONG", "drawn", "expected", "inputs", "make", "of", "slope"]
-
-WRONG: list[tuple[Any, type[Exception], str]] = [
-    (
-        np.zeros((4, 5), "float32"),
-        ValueError,
-        r"^bias has shape \(4, 5\), expected what broadcasts",
-    ),
-    (np.zeros((3, 5), bool), TypeError, r"^bias is bool.*: a boolean tensor is a mask, pass mask="),
-    (np.zeros((3, 5), "int32"), TypeError, "^bias is int32, expected one of float32"),
-    ([[0.0]], TypeError, r"^bias must be a tensor that broadcasts to \(..., T_q, T_k\), Relative"),
+__all__ = [
+    "LAYERS",
+    "LENGTHS",
+    "close",
+    "drawn",
+    "expected",
+    "inputs",
+    "make",
+    "objects",
+    "of",
+    "slope",
 ]
-"""Biases of calls of 3 queries and 5 keys that are refused; the arrays are those of a framework."""
 
 
 def drawn(name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,6 @@ from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 from bias_layers import (
     LAYERS,
     LENGTHS,
-    WRONG,
     close,
     drawn,
     expected,
@@ -28,6 +28,8 @@ from bias_layers import (
     slope,
 )
 from transformed import WARNINGS
+from wrong_biases import TABLE
+from wrong_calls import given
 
 pytestmark = WARNINGS
 X = torch.randn(2, 2, 5, 4, generator=torch.Generator().manual_seed(0))
@@ -43,17 +45,17 @@ def _fresh() -> Iterator[None]:
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_weights_and_slopes(name: str, impl: str) -> None:
-    layer, given, arrays = make(layers, name, impl=impl), inputs(name), drawn(name)
+    layer, xs, arrays = make(layers, name, impl=impl), inputs(name), drawn(name)
     tensors = [nn.Parameter(torch.tensor(x)) for x in arrays]
-    xs, options = [torch.tensor(x) for x in given], {"valid_lens": torch.tensor(LENGTHS)}
-    output = layer(*xs, **options, **of(*tensors))
+    lengths = torch.tensor(LENGTHS)
+    output = layer(*map(torch.tensor, xs), valid_lens=lengths, **of(*tensors))
     parameters = layer.numpy_parameters()
-    want = expected(name, parameters, given, *arrays)
+    want = expected(name, parameters, xs, *arrays)
     np.testing.assert_allclose(output.detach(), want[0], atol=1e-5)
     np.testing.assert_allclose(layer.attention_weights, want[1], atol=1e-6)
     np.testing.assert_allclose(layer.last_weights(rows=[2, 0]), want[1][..., [2, 0], :], atol=1e-6)
     slopes = torch.autograd.grad(output.square().sum(), tensors)
-    close(slopes, arrays, slope(name, parameters, given, *arrays))
+    close(slopes, arrays, slope(name, parameters, xs, *arrays))
 
 
 def test_scores_have_them() -> None:
@@ -95,11 +97,35 @@ def test_transforms_take_the_objects(bias: Any) -> None:
     torch.testing.assert_close(getattr(grad(loss)(bias), name), want)
     several = torch.stack([tensor, 2 * tensor])
     each = vmap(lambda x: loss(bias.map(lambda _: x)))(several)
-    torch.testing.assert_close(each, torch.stack([loss(bias.map(lambda x: y)) for y in several]))
+    torch.testing.assert_close(
+        each, torch.stack([loss(bias.map(lambda _, y=y: y)) for y in several])
+    )
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     found = compiled(bias.map(lambda x: leaf))
     torch.testing.assert_close(found, loss(bias))
     torch.testing.assert_close(torch.autograd.grad(found, leaf)[0], want)
+
+
+def test_compiled_for_any_lengths() -> None:
+    """Diagonals of lengths that are not known yet; of their distances, buckets."""
+
+    def run(x: Tensor, table: Tensor) -> Tensor:
+        found = attention(
+            x,
+            x[..., 1:, :],
+            x[..., 1:, :],
+            bias=Relative(table, "t5", align="end"),
+            bias_after=ALiBi(align="end"),
+        )
+        return found.square().sum()
+
+    compiled = torch.compile(run, fullgraph=True, dynamic=True, backend="aot_eager")
+    table = torch.randn(2, 8, requires_grad=True)
+    for n in (5, 40):
+        x = torch.randn(2, 2, n, 4)
+        found, want = compiled(x, table), run(x, table)
+        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(*(torch.autograd.grad(y, table) for y in (found, want)))
 
 
 def test_layers_compiled_and_exported() -> None:
@@ -131,22 +157,18 @@ def test_autocast_leaves_it_alone() -> None:
     assert torch.equal(found, attention(rounded, rounded, rounded, bias=bias))
 
 
-@pytest.mark.parametrize(("bias", "error", "text"), WRONG)
-def test_others_are_refused(bias: Any, error: type[Exception], text: str) -> None:
-    given = [torch.tensor(x) for x in inputs("additive")]
-    bias = torch.tensor(bias) if isinstance(bias, np.ndarray) else bias
-    layer = Attention("additive", hidden=8)
-    with pytest.raises(error, match=text):
-        layer(*given, bias=bias)
-    with pytest.raises(ValueError, match="give the layer its sizes"):  # it made no parameters
+@pytest.mark.parametrize(("change", "error", "text"), TABLE)
+def test_a_wrong_one_makes_no_parameters(change: Any, error: type[Exception], text: str) -> None:
+    layer, (tensors, options) = Attention("additive", hidden=8), given(change, torch.tensor)
+    with pytest.raises(error, match=re.escape(text)):
+        layer(*tensors, **options)
+    with pytest.raises(ValueError, match="give the layer its sizes"):
         layer.numpy_parameters()
 
 
 def test_one_of_another_framework_and_masks_of_floats() -> None:
-    with pytest.raises(TypeError, match="bias is a numpy|bias"):
+    text = "bias is a NumPy array but query is a PyTorch tensor|query is .* but bias is"
+    with pytest.raises(TypeError, match=text):
         SelfAttention(8, 4)(torch.randn(2, 5, 8), bias=np.zeros((5, 5), "float32"))
     with pytest.raises(TypeError, match=r"a float tensor is a bias, pass bias=\.$"):
         Attention()(X, X, mask=torch.zeros(5, 5))
-    with pytest.raises(TypeError, match="table must be a tensor"):
-        Relative([0.0])
-    assert Attention()(X, X, bias=ALiBi()).isfinite().all()
