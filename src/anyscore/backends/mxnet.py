@@ -13,6 +13,7 @@ from mxnet import autograd
 from anyscore.backends import host
 from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
 from anyscore.backends.reference import reference_in
+from anyscore.biases import Bias
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.operands import FACTORS, Operands, Results
@@ -82,7 +83,12 @@ def _still(x: Array) -> Array:
 
 
 def as_np(x: Any) -> Any:
-    """An `mx.nd.NDArray` as `mx.np.ndarray`, of one graph and memory; anything else as it is."""
+    """An `mx.nd.NDArray` as `mx.np.ndarray`, of one graph and memory; anything else as it is.
+
+    Of a bias its tensors.
+    """
+    if isinstance(x, Bias):
+        return x.map(as_np)
     if not isinstance(x, mx.nd.NDArray) or isinstance(x, mx.np.ndarray):
         return x
     if x.stype != "default":
