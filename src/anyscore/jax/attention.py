@@ -137,7 +137,8 @@ class Attention(Layer):
             queries, keys, values = map(as_jax, (queries, keys, values))
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
             lower_mask(_xp, sizes, queries, mask, valid_lens)
-            lower_biases(_xp, *map(as_jax, biases), queries, sizes)
+            bias, after = map(as_jax, biases)
+            lower_biases(_xp, bias, after, queries, sizes)
             bound = self.spec.bind(queries.shape[-1], keys.shape[-1])
         return {f"{p.name}.weight": p.init for p in bound.parameters}
 

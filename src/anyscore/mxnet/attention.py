@@ -227,7 +227,8 @@ class Attention(Layer):
         if self._bound is None:  # once nothing else is wrong with the call
             sizes = check_tensors(_xp, queries, keys, values)
             lower_mask(_xp, sizes, queries, mask, valid_lens)
-            lower_biases(_xp, *map(as_np, biases), as_np(queries), sizes)
+            bias, after = map(as_np, biases)
+            lower_biases(_xp, bias, after, as_np(queries), sizes)
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:

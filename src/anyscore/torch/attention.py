@@ -263,7 +263,7 @@ class Attention(Layer):
         """Make the parameters at the first call, once nothing else is wrong with the call."""
         sizes = check_tensors(_xp, queries, keys, values)
         lower_mask(_xp, sizes, queries, mask, valid_lens)
-        lower_biases(_xp, *biases, queries, sizes)
+        lower_biases(_xp, biases[0], biases[1], queries, sizes)
         with _MAKING, torch.inference_mode(False):
             if self._bound is None:
                 self._bind(queries.shape[-1], keys.shape[-1])

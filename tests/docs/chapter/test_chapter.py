@@ -16,9 +16,7 @@ import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
-EACH = [
-    CHAPTER.parent / f"{name}.md" for name in ("score_matrix", "sinks", "biases", "distances")
-]
+EACH = [CHAPTER.parent / f"{name}.md" for name in ("score_matrix", "sinks", "biases", "distances")]
 """Pages whose examples every framework runs."""
 QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
