@@ -2,6 +2,8 @@
 //
 //     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i
 //
+// Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores: rows have no sum.
+//
 // Under an outer function, dS is multiplied by its derivative. The gradient of a bias is dS, summed.
 #pragma once
 
@@ -99,21 +101,26 @@ private:
                                                              largest_finite<T>(), d_output, nonfinite);
         for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
         gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
-        bool has_irregular = scores->has_irregular();
+        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX, has_irregular = scores->has_irregular();
         for (int i = 0; i < count; i++) {
             T *p = scores->s + i * TILE, *d = ds + i * TILE;
             AttendedColumns attended(tile, i);
-            if (needs_weights(back)) weights_of(attended, p, ((const T*)back.lse)[at + i], keys);
+            if (needs_weights(back)) weights_of(attended, is_softmax, p, ((const T*)back.lse)[at + i], keys);
             T shift = -partial.delta[at + i];
-            if (back.d_lse && attended.from < attended.to) shift += ((const T*)back.d_lse)[at + i];
+            if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[at + i];
+            bool drops = call.dropout.rate > 0;
+            if (drops) dropout_factors(call.dropout, n, first + i, tile.first_key, factors);
             if (!needs_weights(back)) {
                 for (int j = 0; j < keys; j++) d[j] = 0;
-            } else if (call.dropout.rate > 0) {
-                dropout_factors(call.dropout, n, first + i, tile.first_key, factors);
-                for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] * factors[j] + shift);
-                for (int j = 0; j < keys; j++) p[j] *= factors[j];
             } else {
-                for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
+                if (drops)
+                    for (int j = 0; j < keys; j++) d[j] *= factors[j];
+                if (is_softmax)
+                    for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
+                else
+                    for (int j = 0; j < keys; j++) d[j] = p[j] * (1 - p[j]) * (d[j] + shift);
+                if (drops)
+                    for (int j = 0; j < keys; j++) p[j] *= factors[j];
             }
             if (back.d_scores) {
                 const T* more = (const T*)back.d_scores + (at + i) * call.keys + tile.first_key;

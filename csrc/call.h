@@ -57,6 +57,14 @@ struct Dropout {
     const Stream* streams = nullptr;  // of each problem
 };
 
+// What makes weights of the scores s. What a sigmoid subtracts from them stands in the place of the
+// log-sum-exp, wherever that is written or read.
+enum class Normalizer {
+    SOFTMAX,
+    SIGMOID,  // of s + sigmoid_bias
+    SIGMOID_OF_KEYS,  // of s + sigmoid_bias − log n, where n keys are attended
+};
+
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
     Rows a, b, value;  // value: or none
@@ -68,6 +76,8 @@ struct Call {
     double scale = 1;
     Outer outer = Outer::NONE;
     double outer_scale = 0;  // its c
+    Normalizer normalizer = Normalizer::SOFTMAX;
+    double sigmoid_bias = 0;
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
     // Problems with the same b share what is made of it: key_set[n] numbers it, and
@@ -120,8 +130,15 @@ struct Kernels {
     void (*prepare)(const Call&, void* packed, int threads);
 };
 
+// Weights w of (rows, keys) scores, and gradients: see sparse.h.
+struct SparseKernels {
+    void (*forward)(int power, const void* s, Size rows, Size keys, void* w, int threads);
+    void (*backward)(int power, const void* w, const void* dw, Size rows, Size keys, void* ds, int threads);
+};
+
 struct KernelTable {
     Kernels of[PAIRS][2];  // [row of pair_list.h][0: float, 1: double]
+    SparseKernels sparse[2];  // likewise
 };
 
 }  // namespace anyscore

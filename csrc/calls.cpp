@@ -6,13 +6,15 @@
 
 #include "arrays.h"
 #include "isa.h"
+#include "own_pairs.h"
 
 namespace anyscore {
 namespace {
 
-const Kernels& find(const std::string& pair, Type type) {
+Kernels find(const std::string& pair, Type sums) {
     int row = pair_row(pair);
-    if (row < PAIRS) return kernels().of[row][type == Type::F64];
+    if (row < PAIRS) return kernels().of[row][sums == Type::F64];
+    if (Kernels own = find_own(pair, sums); own.forward) return own;
     std::string names;
     for (std::string_view name : PAIR_NAMES) names += (names.empty() ? "" : ", ") + std::string(name);
     throw std::invalid_argument("pair is \"" + pair + "\", expected one of " + names + ".");
@@ -53,6 +55,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     if (call.outer != Outer::NONE && !(s.outer_scale > 0 && s.outer_scale <= std::numeric_limits<double>::max()))
         Arrays::refuse("outer_scale", "must be > 0 and finite");
     call.outer_scale = s.outer_scale;
+    if (s.normalizer < 0 || s.normalizer > 2) Arrays::refuse("normalizer", "must be 0, 1 or 2");
+    call.normalizer = Normalizer(s.normalizer), call.sigmoid_bias = s.sigmoid_bias;
     if (s.dropout_period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)
@@ -65,6 +69,23 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         __builtin_mul_overflow(elements, call.width + call.value_width + 1, &elements))
         Arrays::refuse("the call", "is too large");
     return call;
+}
+
+// The kernels for the type of a result (..., keys), and how many rows that has.
+std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
+    if (power != 1 && power != 2) Arrays::refuse("power", "must be 1 or 2");
+    Type type = Arrays::type("the result", to);
+    if (type != Type::F32 && type != Type::F64) Arrays::refuse("the result", "must be float32 or float64");
+    if (to.rank() < 1) Arrays::refuse("the result", "must have rank 1 or more");
+    Arrays::contiguous("the result", to, to.shape);
+    Size keys = to.shape.back();
+    return {kernels().sparse[type == Type::F64], keys ? to.size() / keys : 0};
+}
+
+// The data of an array of the type and shape of another, C-contiguous.
+const void* alike(const char* name, const View& array, const View& other) {
+    if (Arrays::type(name, array) != Arrays::type(name, other)) Arrays::refuse(name, "must have the type of the result");
+    return Arrays::contiguous(name, array, other.shape);
 }
 
 }  // namespace
@@ -145,6 +166,18 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     if (to.bias && !s.diagonal) of_keys.push_back(&to.bias);
     back.tasks = arrays.groups_by(of_keys, true);
     find(pair, sums).backward(call, back, threads);
+}
+
+void sparse(int power, const View& s, Output& w, int threads) {
+    auto [kernels, rows] = sparse_kernels(power, w);
+    const void* from = alike("s", s, w);
+    kernels.forward(power, from, rows, w.shape.back(), w.data, threads);
+}
+
+void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads) {
+    auto [kernels, rows] = sparse_kernels(power, ds);
+    const void *of_w = alike("w", w, ds), *of_dw = alike("dw", dw, ds);
+    kernels.backward(power, of_w, of_dw, rows, ds.shape.back(), ds.data, threads);
 }
 
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {

@@ -35,11 +35,14 @@ struct Settings {
     Size dropout_period = 1;
     double outer = 0, outer_scale = 0;
     bool diagonal = false, after = false;  // the bias
+    int normalizer = 0;  // of `Normalizer`
+    double sigmoid_bias = 0;
 
-    static constexpr std::size_t COUNT = 8;
+    static constexpr std::size_t COUNT = 10;
     explicit Settings(const double* numbers)
         : scale(numbers[0]), groups(Size(numbers[1])), dropout(numbers[2]), dropout_period(Size(numbers[3])),
-          outer(numbers[4]), outer_scale(numbers[5]), diagonal(numbers[6] != 0), after(numbers[7] != 0) {}
+          outer(numbers[4]), outer_scale(numbers[5]), diagonal(numbers[6] != 0), after(numbers[7] != 0),
+          normalizer(int(numbers[8])), sigmoid_bias(numbers[9]) {}
 };
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.
@@ -61,6 +64,9 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 
 void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);
+// Scores to weights, and the gradients of weights to those of scores, all (..., keys): see sparse.h.
+void sparse(int power, const View& s, Output& w, int threads);
+void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads);
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 
 }  // namespace anyscore

@@ -35,7 +35,8 @@ public:
         scores->begin(tile, sets);
         scores->queries(tile);
         zero(output, count * values.padded);
-        for (int i = 0; i < count; i++) top[i] = lowest<T>(), poisoned[i] = false;
+        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;
+        for (int i = 0; i < count; i++) top[i] = is_softmax ? lowest<T>() : shift_of<T>(tile, i), poisoned[i] = false;
         zero(sum, count * L);
         const Size at = n * call.queries + first;
         T* kept = to.scores ? (T*)to.scores + at * call.keys : nullptr;
@@ -46,7 +47,8 @@ public:
             scores->compute(tile);
             if (kept) keep(tile, kept + j0);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
-            for (int i = 0; i < count; i++) whole &= softmax(tile, i, any_poison);
+            for (int i = 0; i < count; i++)
+                whole &= is_softmax ? softmax(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
             values.read(tile, whole);
             gemm(output, values.padded, scores->s, TILE, 1, values.rows, values.stride, count, values.padded, tile.keys);
             values.add_nonfinite(tile, scores->s, output);
@@ -54,10 +56,11 @@ public:
         for (int i = 0; i < count; i++) {
             T* row = output + i * values.padded;
             T total = sum_lanes<T>(load(sum + i * L));
-            T scale = poisoned[i] ? nan<T>() : total > 0 ? 1 / total : T(0);
+            T scale = poisoned[i] ? nan<T>() : !is_softmax ? T(1) : total > 0 ? 1 / total : T(0);
             for (Size d = 0; d < call.value_width; d++) row[d] *= scale;
             write(to.output, to.output_type, (at + i) * call.value_width, call.value_width, row);
-            ((T*)to.lse)[at + i] = poisoned[i] ? nan<T>() : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
+            T lse = !is_softmax ? top[i] : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
+            ((T*)to.lse)[at + i] = poisoned[i] ? nan<T>() : lse;
         }
     }
 
@@ -105,17 +108,36 @@ private:
         Vector<T> total = load(sum + i * L);
         for (int j = 0; j < end; j += L) total += load(s + j);
         store(sum + i * L, total);
-        const Dropout& dropout = tile.call.dropout;
-        if (dropout.rate > 0) {
-            dropout_factors(dropout, tile.problem, tile.first_query + i, tile.first_key, factors);
-            for (int j = 0; j < end; j++) s[j] *= factors[j];
-        }
+        drop(tile, i, end);
         return whole;
+    }
+
+    // Turns the scores of query i into weights; gives whether it attends all keys of the tile.
+    bool weights_by_sigmoid(const Tile& tile, int i, bool any_poison) {
+        AttendedColumns attended(tile, i);
+        T* s = scores->s + i * TILE;
+        int keys = tile.keys, end = int(round_up(keys, L));
+        bool whole = attended.is_whole(keys);
+        if (any_poison)
+            for (int j = attended.from; j < attended.to; j++) poisoned[i] |= attended.has(j) && is_nan(s[j]);
+        bool nothing = poisoned[i] || attended.from == attended.to;
+        T shift = nothing ? T(0) : top[i];
+        for (int j = 0; j < end; j++) s[j] = nothing ? T(0) : sigmoid(s[j] - shift);
+        if (!whole || end != keys) attended.fill_others(s, end, T(0));
+        drop(tile, i, end);
+        return whole;
+    }
+
+    void drop(const Tile& tile, int i, int end) {
+        const Dropout& dropout = tile.call.dropout;
+        if (!(dropout.rate > 0)) return;
+        dropout_factors(dropout, tile.problem, tile.first_query + i, tile.first_key, factors);
+        for (int j = 0; j < end; j++) scores->s[i * TILE + j] *= factors[j];
     }
 
     ScoresOf<Scorer, T> scores;
     TileValues<T> values;
-    T *output, *top, *sum, *factors;
+    T *output, *top, *sum, *factors;  // top: the running maximum, or what the sigmoid subtracts
     bool poisoned[TILE];
 };
 

@@ -31,7 +31,9 @@ public:
             }
             sum += part;
         }
-        for (int i = 0; i < count; i++) delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : sum[i];
+        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on
+        for (int i = 0; i < count; i++)
+            delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : is_softmax ? sum[i] : T(0);
     }
 
 private:

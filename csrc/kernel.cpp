@@ -3,6 +3,7 @@
 #include "pair_list.h"
 #include "plain.h"
 #include "prepare.h"
+#include "sparse.h"
 #include "tanh.h"
 
 namespace anyscore::ANYSCORE_ISA {
@@ -20,7 +21,8 @@ ANYSCORE_PAIRS(ANYSCORE_KERNELS)
 // Reciprocal: that of float32; double divides.
 template <class Reciprocal> constexpr KernelTable make_all() {
 #define ANYSCORE_ROW(name, ...) {name##_kernels<float, Reciprocal>(), name##_kernels<double, Divide>()},
-    return {{ANYSCORE_PAIRS(ANYSCORE_ROW)}};
+    return {{ANYSCORE_PAIRS(ANYSCORE_ROW)},
+            {{sparse<float>, sparse_backward<float>}, {sparse<double>, sparse_backward<double>}}};
 #undef ANYSCORE_ROW
 }
 

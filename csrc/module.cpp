@@ -9,6 +9,7 @@
 
 #include "calls.h"
 #include "isa.h"
+#include "own_pairs.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -87,6 +88,16 @@ void python_prepare_keys(const std::string& pair, View b, Output packed, int thr
     prepare_keys(pair, b, packed, threads);
 }
 
+void python_sparse(int power, View s, Output w, int threads) {
+    nb::gil_scoped_release release;
+    sparse(power, s, w, threads);
+}
+
+void python_sparse_backward(int power, View w, View dw, Output ds, int threads) {
+    nb::gil_scoped_release release;
+    sparse_backward(power, w, dw, ds, threads);
+}
+
 }  // namespace
 }  // namespace anyscore
 
@@ -96,6 +107,8 @@ NB_MODULE(_core, module) {
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
     module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
+    module.def("sparse", &python_sparse, "power"_a, "scores"_a, "weights"_a, "threads"_a);
+    module.def("sparse_backward", &python_sparse_backward, "power"_a, "weights"_a, "upstream"_a, "to"_a, "threads"_a);
     module.def(
         "borrow_threads",
         [](std::uintptr_t parallel) {
@@ -105,6 +118,13 @@ NB_MODULE(_core, module) {
 #ifdef ANYSCORE_XLA
     bind_xla(module);
 #endif
+    module.def(
+        "register_pair",
+        [](const std::string& name, bool is_double, std::uintptr_t library) {
+            register_pair(name, is_double ? Type::F64 : Type::F32, reinterpret_cast<OwnPair*>(library));
+        },
+        "name"_a, "is_double"_a, "library"_a);
+    module.attr("headers") = ANYSCORE_HEADERS;
     module.def("isas", &isas);
     module.def("isa", &isa);
     module.def("use", &use, "isa"_a);

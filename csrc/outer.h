@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "call.h"
-#include "log1p_of.h"
-#include "tanh_of.h"
+#include "functions.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -15,7 +14,7 @@ template <class T> ANYSCORE_INLINE T from_zero(T x) { return bits(x) <= Bits<T>:
 // arcosh(1 + x) for x ≥ 0: 2 asinh √(x/2).
 template <class T> ANYSCORE_INLINE T arcosh_of_one_and(T x) {
     T half = x / T(2);
-    T found = T(2) * log1p_of(std::sqrt(x) * T(0.70710678118654752) + half / (T(1) + std::sqrt(T(1) + half)));
+    T found = T(2) * log1p_lane(std::sqrt(x) * T(0.70710678118654752) + half / (T(1) + std::sqrt(T(1) + half)));
     return bits(x) == Bits<T>::INFINITE ? x : found;
 }
 
@@ -29,7 +28,7 @@ template <class T> void apply(Outer outer, T c, T* x, int count) {
             for (int j = 0; j < count; j++) x[j] = -c * std::sqrt(from_zero(x[j]));
             return;
         case Outer::LOG1P:
-            for (int j = 0; j < count; j++) x[j] = -c * log1p_of(from_zero(x[j]));
+            for (int j = 0; j < count; j++) x[j] = -c * log1p_lane(from_zero(x[j]));
             return;
         case Outer::ARCOSH:
             for (int j = 0; j < count; j++) x[j] = -c * arcosh_of_one_and(from_zero(x[j]));

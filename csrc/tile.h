@@ -1,6 +1,8 @@
 // What is common to forward and backward: a tile, who attends in it, and scores of irregular rows.
 #pragma once
 
+#include <cmath>
+
 #include "memory.h"
 #include "philox.h"
 #include "rows.h"
@@ -83,11 +85,37 @@ struct AttendedColumns {
 
 template <class T> ANYSCORE_INLINE T lowest() { return -largest_finite<T>(); }
 
+// How many keys query i of a block attends.
+inline Size attended_keys(const Tile& tile, int i) {
+    const Mask& mask = tile.call.mask;
+    Size from = tile.bounds.start[i], to = tile.bounds.stop[i], count = 0;
+    if (to <= from || !mask.data) return to > from ? to - from : 0;
+    const bool* row = mask.data + mask.at[tile.problem] + (tile.first_query + i) * mask.row;
+    for (Size j = from; j < to; j++) count += row[j * mask.column];
+    return count;
+}
+
+// What the sigmoid subtracts from the scores of query i of a block; −∞ if it attends nothing.
+template <class T> inline T shift_of(const Tile& tile, int i) {
+    Size n = attended_keys(tile, i);
+    if (!n) return minus_infinity<T>();
+    return T((tile.call.normalizer == Normalizer::SIGMOID_OF_KEYS ? std::log(double(n)) : 0.0) - tile.call.sigmoid_bias);
+}
+
+// 1 / (1 + e⁻ˣ); 0 below −LIMIT.
+template <class T> ANYSCORE_INLINE T sigmoid(T x) {
+    T power = exp_clamped(-x);
+    return x < -Exp<T>::LIMIT ? T(0) : 1 / (1 + power);
+}
+
 // Turns the scores s of one query into weights, from its log-sum-exp.
-template <class T> inline void weights_of(const AttendedColumns& attended, T* s, T lse, int keys) {
+template <class T> inline void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T lse, int keys) {
     bool poisoned = is_nan(lse), empty = bits(lse) == bits(minus_infinity<T>());
     T at = poisoned || empty ? T(0) : lse;
-    for (int j = 0; j < keys; j++) s[j] = exp_or_zero(min(s[j] - at, T(1)));
+    if (is_softmax)
+        for (int j = 0; j < keys; j++) s[j] = exp_or_zero(min(s[j] - at, T(1)));
+    else
+        for (int j = 0; j < keys; j++) s[j] = sigmoid(s[j] - at);
     if (poisoned || empty)
         for (int j = 0; j < keys; j++) s[j] = poisoned ? nan<T>() : T(0);
     if (!attended.is_whole(keys)) attended.fill_others(s, keys, T(0));

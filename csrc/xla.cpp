@@ -207,6 +207,16 @@ ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets resu
     });
 }
 
+// pair: the name of the normalizer.
+ffi::Error xla_sparse(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view) {
+    return guarded([&] {
+        auto scores = operands.get<ffi::AnyBuffer>(0);
+        if (!scores.has_value()) throw std::invalid_argument("scores are missing.");
+        Output weights = result(results, 0);
+        sparse(pair == "sparsemax" ? 1 : 2, view<View>(*scores), weights, threads());
+    });
+}
+
 auto bind_call() {
     return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("pair").Attr<std::string_view>("names");
 }
@@ -214,6 +224,7 @@ auto bind_call() {
 XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
+XLA_FFI_DEFINE_HANDLER(kSparse, xla_sparse, bind_call());
 
 }  // namespace
 
@@ -221,7 +232,7 @@ void bind_xla(nb::module_& module) {
     module.def("xla_targets", [] {
         nb::dict targets;
         auto add = [&](const char* name, auto* handler) { targets[name] = nb::capsule(reinterpret_cast<void*>(handler)); };
-        add("forward", kForward), add("backward", kBackward), add("prepare_keys", kPrepareKeys);
+        add("forward", kForward), add("backward", kBackward), add("prepare_keys", kPrepareKeys), add("sparse", kSparse);
         return targets;
     });
 }

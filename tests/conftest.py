@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -38,3 +40,14 @@ def _seeded() -> None:
 def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the C++ core were not there."""
     monkeypatch.setattr(cpu, "_problem", "it is not there")
+
+
+@pytest.fixture
+def kept_pairs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of formulas can be compiled, and are kept for this session; skipped elsewhere."""
+    if cpu.problem() is not None:
+        pytest.skip("the C++ core is not built")
+    asked = os.environ.get("CXX")
+    if not any(map(shutil.which, [asked.split()[0]] if asked else ["c++", "g++", "clang++"])):
+        pytest.skip("there is no C++ compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

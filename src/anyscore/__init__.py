@@ -28,6 +28,7 @@ from anyscore.formulas import (
 from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
+from anyscore.normalizers import Sigmoid
 from anyscore.score import Score
 from anyscore.score_matrix import log_sum_exp, log_weights, scores
 from anyscore.trees import tell
@@ -59,6 +60,7 @@ __all__ = [
     "Relative",
     "ScaledDot",
     "Score",
+    "Sigmoid",
     "StudentT",
     "Trilinear",
     "Window",

@@ -104,7 +104,7 @@ def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:
     sizes = replace(sizes, lead=(*sizes.lead[:-1], len(places)), groups=1)
     biases = tuple(x._replace(array=cut(x.array, -3)) for x in task.biases)
     mask = _masked(xp, task, cut, -3)
-    return replace(task, score=f, mask=mask, sizes=sizes, sink=sink, biases=biases)
+    return task._replace(score=f, mask=mask, sizes=sizes, sink=sink, biases=biases)
 
 
 def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
@@ -126,7 +126,7 @@ def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
         for x in task.biases
     )
     sizes, mask = replace(task.sizes, queries=len(places)), _masked(xp, task, cut, -2)
-    return replace(task, score=f, mask=mask, sizes=sizes, biases=biases)
+    return task._replace(score=f, mask=mask, sizes=sizes, biases=biases)
 
 
 def _masked(xp: Ops, task: Task, cut: _Cut, axis: int) -> LoweredMask | None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anyscore import backends, separable
+from anyscore import backends, over_scores, separable
 from anyscore.autocast import autocast, cast
 from anyscore.biases import Bias
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
-from anyscore.implementations import Backend, Implementation, Plan, Result, choose
+from anyscore.implementations import (
+    Backend,
+    Implementation,
+    Plan,
+    Result,
+    choose,
+    with_query_bias,
+)
+from anyscore.normalizers import Normalizer, check_normalizer, normalize
 from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
-from anyscore.reference import accumulated, softmax
+from anyscore.reference import accumulated
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.sinks import check_sink, with_sink
@@ -47,6 +54,7 @@ def attention(
     sink: Any = None,
     bias: Any = None,
     bias_after: Any = None,
+    normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -74,6 +82,8 @@ def attention(
         bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
             (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
         bias_after: the same, after that function.
+        normalizer: what makes weights of the scores: "softmax", "sigmoid" (or `Sigmoid(bias)`),
+            "sparsemax" or "entmax15"; see `anyscore.normalizers`.
         return_weights: also give the weights (..., T_q, T_k), before dropout.
         return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
             sink, if there is one.
@@ -96,7 +106,9 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after)
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
@@ -118,6 +130,7 @@ def plan(
     sink: Any = None,
     bias: Any = None,
     bias_after: Any = None,
+    normalizer: Normalizer = "softmax",
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
@@ -133,7 +146,9 @@ def plan(
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')
     """
-    call = Call(query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after)
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task = lower(call, options)
     with context():
@@ -164,9 +179,9 @@ def weights(task: Task) -> Array:
     some = task.score.a if isinstance(task.score, Factors) else task.score
     backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
     if task.value is not None:
-        task = replace(task, value=None)
+        task = task._replace(value=None)
     with backend.precision(some)[0]():
-        _, implementation = choose(backend, task, options)
+        _, implementation, task = _choose(backend, task, options)
         return finish(backend.xp, task, implementation.run(task, options, None))[1]
 
 
@@ -175,6 +190,7 @@ def lower(
 ) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
     """Check and lower a call. Returns its backend, the context to compute in, and the task."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
+    check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
     query, key, value, score = call[:4]
     prepared = key if isinstance(key, PreparedKeys) else None
     key = key if prepared is None else prepared.key
@@ -191,11 +207,11 @@ def lower(
         if sink is not None:
             (sink,), _ = backend.unwrap((sink,), None)
             check_sink(xp, sink, query, sizes)
-        biases = call[8:]
+        biases = call[8:10]
         if biases[0] is not None or biases[1] is not None:
             biases = tuple(_unwrapped(backend, x) for x in biases)
         value = None if call.value is None else value
-        call = Call(query, key, value, score, *call[4:7], sink, *biases)
+        call = Call(query, key, value, score, *call[4:7], sink, *biases, call.normalizer)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
@@ -227,6 +243,8 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
     """
     if task.sink is not None:  # which is weighed against the log-sum-exp
         options = options._replace(return_lse=True)
+    if task.normalizer != "softmax":
+        return over_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
         return separable.choose_product(backend, task, options)
     return *choose(backend, task, options), task
@@ -242,10 +260,10 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
 
 def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
     """Add to the results of an implementation what it leaves out; make weights of its scores."""
-    attended = share = None
+    attended, share = result.weights, None
     if result.scores is not None:
         mask = None if task.mask is None else task.mask.boolean
-        attended, _ = softmax(xp, result.scores, mask)
+        attended = normalize(xp, task.normalizer, result.scores, mask)
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:
@@ -258,26 +276,6 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
         attended = attended if share is None else attended * share[..., None]
         attended = xp.astype(attended, task.dtype)
     return result, attended
-
-
-def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
-    """Add the query bias to the results of an implementation, which leaves it out."""
-    if not isinstance(task.score, Factors) or task.softcap or task.score.outer is not None:
-        return result
-    bias = task.score.query_bias
-    if bias is None:
-        return result
-    bias = accumulated(xp, bias)
-    if task.mask is not None:
-        bias = xp.where(task.mask.used[0], bias, 0.0)
-    output, lse, scores = result
-    if output is not None:
-        output = output + xp.astype(0 * bias[..., None], task.dtype)
-    return Result(
-        output,
-        None if lse is None else lse + bias,
-        None if scores is None else scores + bias[..., None],
-    )
 
 
 def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from anyscore import normalizers
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
+from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
@@ -29,12 +31,13 @@ class Result(NamedTuple):
     output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. lse:
     (..., T_q), the log-sum-exp; None if it gives none. scores: (..., T_q, T_k), −∞ where not
     attended; None where `Options.with_scores` does not ask for them. Both lack a query bias, which
-    `functional` adds.
+    `functional` adds. weights: (..., T_q, T_k), of those that make weights of the scores first.
     """
 
     output: Array | None
     lse: Array | None
     scores: Array | None = None
+    weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ class Backend:
         """Draw a dropout seed from the framework's generator: an integer tensor ()."""
         raise NotImplementedError
 
+    def sparse(self, scores: Array, power: int) -> Array:
+        """Return `normalizers.sparse` of scores, by what computes it quickest."""
+        return normalizers.sparse(self.xp, scores, power)
+
     def pack_keys(self, f: Factors) -> Array | None:
         """Return the keys of `f` as the core packs them, None where the core cannot read them.
 
@@ -114,3 +121,21 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
 def refuse(impl: str, reason: str) -> NoReturn:
     """Raise NotImplementedError: an implementation requested by name cannot run."""
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
+
+
+def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
+    """Add the query bias to the results of an implementation, which leaves it out."""
+    bias = task.score.query_bias if isinstance(task.score, Factors) else None
+    if bias is None or not task.query_bias_cancels:
+        return result
+    bias = accumulated(xp, bias)
+    if task.mask is not None:
+        bias = xp.where(task.mask.used[0], bias, 0.0)
+    output, lse, scores, _ = result
+    if output is not None:
+        output = output + xp.astype(0 * bias[..., None], task.dtype)
+    return Result(
+        output,
+        None if lse is None else lse + bias,
+        None if scores is None else scores + bias[..., None],
+    )

@@ -44,7 +44,7 @@ SINK = "sink"
 """The name of a sink that a layer learns."""
 
 _SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
-_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink", "normalizer"
 """The arguments of every layer of a named score, besides its scales."""
 
 

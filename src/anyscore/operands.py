@@ -70,6 +70,9 @@ class Settings(NamedTuple):
     lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
     identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
     number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
+    normalizer: what makes weights of s: 0 a softmax, 1 a sigmoid of s + sigmoid_bias, 2 one of
+    s + sigmoid_bias − log n, where n keys are attended. What a sigmoid subtracts is given in the
+    place of the log-sum-exp.
     """
 
     pair: str
@@ -83,12 +86,14 @@ class Settings(NamedTuple):
     scores: bool = False
     diagonal: bool = False
     after: bool = False
+    normalizer: int = 0
+    sigmoid_bias: float = 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
         outer = NAMES.index(self.outer)
-        return (*self[1:5], outer, self.outer_scale, self.diagonal, self.after)
+        return (*self[1:5], outer, self.outer_scale, *self[9:])
 
 
 class Results(NamedTuple):

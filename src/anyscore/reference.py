@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from anyscore.factors import PRODUCT, Factors
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
+from anyscore.normalizers import Normalizer, Sigmoid, sigmoid, softmax
 from anyscore.ops import DTYPES, Array, Ops, accumulation
 from anyscore.outer import Outer
 
@@ -28,6 +29,7 @@ def attend(
     per_query: bool = True,
     softcap: float = 0.0,
     biases: Sequence[tuple[Array, bool]] = (),
+    normalizer: Normalizer = "softmax",
     dropout_mask: Array | None = None,
     p: float = 0.0,
 ) -> tuple[Array | None, Array, Array]:
@@ -35,19 +37,33 @@ def attend(
 
     score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
-    caller has zeroed what nobody attends. softcap, biases: see `scores`. dropout_mask: boolean,
-    what is kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax,
-    so the caller adds it to the log-sum-exp and the scores; under an outer function, a cap for one,
-    it does not cancel, and is in all three.
+    caller has zeroed what nobody attends. softcap, biases: see `scores`. normalizer: the softmax or
+    a sigmoid, which gives what it subtracts from the scores in the place of the log-sum-exp.
+    dropout_mask: boolean, what is kept at dropout rate p. All in float32 or better. A query bias
+    cancels in the softmax, so the caller adds it to the log-sum-exp and the scores; under an outer
+    function, a cap for one, it does not cancel, and is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)
-    weights, lse = softmax(xp, s, mask)
+    if isinstance(normalizer, Sigmoid):
+        weights, lse = sigmoid(xp, s, mask, normalizer.bias)
+    else:
+        weights, lse = softmax(xp, s, mask)
     if value is None:
         return None, lse, s
-    dropped = weights if dropout_mask is None else xp.where(dropout_mask, weights, 0.0) / (1 - p)
-    output = _product(xp, dropped, value, mask if per_query else None, xp.masked_sum)
-    return output, lse, s
+    return weigh(xp, weights, value, mask if per_query else None, dropout_mask, p), lse, s
+
+
+def weigh(
+    xp: Ops, weights: Array, value: Array, mask: Array | None, dropout_mask: Array | None, p: float
+) -> Array:
+    """Output (..., T_q, d_v): the values weighed by what dropout keeps of the weights.
+
+    mask: None where no value that is not attended can be NaN or infinite.
+    """
+    if dropout_mask is not None:
+        weights = xp.where(dropout_mask, weights, 0.0) / (1 - p)
+    return _product(xp, weights, value, mask, xp.masked_sum)
 
 
 def scores(
@@ -138,26 +154,6 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
 def accumulated(xp: Ops, x: Array) -> Array:
     """`x` in the dtype that sums are taken in."""
     return xp.astype(x, accumulation(xp.dtype(x)))
-
-
-def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞.
-
-    s: scores, −∞ where masked.
-    """
-    if xp.shape(s)[-1]:
-        top = xp.stop_gradient(xp.max(s, axis=-1, keepdims=True))
-        top = xp.where(top == -math.inf, 0.0, top)
-    else:
-        top = xp.sum(s, axis=-1, keepdims=True)
-    e = xp.exp(s - top)
-    if mask is not None:
-        e = xp.where(mask, e, 0.0)
-    total = xp.sum(e, axis=-1, keepdims=True)
-    empty = total == 0
-    total = xp.where(empty, 1.0, total)
-    lse = xp.where(empty, -math.inf, top + xp.log(total))
-    return e / total, lse[..., 0]
 
 
 def _product(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from anyscore.formulas import ScaledDot
-from anyscore.functional import lower, run, with_query_bias
+from anyscore.functional import lower, run
+from anyscore.implementations import with_query_bias
 from anyscore.ops import Array
 from anyscore.score import Score
 from anyscore.sinks import with_sink
@@ -142,7 +143,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
         task, result = run(backend, task, options)
         if not logarithms or task.sink is not None:  # else the query bias cancels
             result = with_query_bias(xp, task, result)
-        _, lse, found = result
+        lse, found = result.lse, result.scores
         if task.sink is not None:
             _, lse = with_sink(xp, task.sink, lse)
         if logarithms:

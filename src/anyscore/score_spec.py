@@ -23,6 +23,7 @@ from anyscore.layers import (
     sink_of_layer,
 )
 from anyscore.messages import shown
+from anyscore.normalizers import Normalizer
 from anyscore.ops import Array, Ops
 from anyscore.score import Score
 from anyscore.score_checks import check_widths
@@ -170,8 +171,11 @@ class ScoreSpec:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
 
 
-def describe(spec: ScoreSpec, dropout: float, softcap: float) -> str:
-    """Describe a layer for its repr: score, dropout, and its cap and its sink if it has them."""
+def describe(
+    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
+) -> str:
+    """Describe a layer for its repr: score, dropout, and its cap and so on if it has them."""
     cap = f", softcap={softcap}" if softcap else ""
     sink = True if isinstance(spec.sink, Parameter) else spec.sink
-    return f"{spec}, dropout={dropout}{cap}" + ("" if sink is None else f", sink={sink}")
+    by = "" if normalizer == "softmax" else f", normalizer={normalizer!r}"
+    return f"{spec}, dropout={dropout}{cap}" + ("" if sink is None else f", sink={sink}") + by

@@ -124,7 +124,7 @@ def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
 
     product = replace(f, a=row(even_a, odd_a), b=row(odd_b, even_b), pair=PRODUCT, weight=None)
     why = f"rank {of.rank}, each tanh within {of.error:.1g}, as {reached}"
-    return replace(task, score=product, packed=None), why
+    return task._replace(score=product, packed=None), why
 
 
 def choose_product(

@@ -12,6 +12,7 @@ from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask, zero_unread
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Lengths, Mask, as_mask
+from anyscore.normalizers import Normalizer, as_normalizer, is_shift_invariant
 from anyscore.ops import Array, Ops, framework
 from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     sink: Any = None
     bias: Any = None
     bias_after: Any = None
+    normalizer: Any = "softmax"
 
 
 class Options(NamedTuple):
@@ -49,8 +51,7 @@ class Options(NamedTuple):
     impl: str = "auto"
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
+class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
     """A call as plain data.
 
     score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v), None
@@ -59,7 +60,8 @@ class Task:
     finite, so that a key must be kept from a query only where the mask is `mask_per_query`: where
     some key may be attended by one query and not by another. dtype: of the output. softcap: see
     `reference.scores`. packed: see `PreparedKeys`. sink: see `anyscore.sinks`; no implementation
-    knows of it. biases: none, one, or one before and one after an outer function.
+    knows of it. biases: none, one, or one before and one after an outer function. normalizer: as
+    `as_normalizer` gives it.
     """
 
     score: Factors | Array
@@ -73,6 +75,17 @@ class Task:
     packed: Array | None = None
     sink: Any = None
     biases: tuple[LoweredBias, ...] = ()
+    normalizer: Normalizer = "softmax"
+
+    @property
+    def has_outer(self) -> bool:
+        """Return whether the scores have a cap or another outer function, over a query bias too."""
+        return bool(self.softcap) or getattr(self.score, "outer", None) is not None
+
+    @property
+    def query_bias_cancels(self) -> bool:
+        """Return whether a query bias leaves the weights as they are, sinks apart."""
+        return not self.has_outer and is_shift_invariant(self.normalizer)
 
 
 def prepare(
@@ -114,9 +127,10 @@ def prepare(
         lowered = score.lower(xp, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
-    softcap = float(call.softcap)
+    softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
-        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases
+        lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,
+        normalizer,
     )  # fmt: skip
 
 

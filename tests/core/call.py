@@ -73,15 +73,9 @@ class Call:
     def numbers(self) -> tuple[float, ...]:
         """The numbers, as the core takes them."""
         return Settings(
-            self.pair,
-            self.scale,
-            self.groups,
-            self.dropout,
-            self.repeats,
-            self.lead,
-            self.outer,
-            self.outer_scale,
-        ).numbers
+            self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.outer,
+            self.outer_scale, diagonal=self.diagonal, after=self.after,
+        ).numbers  # fmt: skip
 
     def __repr__(self) -> str:
         """What it takes to recognise the call in a failure."""

@@ -66,6 +66,8 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call
     if rng.random() < 0.4:
         fields |= outer(rng, pair, fields, given)
     fields |= given
+    if rng.random() < 0.3 and "bias" not in given:
+        fields |= biased(rng, dtype, fields)
     if rng.random() < 0.5:
         scores = *fields["lead"], fields["a"].shape[-2], fields["b"].shape[-2]
         d_scores = rng.standard_normal(scores).astype(fields["compute"])
@@ -88,6 +90,16 @@ def outer(rng: Random, pair: str, fields: dict[str, Any], given: dict[str, Any])
         x = fields["weight"]
         drawn["weight"] = x & 0x7FFF if x.dtype == np.int16 else np.abs(x)
     return drawn
+
+
+def biased(rng: Random, dtype: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A bias, a matrix or one number for each diagonal; after a function of distances."""
+    queries, keys = fields["a"].shape[-2], fields["b"].shape[-2]
+    diagonal = bool(rng.random() < 0.5)
+    shape = (1, max(queries + keys - 1, 1)) if diagonal else (queries, keys)
+    x = stored(rng.standard_normal((*_lead(rng, fields["lead"]), *shape)), dtype)
+    after = fields.get("outer", "") not in ("", "tanh") or rng.random() < 0.3
+    return {"bias": strided(rng, x), "diagonal": diagonal, "after": bool(after)}
 
 
 def _sizes(rng: Random, sizes: list[int | None], heads: int) -> list[int]:

@@ -53,7 +53,7 @@ OUTER: dict[str, Callable[[Array, Any], tuple[Array, Array]]] = {
 }
 """The outer functions and their derivatives."""
 
-OF_FLOATS = "a", "b", "weight", "key_bias", "value"
+OF_FLOATS = "a", "b", "weight", "key_bias", "value", "bias"
 OF_KEY = "b", "key_bias", "value"
 OWN_RANK = {"weight": 1, "key_bias": 1, "start": 1, "stop": 1, "d_lse": 1}
 """Axes after the leading dimensions, where they are not two."""
@@ -124,8 +124,12 @@ def backward(
         d_scores = size(0 if call.d_scores is None else numbers(call.d_scores[n], dtype))
         d_s = np.where(keep, p * (d_p + (d_lse - total)[:, None]) + d_scores, 0)
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
+        if call.bias is not None and call.after:
+            add_to_bias(call, found["d_bias"][head.at["bias"]], d_s)
         if not absolute or call.outer != "tanh":  # whose slope, 1 − tanh², is rounded as 1 is
             d_s = np.where(keep, d_s * size(head.slope), 0)
+        if call.bias is not None and not call.after:
+            add_to_bias(call, found["d_bias"][head.at["bias"]], d_s)
         if call.key_bias is not None:
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
@@ -145,7 +149,7 @@ def backward(
 @np.errstate(all="ignore")
 def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
     """Each position of the leading dimensions, and its operands in `dtype`."""
-    names = "a", "b", "weight", "key_bias", "value", "start", "stop", "mask"
+    names = *OF_FLOATS, "start", "stop", "mask"
     given = {name: getattr(call, name) for name in names if getattr(call, name) is not None}
     dropped, found = kept_by_dropout(call), []
     for count, n in enumerate(np.ndindex(*call.lead)):
@@ -163,15 +167,33 @@ def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
         weight = own.get("weight", np.ones(a.shape[-1], dtype))
         s = clean(VALUE[call.pair](a, b) * weight, keep).sum(-1) * dtype(call.scale)
         s = s + own.get("key_bias", dtype(0))
-        slope = np.ones_like(s)
+        bias = matrix(call, own["bias"]) if "bias" in own else dtype(0)
+        s, slope = s if call.after else s + bias, np.ones_like(s)
         if call.outer:
             s, slope = OUTER[call.outer](s, dtype(call.outer_scale))
-        s = np.where(keep, s, -np.inf)
+        s = np.where(keep, s + bias if call.after else s, -np.inf)
         p, lse = softmax(s, keep)
         kept = dropped[count % call.repeats] / dtype(1 - call.dropout)
         kept = kept.astype(dtype)
         found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, slope, p, lse)))
     return found
+
+
+def diagonals(call: Call) -> np.ndarray:
+    """Which entry of the bias each query and key meet, where it is one of diagonals."""
+    return np.arange(call.keys) - np.arange(call.queries)[:, None] + call.queries - 1
+
+
+def matrix(call: Call, bias: np.ndarray) -> np.ndarray:
+    """The bias of one head as (T_q, T_k)."""
+    return bias[0][diagonals(call)] if call.diagonal else bias
+
+
+def add_to_bias(call: Call, to: np.ndarray, d_s: np.ndarray) -> None:
+    if call.diagonal:
+        np.add.at(to[0], diagonals(call), d_s)
+    else:
+        to += d_s
 
 
 def place(call: Call, name: str, x: np.ndarray, n: tuple[int, ...]) -> tuple[int, ...]:
@@ -243,8 +265,10 @@ def terms(call: Call) -> float:
         if call.outer not in ("", "tanh"):
             sums = np.where(head.keep, sums * np.abs(head.slope) + np.abs(head.s), 0)
         largest = max(largest, float(sums[np.isfinite(sums)].max(initial=0.0)))
-    if call.key_bias is not None:
-        bias = numbers(call.key_bias)
+    for x in (call.key_bias, call.bias):
+        if x is None:
+            continue
+        bias = numbers(x)
         largest += float(np.abs(bias[np.isfinite(bias)]).max(initial=0.0))
     return largest
 

@@ -23,6 +23,7 @@ def made(**given: Any) -> Call:
         "start": np.zeros((2, 4, 5), np.int64), "stop": np.full((2, 4, 5), 7),
         "mask": np.ones((2, 4, 5, 7), bool), "d_output": np.ones((2, 4, 5, 6), np.float32),
         "d_lse": np.ones((2, 4, 5), np.float32), "outer": "tanh", "outer_scale": 30.0,
+        "bias": np.ones((1, 4, 5, 7), np.float32),
     }  # fmt: skip
     return draw(np.random.default_rng(0), "tanh", "none", "float32", **(fields | given))
 
@@ -55,6 +56,10 @@ OPERANDS: list[tuple[str, Any]] = [
     ("value", zeros(2, 2, 8, 6)),
     ("value", zeros(2, 4, 7, 6)),
     ("value", zeros(2, 2, 7)),
+    ("bias", zeros(2, 4, 5, 8)),
+    ("bias", zeros(2, 2, 5, 7)),  # has the heads of queries
+    ("bias", zeros(5, 7, dtype=np.int64)),
+    ("diagonal", True),
     ("start", zeros(2, 4, 5)),  # not integers
     ("start", zeros(2, 4, 6, dtype=np.int64)),
     ("start", zeros(2, 4, 5, dtype=np.int16)),
@@ -87,10 +92,11 @@ def name(of: tuple[str, Any]) -> str:
 def test_wrong_operands(wrong: tuple[str, Any]) -> None:
     """Forward and backward refuse them by name."""
     which, x = wrong
+    named = "bias" if which == "diagonal" else which
     call, results = made(), forward(made())
     object.__setattr__(call, which, x)
     for work in (forward, lambda call: backward(call, results=results)):
-        with pytest.raises((ValueError, TypeError), match=rf"{which}\b"):
+        with pytest.raises((ValueError, TypeError), match=rf"{named}\b"):
             work(call)
 
 
@@ -141,6 +147,8 @@ GRADIENTS = [
     ("d_b", zeros(2, 2, 7, 3, dtype=np.float64)),
     ("d_weight", zeros(2, 4, 4)),
     ("d_key_bias", zeros(2, 2, 8)),
+    ("d_bias", zeros(1, 4, 5, 8)),
+    ("d_bias", zeros(2, 4, 5, 7)),
     ("d_value", zeros(2, 2, 7, 5)),
     ("d_value", zeros(2, 2, 6, 7).swapaxes(2, 3)),
 ]
@@ -152,7 +160,7 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     call = made()
     results = forward(call)
     to: dict[str, Any] = {"d_output": call.d_output, "d_lse": call.d_lse, "d_scores": None}
-    for operand in ("a", "b", "weight", "key_bias", "value"):
+    for operand in ("a", "b", "weight", "key_bias", "value", "bias"):
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
     upstream, gradients = tuple(to.values())[:3], tuple(to.values())[3:]

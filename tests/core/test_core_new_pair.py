@@ -103,7 +103,14 @@ def test_min(compiled: Any, monkeypatch: pytest.MonkeyPatch, queries: int) -> No
     rng = np.random.default_rng(queries)
     weight = rng.standard_normal(33).astype(np.float32)
     given = {"keys": 130, "hidden": 33, "width": 9, "weight": weight, "lead": (), "key_bias": None}
-    given |= {"d_lse": None, "d_scores": None, "dropout": 0.0, "outer": "", "queries": queries}
+    given |= {
+        "d_lse": None,
+        "d_scores": None,
+        "dropout": 0.0,
+        "outer": "",
+        "bias": None,
+        "queries": queries,
+    }
     call = draw(rng, "min", "none", "float32", **given)
     exact, plain = literal.run(call, np.float64), literal.run(call, np.float32)
     for name, x in run(compiled, call, threads=2).items():

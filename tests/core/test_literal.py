@@ -12,6 +12,7 @@ from call import PAIRS, Call, numbers, stored
 from draw import MASKS, draw
 
 from anyscore import factors, reference
+from anyscore.biases import LoweredBias
 from anyscore.ops import load
 from anyscore.outer import Outer
 
@@ -43,7 +44,13 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     kept = np.array([kept[n % call.repeats] for n in range(math.prod(call.lead))])
     kept = torch.tensor(kept.reshape(keep.shape))
     value = every["value"].expand(*call.lead, *every["value"].shape[-2:])
-    results = reference.attend(load("torch"), f, value, keep, p=call.dropout, dropout_mask=kept)
+    biases = []
+    if call.bias is not None:
+        bias = LoweredBias(every["bias"], call.diagonal, call.after)
+        biases = [(bias.matrix(load("torch"), call.queries, call.keys), call.after)]
+    results = reference.attend(
+        load("torch"), f, value, keep, p=call.dropout, dropout_mask=kept, biases=biases
+    )
     lse, scores = results[1].broadcast_to(keep.shape[:-1]), results[2].broadcast_to(keep.shape)
     weights, _ = reference.softmax(load("torch"), scores, keep)
     sides = [torch.tensor(numbers(call.d_output)), torch.zeros_like(lse), torch.zeros_like(scores)]

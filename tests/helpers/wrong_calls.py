@@ -304,6 +304,18 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         "impl must be one of 'auto', 'reference', 'fused', 'separable', got 'flash'.",
     ),
     *wrong_biases.TABLE,
+    (
+        {"normalizer": "sparse"},
+        ValueError,
+        "unknown normalizer 'sparse': did you mean 'sparsemax'? Known: softmax, sigmoid, "
+        "sparsemax, entmax15.",
+    ),
+    (
+        {"normalizer": "sigmoid", "return_lse": True},
+        ValueError,
+        "return_lse is for normalizer='softmax': sigmoid takes no log-sum-exp of the scores. Leave "
+        "it out, or use log_sum_exp.",
+    ),
 ]
 
 

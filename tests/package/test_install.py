@@ -40,6 +40,14 @@ def test_where_there_is_a_compiler_there_is_a_core() -> None:
     assert cpu.problem() is None
 
 
+@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+def test_headers_come_with_the_core() -> None:
+    """Pairs of a user's own are compiled against them."""
+    beside = Path(cpu._core.__file__).parent / "csrc"
+    for path in [*(ROOT / "csrc").glob("*.h"), ROOT / "csrc" / "memory.cpp"]:
+        assert (beside / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources without what lies beside them: a build walks through all there is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
 
@@ -13,37 +12,50 @@ from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
+from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.operands import Operands, Results, Settings
-from anyscore.ops import DTYPES, Array, Ops
+from anyscore.ops import DTYPES, Array, Ops, accumulation
 from anyscore.outer import Outer
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
-def why_not(task: Task) -> str | None:
-    """Return why no kernel can run a task, None if one that knows its pair can."""
+def why_not(task: Task, sigmoid: bool = False) -> str | None:
+    """Return why no kernel can run a task, None if one that knows its pair can.
+
+    sigmoid: whether the kernel has that besides the softmax.
+    """
     f = task.score
+    if task.normalizer != "softmax" and not (sigmoid and isinstance(task.normalizer, Sigmoid)):
+        return "it has no weights but those of the softmax" + " and the sigmoid" * sigmoid
     if not isinstance(f, Factors):
         return "the score is a callable"
     if not isinstance(f.scale, Real):
         return "the scale of the score is not a number"
+    outer = _outer(task)
     if task.softcap and f.outer is not None:
         return f"a softcap over {f.outer.name} would be a second outer function"
-    if _outer(task) and f.query_bias is not None and (f.pair != PRODUCT or f.a.shape[-1] == 0):
-        return "an outer function over a query bias is for products"
-    if len(task.biases) > 1 and (
-        _outer(task) or task.biases[0].diagonal != task.biases[1].diagonal
-    ):
+    counts = f.query_bias is not None and not task.query_bias_cancels
+    if counts and (f.pair != PRODUCT or f.a.shape[-1] == 0):
+        return f"{'an outer function' if outer else 'a sigmoid'} over a query bias is for products"
+    if len(task.biases) > 1 and (outer or task.biases[0].diagonal != task.biases[1].diagonal):
         return "it adds one bias, not one before and one after a function, nor two of two kinds"
     return None
 
 
 def why_not_core(task: Task) -> str | None:
-    """Return why the C++ core cannot run a task, None if it can."""
-    reason = why_not(task)
-    if reason is None and (pair := cast(Factors, task.score).pair) not in cpu.PAIRS:
-        reason = f"it does not know the pair {pair.name!r}"
-    return reason or cpu.problem()
+    """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
+    return why_not(task, sigmoid=True) or cpu.problem()
+
+
+def why_not_pair(xp: Ops, task: Task) -> str | None:
+    """Return why the C++ core has no kernels of the pair of a task, None if it has.
+
+    To be asked last: a formula may have to be compiled.
+    """
+    xs = [*factors(task), *([] if task.value is None else [task.value])]
+    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
+    return cpu.why_not_pair(cast(Factors, task.score).pair.key, is_double)
 
 
 def why_not_dtype(dtype: str) -> str | None:
@@ -62,7 +74,7 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     """Return the record of a task that a kernel takes."""
     f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
     outer = _outer(task)
-    if outer and f.query_bias is not None:
+    if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     p = options.dropout
@@ -71,14 +83,21 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
-        f.pair.name, float(f.scale), sizes.groups, float(p), period, sizes.lead,
-        *(outer or ("", 0.0)), options.with_scores, diagonal, after,
+        f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
+        *(outer or ("", 0.0)), options.with_scores, diagonal, after, *_of_sigmoid(task.normalizer),
     )  # fmt: skip
 
 
 def _outer(task: Task) -> Outer | None:
     """Return the one outer function of a task that a kernel takes, its cap for instance."""
     return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
+
+
+def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
+    """Return `Settings.normalizer` and `.sigmoid_bias`."""
+    if not isinstance(normalizer, Sigmoid):
+        return 0, 0.0
+    return (2, 0.0) if normalizer.bias is None else (1, float(normalizer.bias))
 
 
 def _bias(task: Task) -> tuple[Any, bool, bool]:
@@ -92,7 +111,7 @@ def _bias(task: Task) -> tuple[Any, bool, bool]:
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     """Return a product whose query bias is one more feature of its queries, 1 in all keys.
 
-    Under an outer function the bias does not cancel in the softmax, so that kernels must see it.
+    Where the bias does not cancel, under an outer function or in a sigmoid, kernels must see it.
     """
     a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
     if f.weight is not None:
@@ -110,7 +129,8 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
 def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
     options = Options(s.dropout, with_scores=s.scores)
-    return Results(*reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed))
+    found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    return Results(found.output, found.lse, found.scores)
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
@@ -124,4 +144,7 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     some = mask.some
     task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
     bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
-    return replace(task, biases=bias) if bias else task
+    task = task._replace(biases=bias) if bias else task
+    if not s.normalizer:
+        return task
+    return task._replace(normalizer=Sigmoid(s.sigmoid_bias if s.normalizer == 1 else None))

@@ -54,6 +54,21 @@ def pack_keys(pair: str, b: Array) -> Array:
     return packed
 
 
+def sparse(scores: Array, power: int) -> Array:
+    """Return `normalizers.sparse` of scores (..., T_k), of float32 or float64."""
+    made = np.empty(scores.shape, scores.dtype)
+    cpu.sparse(power, np.ascontiguousarray(scores), made, threads())
+    return made
+
+
+def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
+    """Return the gradients of scores, from what `sparse` gave and the gradients of that."""
+    made = np.empty(weights.shape, weights.dtype)
+    weights, upstream = np.ascontiguousarray(weights), np.ascontiguousarray(upstream)
+    cpu.sparse_backward(power, weights, upstream, made, threads())
+    return made
+
+
 def acc_dtype(*xs: Array | None) -> str:
     """Return the dtype that sums over these arrays are taken in."""
     return "float64" if "float64" in [_xp.dtype(x) for x in xs if x is not None] else "float32"

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anyscore.backends import jax_autograd, jax_pallas
-from anyscore.backends.common import call_of, why_not_core, why_not_dtype
+from anyscore.backends import jax_autograd, jax_pallas, jax_sparse
+from anyscore.backends.common import call_of, why_not_core, why_not_dtype, why_not_pair
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
@@ -64,6 +64,9 @@ class JAX(Backend):
             "jax.random.key(0), or an integer."
         )
 
+    def sparse(self, scores: Array, power: int) -> Array:
+        return jax_sparse.weights(scores, power)
+
     def pack_keys(self, f: Factors) -> Array | None:
         if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):
             return None
@@ -73,7 +76,7 @@ class JAX(Backend):
 def _why_not_core(task: Task, options: Options) -> str | None:
     """Return why the C++ core cannot run a task, None if it can."""
     reason = why_not_core(task) or xla.problem()
-    return reason or why_not_arrays(task, _why_not_here)
+    return reason or why_not_arrays(task, _why_not_here) or why_not_pair(_xp, task)
 
 
 def _why_not_here(x: Array) -> str | None:

@@ -52,7 +52,7 @@ def prepare_keys(pair: str, b: Array) -> Array:
     """Compute what `attend` may be given as `packed` for b (*lead, T_k, h): (*lead, T_k + 1, h)."""
 
     def by_core(b: Array) -> Array:
-        return _varying(xla.prepare_keys(pair, b), b)
+        return vary_like(xla.prepare_keys(pair, b), b)
 
     def defined(b: Array) -> Array:  # a valid form that says of no feature that it is narrow
         b = b.astype(acc_dtype([b]))
@@ -149,17 +149,20 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
     """
 
     def by_core(args: Any) -> Any:
-        return _varying(getattr(xla, function)(args[0], s.settings, *args[1:]), args)
+        return vary_like(getattr(xla, function)(args[0], s.settings, *args[1:]), args)
 
     def by_kernels(args: Any) -> Any:
-        return _varying(getattr(pallas, function)(args[0], s, *args[1:]), args)
+        return vary_like(getattr(pallas, function)(args[0], s, *args[1:]), args)
 
     def defined(args: Any) -> Any:
-        return _varying(_define(function, s, *args), args)
+        return vary_like(_define(function, s, *args), args)
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
-    on_cpu = by_core if s.pair in cpu.PAIRS and xla.problem() is None else defined
-    on_cuda = defined if empty or args[0].bias is not None else by_kernels  # which add none
+    is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
+    known = cpu.has(s.pair.key, is_double) and xla.problem() is None
+    on_cpu = by_core if known else defined
+    no_kernels = empty or args[0].bias is not None or s.settings.normalizer  # which have neither
+    on_cuda = defined if no_kernels else by_kernels
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:
@@ -195,10 +198,10 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
 
 def _alike(tree: Any) -> Any:
     """Make all arrays of a tree vary along the same axes."""
-    return _varying(tree, tree)
+    return vary_like(tree, tree)
 
 
-def _varying(tree: Any, like: Any) -> Any:
+def vary_like(tree: Any, like: Any) -> Any:
     """Make the arrays of a tree vary along all axes along which some of `like` do."""
     axes = frozenset().union(*map(varying, jax.tree.leaves(like)))
     return jax.tree.map(lambda x: _vary(x, axes), tree) if axes else tree

@@ -11,11 +11,18 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.biases import Bias
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
+from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, Operands, Results
 from anyscore.ops import Array, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
@@ -47,6 +54,21 @@ class MXNet(Backend):
 
     def draw_seed(self, query: Array) -> int:
         return int(mx.nd.random.randint(0, 2**63 - 1, shape=(1,), dtype="int64").asscalar())
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        if cpu.problem() or _why_not_array(scores) or not scores.size:
+            return super().sparse(scores, power)
+        if not autograd.is_recording():
+            return device(host.sparse(to_host(scores), power))
+
+        def forward(arrays: Arrays) -> list[Array]:
+            return [host.sparse(arrays[0], power)]
+
+        def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
+            return [host.sparse_backward(made[0], upstream[0], power)]
+
+        form = scores.shape, _xp.dtype(scores)
+        return call(Operator(1, (form,), forward, backward), [scores])[0]
 
     def pack_keys(self, f: Factors) -> Array | None:
         return None if _why_not_array(f.b) else host.pack_keys(f.pair.name, to_host(f.b))
@@ -102,7 +124,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     xs = factors(task) + ([] if task.value is None else [task.value])
     if autograd.is_recording() and any(0 in x.shape for x in xs):
         return "there is nothing to compute"
-    return next(filter(None, map(_why_not_array, xs)), None)
+    return next(filter(None, map(_why_not_array, xs)), None) or why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
+from anyscore.kernels import cpu
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
 
@@ -39,6 +46,9 @@ class NumPy(Backend):
     def draw_seed(self, query: Array) -> Array:
         return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
 
+    def sparse(self, scores: Array, power: int) -> Array:
+        return super().sparse(scores, power) if cpu.problem() else host.sparse(scores, power)
+
     def pack_keys(self, f: Factors) -> Array | None:
         return None if why_not_dtype(_xp.dtype(f.b)) else host.pack_keys(f.pair.name, f.b)
 
@@ -50,7 +60,8 @@ def _silent() -> AbstractContextManager[Any]:
 def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not_core(task):
         return reason
-    return next(filter(None, (why_not_dtype(_xp.dtype(x)) for x in factors(task))), None)
+    reasons = (why_not_dtype(_xp.dtype(x)) for x in factors(task))
+    return next(filter(None, reasons), None) or why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

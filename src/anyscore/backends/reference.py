@@ -26,11 +26,8 @@ def reference_in(xp: Ops) -> Implementation:
 
 def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     """Run a task, with dropout at the rate of the options."""
-    task, sizes, p, dropout_mask = _zeroed(xp, task), task.sizes, options.dropout, None
-    if p:
-        seed = xp.seed(seed, like=task.value)
-        dropout_mask = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
-        dropout_mask = split_heads(xp, dropout_mask, sizes.groups, True)
+    task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
+    dropout_mask = _kept(xp, task, p, seed)
     score, mask = _split(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
@@ -43,6 +40,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
         mask,
         per_query=task.mask_per_query,
         softcap=task.softcap,
+        normalizer=task.normalizer,
         biases=biases,
         dropout_mask=dropout_mask,
         p=p,
@@ -57,21 +55,42 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     )
 
 
+def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
+    """Return the output of a task whose weights (*lead, T_q, T_k) are known, with dropout p."""
+    task, sizes = _zeroed(xp, task._replace(score=weights)), task.sizes
+    weights, mask = _split(xp, task)
+    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
+    mask = mask if task.mask_per_query else None
+    output = reference.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
+    output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+    return xp.astype(output, task.dtype)
+
+
+def _kept(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
+    """Return which weights dropout keeps at rate p, None for all; grouped heads as an axis."""
+    if not p:
+        return None
+    sizes, seed = task.sizes, xp.seed(seed, like=task.value)
+    kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+    return split_heads(xp, kept, sizes.groups, True)
+
+
 def _zeroed(xp: Ops, task: Task) -> Task:
     """The task with the rows of its factors and values zeroed that nobody reads."""
     f, mask = task.score, task.mask
-    if task.unread_is_finite or mask is None or not isinstance(f, Factors):
+    if task.unread_is_finite or mask is None:
         return task
-    queries, keys = mask.used
-    a, _ = zero_unread(xp, f.a, queries)
-    b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
+    (queries, keys), shared_b = mask.used, False
+    if isinstance(f, Factors):
+        a, _ = zero_unread(xp, f.a, queries)
+        b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
+        f = replace(f, a=a, b=b)
     value, shared_value = task.value, False
     if value is not None:
         value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
     per_query = shared_b or shared_value or mask.per_query
-    return replace(
-        task,
-        score=replace(f, a=a, b=b),
+    return task._replace(
+        score=f,
         value=value,
         unread_is_finite=True,
         mask_per_query=per_query,

@@ -19,10 +19,19 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
 from anyscore.backends import host
-from anyscore.backends.common import call_of, factors, run_reference, why_not_core, why_not_dtype
+from anyscore.backends.common import (
+    call_of,
+    factors,
+    run_reference,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+)
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
+from anyscore.kernels import cpu
+from anyscore.normalizers import sparse
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import Array, accumulation, load
 from anyscore.ops.tensorflow import custom_gradient, integers
@@ -47,6 +56,27 @@ class TensorFlow(Backend):
     def draw_seed(self, query: Array) -> Array:
         return tf.random.uniform((), maxval=2**63 - 1, dtype=tf.int64)
 
+    def sparse(self, scores: Array, power: int) -> Array:
+        if not tf.executing_eagerly() or _elsewhere(scores) or cpu.problem():
+            return super().sparse(scores, power)
+        if not _differentiable([scores]):
+            return tf.constant(host.sparse(_array(scores), power))
+        if _has_tangents([scores]):
+            return super().sparse(scores, power)
+
+        def forward(s: Array) -> tuple[Array, Callable[..., Any]]:
+            weights = tf.constant(host.sparse(_array(s), power))
+
+            def backward(upstream: Array) -> Array:
+                if _differentiable([upstream]):
+                    (slope,) = _slopes(lambda x: [sparse(_xp, x, power)], (s,), [upstream])
+                    return slope
+                return tf.constant(host.sparse_backward(_array(weights), _array(upstream), power))
+
+            return weights, backward
+
+        return custom_gradient(forward, scores)
+
     def pack_keys(self, f: Factors) -> Array | None:
         if not tf.executing_eagerly() or _elsewhere(f.b):
             return None
@@ -67,11 +97,12 @@ def _why_not(task: Task, options: Options) -> str | None:
             return reason
     if _has_tangents((*factors(task), task.value)):
         return "forward mode does not reach into it"
-    if tf.executing_eagerly():
-        return None
-    if in_save_context():
-        return "a saved model cannot hold it"
-    return "XLA cannot compile it" if GraphOrParentsInXlaContext(_graph()) else None
+    if not tf.executing_eagerly():
+        if in_save_context():
+            return "a saved model cannot hold it"
+        if GraphOrParentsInXlaContext(_graph()):
+            return "XLA cannot compile it"
+    return why_not_pair(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

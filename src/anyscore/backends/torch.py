@@ -14,6 +14,7 @@ from anyscore.backends import (  # noqa: F401
     torch_autograd,
     torch_flops,
     torch_modes,
+    torch_sparse,
     torch_triton,
 )
 from anyscore.backends.reference import reference_in
@@ -59,6 +60,9 @@ class Torch(Backend):
     def draw_seed(self, query: Tensor) -> Tensor:
         return torch.randint(2**63 - 1, (), device=query.device)
 
+    def sparse(self, scores: Tensor, power: int) -> Tensor:
+        return torch_sparse.weights(scores, power)
+
     def pack_keys(self, f: Factors) -> Tensor | None:
         return torch_autograd.pack_keys(f)
 
@@ -73,6 +77,8 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "it has no outer function"
     if task.biases:
         return "it adds no bias with a gradient"
+    if task.normalizer != "softmax":
+        return "its weights are those of the softmax"
     if task.mask is not None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:

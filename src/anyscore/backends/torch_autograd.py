@@ -21,6 +21,7 @@ from anyscore.backends.common import (
     run_reference,
     why_not_core,
     why_not_dtype,
+    why_not_pair,
 )
 from anyscore.backends.torch_modes import (
     apply,
@@ -160,7 +161,7 @@ def _why_not(task: Task, options: Options) -> str | None:
             return f"it runs on the CPU, and the tensors are on {x.device}"
         if x.dtype not in _DTYPES:
             return why_not_dtype(_xp.dtype(x))
-    return torch_modes.why_not() or why_not_made_of(xs)
+    return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
 
 
 def why_not_made_of(xs: list[Tensor]) -> str | None:

@@ -51,12 +51,12 @@ def _device_problem(index: int) -> str | None:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not(task):
+    if reason := why_not(task, sigmoid=True):
         return reason
-    if task.biases:
-        return "it adds no bias"
     f = cast(Factors, task.score)
-    if f.pair not in cpu.PAIRS and f.pair.triton is None:
+    if (task.softcap or f.outer is not None) and any(bias.after for bias in task.biases):
+        return "it adds no bias after an outer function"
+    if f.pair not in cpu.PAIRS and f.pair.triton is None and not f.pair.is_formula:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
     xs = factors(task)
     for x in xs:
@@ -82,8 +82,12 @@ def _device_of(x: Tensor) -> AbstractContextManager[None]:
 def _functions(name: str) -> Any:
     """Return the pair of that name in Triton, the user's own where the pair brings it."""
     pairs = import_module("anyscore.kernels.triton.pairs")
-    own = pair_named(name).triton
-    return pairs.BY_NAME[name] if own is None else pairs.Functions(*own)
+    pair = pair_named(name)
+    if pair.triton is not None:
+        return pairs.Functions(*pair.triton)
+    if pair.is_formula:
+        return import_module("anyscore.kernels.triton.own_pairs").of_formula(pair.value)
+    return pairs.BY_NAME[name]
 
 
 def _kernels() -> Any:

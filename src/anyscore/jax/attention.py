@@ -14,6 +14,7 @@ from anyscore.functional import AttentionOutput, attend
 from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -47,6 +48,7 @@ class Attention(Layer):
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
             than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
             from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -80,11 +82,13 @@ class Attention(Layer):
         impl: str = "auto",
         softcap: float = 0.0,
         sink: bool | float | None = None,
+        normalizer: Normalizer = "softmax",
         dtype: Any = "float32",
         **scales: float,
     ) -> None:
         super().__init__(dtype)
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer, sink=sink)
         self.spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -98,6 +102,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
 
     def initializers(
         self,
@@ -167,8 +172,9 @@ class Attention(Layer):
         sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
         biases = as_jax(bias), as_jax(bias_after)
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, _ = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases),
+            call._replace(normalizer=self.normalizer),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result
@@ -240,4 +246,5 @@ class Attention(Layer):
         return self.spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe(self.spec, self.dropout, self.softcap)})"
+        about = describe(self.spec, self.dropout, self.softcap, self.normalizer)
+        return f"{type(self).__name__}({about})"

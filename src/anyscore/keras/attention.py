@@ -18,6 +18,7 @@ from anyscore.keras.masks import masks, opened
 from anyscore.keras.options import split
 from anyscore.layers import SINK, AnyScore, Parameter, is_named
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import check_normalizer
 from anyscore.score import Init, Score
 from anyscore.score_matrix import scores
 from anyscore.score_spec import ScoreSpec
@@ -41,11 +42,11 @@ class Attention(Layer):
         heads, kv_heads: give each head (axis −3) its own parameters.
         projected: queries and keys come projected: leave out W_q and W_k.
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
-            learned or default one; impl= and softcap= as of `anyscore.attention`; sink=True for a
-            learned one (from 0 on, one for each head if the layer has `heads`), a number for a
-            fixed one; seed= of dropout;
-            kernel_initializer= and bias_initializer=, as of Keras's layers, for weights that start
-            at random and for the bias; and what every layer of Keras takes, as name= and dtype=.
+            learned or default one; impl=, softcap= and normalizer= as of `anyscore.attention`;
+            sink=True for a learned one (from 0 on, one for each head if the layer has `heads`), a
+            number for a fixed one; seed= of dropout; kernel_initializer= and bias_initializer=, as
+            of Keras's layers, for weights that start at random and for the bias; and what every
+            layer of Keras takes, as name= and dtype=.
 
     Raises:
         TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
@@ -73,6 +74,7 @@ class Attention(Layer):
     ) -> None:
         scales, ours, of_keras = split(options)
         check_options(dropout, None, ours.impl, ours.softcap)
+        check_normalizer(ours.normalizer, sink=ours.sink)
         bare, arrays = own_arrays(score)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
@@ -167,10 +169,10 @@ class Attention(Layer):
         score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
+        biases = opened(bias, bias_after)
+        call = Call(q, k, v, score, both, valid_lens, options.softcap, sink, *biases)
         result, task = attend(
-            Call(
-                q, k, v, score, both, valid_lens, options.softcap, sink, *opened(bias, bias_after)
-            ),
+            call._replace(normalizer=options.normalizer),
             Options(dropout, seed, return_attention_scores, impl=options.impl),
         )
         self.record.last = snapshot(xp, task) if _is_eager(result.output) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.score import Init
 
 OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
@@ -23,14 +24,15 @@ class Options:
     scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016,
     eq. 16); 0 does not. sink: one more logit, which takes weight and gives no value, so that
     weights sum to less than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has
-    heads, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink. seed: of
-    dropout. kernel_initializer, bias_initializer: of weights that start at random, and of biases;
-    None = as the score and the layer say.
+    heads, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+    normalizer: as of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer:
+    of weights that start at random, and of biases; None = as the score and the layer say.
     """
 
     impl: str = "auto"
     softcap: float = 0.0
     sink: bool | float | None = None
+    normalizer: Normalizer = "softmax"
     seed: int | None = None
     kernel_initializer: Any = None
     bias_initializer: Any = None
@@ -41,6 +43,8 @@ class Options:
         for name in ("kernel_initializer", "bias_initializer"):
             if options[name] is not None:
                 options[name] = keras.initializers.serialize(options[name])
+        if isinstance(self.normalizer, Sigmoid):
+            options["normalizer"] = {"sigmoid": self.normalizer.bias}
         return options
 
     def initializer(self, init: Init, bias: bool) -> Any:
@@ -61,6 +65,8 @@ def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[s
     for name in ("kernel_initializer", "bias_initializer"):
         if ours.get(name) is not None:
             ours[name] = keras.initializers.get(ours[name])
+    if isinstance(ours.get("normalizer"), dict):
+        ours["normalizer"] = Sigmoid(ours["normalizer"]["sigmoid"])
     of_keras = {name: rest.pop(name) for name in OF_KERAS if name in rest}
     return rest, Options(**ours), of_keras
 

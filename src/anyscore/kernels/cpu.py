@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
+from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import Array
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
+
+_own: dict[tuple[str, bool, str], str | None] = {}
+_loading = Lock()
 
 _core: Any = None
 _problem: str | None = None
@@ -31,6 +36,51 @@ except ImportError as error:
 def problem() -> str | None:
     """Return why the core cannot be used, None if it can."""
     return _problem
+
+
+def why_not_pair(key: str, is_double: bool) -> str | None:
+    """Return why the core has no kernels of a pair, None if it has.
+
+    key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
+    read from the cache, when this is first asked.
+    """
+    if any(pair.key == key for pair in PAIRS):
+        return None
+    if _problem is not None:
+        return _problem
+    asked = key, is_double, str(_core.isa())
+    with _loading:
+        if asked not in _own:
+            _own[asked] = _load(*asked)
+        return _own[asked]
+
+
+# torch.compile takes the answer as it is when it traces a call.
+why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def has(key: str, is_double: bool) -> bool:
+    """Return whether the core has kernels of a pair now."""
+    if any(pair.key == key for pair in PAIRS):
+        return True
+    return _core is not None and _own.get((key, is_double, _core.isa()), "") is None
+
+
+def _load(key: str, is_double: bool, isa: str) -> str | None:
+    """Register kernels of a pair with the core; return why there are none."""
+    from anyscore.kernels import own_pairs
+    from anyscore.pair_formula import Formula
+
+    pair = pair_named(key)
+    if not isinstance(pair.value, Formula):
+        return f"it does not know the pair {pair.name!r}"
+    core, sums = Path(_core.__file__), "double" if is_double else "float"
+    try:
+        entry = own_pairs.load(pair.value, sums, isa, core, _core.headers)
+    except own_pairs.CannotCompileError as error:
+        return f"the pair {pair.name!r} is not compiled: {error}"
+    _core.register_pair(key, is_double, entry)
+    return None
 
 
 def packs(pair: Pair) -> bool:
@@ -90,6 +140,22 @@ def backward(
     Raises ValueError: an array has another shape or dtype.
     """
     _core.backward(x, s.pair, s.numbers, results, upstream, to, threads)
+
+
+def sparse(power: int, scores: Array, weights: Array, threads: int) -> None:
+    """Write `normalizers.sparse` of scores (..., T_k) into `weights`; both C-contiguous.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.sparse(power, scores, weights, threads)
+
+
+def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, threads: int) -> None:
+    """Write the gradients of scores into `to`, from weights and the gradients of those.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.sparse_backward(power, weights, upstream, to, threads)
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:

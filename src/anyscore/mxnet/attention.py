@@ -19,6 +19,7 @@ from anyscore.legacy_names import rename_legacy_keys
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -49,6 +50,7 @@ class Attention(Layer):
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
             than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
             from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -78,12 +80,14 @@ class Attention(Layer):
         impl: str = "auto",
         softcap: float = 0.0,
         sink: bool | float | None = None,
+        normalizer: Normalizer = "softmax",
         prefix: str | None = None,
         params: Any = None,
         **scales: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer, sink=sink)
         self._spec = ScoreSpec(
             score,
             hidden=hidden,
@@ -97,6 +101,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
         self._last: tuple[Task, bool] | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -252,8 +257,9 @@ class Attention(Layer):
         if isinstance(sink, Parameter):
             sink = weights["sink.weight"]
             sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases),
+            call._replace(normalizer=self.normalizer),
             Options(mode.dropout, mode.seed, impl=self.impl),
         )
         if mode.record:
@@ -266,7 +272,8 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe(self._spec, self.dropout, self.softcap)})"
+        about = describe(self._spec, self.dropout, self.softcap, self.normalizer)
+        return f"{type(self).__name__}({about})"
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_keys(arrays, "", self._spec)

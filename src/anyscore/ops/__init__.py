@@ -97,11 +97,23 @@ class Ops(Protocol):
     def exp(self, x: Array) -> Array:
         """Return e^x."""
 
-    def log1p(self, x: Array) -> Array:
-        """Return log(1 + x), accurate near 0."""
-
     def log(self, x: Array) -> Array:
         """Return the natural logarithm of x."""
+
+    def expm1(self, x: Array) -> Array:
+        """Return e^x − 1, accurate near 0."""
+
+    def log1p(self, x: Array) -> Array:
+        """Return the natural logarithm of 1 + x, accurate near 0."""
+
+    def sin(self, x: Array) -> Array:
+        """Return the sine of x."""
+
+    def cos(self, x: Array) -> Array:
+        """Return the cosine of x."""
+
+    def erf(self, x: Array) -> Array:
+        """Return the error function of x."""
 
     def tanh(self, x: Array) -> Array:
         """Return the hyperbolic tangent of x."""

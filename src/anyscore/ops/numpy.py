@@ -19,7 +19,10 @@ logical_not = np.logical_not
 isfinite = np.isfinite
 exp = np.exp
 log = np.log
+expm1 = np.expm1
 log1p = np.log1p
+sin = np.sin
+cos = np.cos
 tanh = np.tanh
 sqrt = np.sqrt
 abs = np.abs
@@ -43,6 +46,13 @@ def where(condition: Array, x: Any, y: Any) -> Array:
     if isinstance(y, float) and isinstance(x, np.ndarray):
         y = x.dtype.type(y)
     return np.where(condition, x, y)
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: Array) -> Array:
+    return np.asarray(_erf(x)).astype(x.dtype)  # number by number: NumPy has none
 
 
 def index_dtype() -> str:

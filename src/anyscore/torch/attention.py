@@ -17,6 +17,7 @@ from anyscore.chosen_weights import Chosen, chosen_weights
 from anyscore.functional import attend
 from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
@@ -50,6 +51,7 @@ class Attention(Layer):
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
             than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
             from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
             or default one.
@@ -78,12 +80,14 @@ class Attention(Layer):
         impl: str = "auto",
         softcap: float = 0.0,
         sink: bool | float | None = None,
+        normalizer: Normalizer = "softmax",
         device: Any = None,
         dtype: torch.dtype | None = None,
         **scales: float,
     ) -> None:
         super().__init__()
         check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer, sink=sink)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._spec = ScoreSpec(
             score,
@@ -99,6 +103,7 @@ class Attention(Layer):
             **scales,
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
         self._last: Task | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -144,10 +149,11 @@ class Attention(Layer):
         check_inputs(queries, tensor, values)
         if self._bound is None:
             self._binding()(queries, tensor, values, mask, valid_lens, bias, bias_after)
-        score, sink, biases = self._score(queries), self._sink(queries), (bias, bias_after)
+        score, sink = self._score(queries), self._sink(queries)
+        rest = bias, bias_after, self.normalizer
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -243,7 +249,7 @@ class Attention(Layer):
 
     def extra_repr(self) -> str:
         """Describe the layer in the repr of a module."""
-        return describe(self._spec, self.dropout, self.softcap)
+        return describe(self._spec, self.dropout, self.softcap, self.normalizer)
 
     def _binding(self) -> Callable[..., None]:
         """Return what makes the parameters at the first call, which no compiler looks into."""
@@ -252,13 +258,7 @@ class Attention(Layer):
         return self._bind_to
 
     def _bind_to(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Any,
-        valid_lens: Any,
-        *biases: Any,
+        self, queries: Any, keys: Any, values: Any, mask: Any, valid_lens: Any, *biases: Any
     ) -> None:
         """Make the parameters at the first call, once nothing else is wrong with the call."""
         sizes = check_tensors(_xp, queries, keys, values)

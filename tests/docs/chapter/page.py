@@ -100,7 +100,7 @@ def run(path: Path, framework: str) -> None:
         block = example.blocks.get(framework) or example.blocks.get("numpy")
         if block is None:
             continue
-        code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
+        code = compile("\n" * (block.line - 1) + block.source, str(path), "exec", dont_inherit=True)
         with redirect_stdout(io.StringIO()) as printed:
             exec(code, namespace)
         expected = example.expected or Block(block.line, "")

@@ -100,14 +100,14 @@ def test_a_failed_first_call_does_not_spoil_the_layer() -> None:
             lambda: Attention("additive", hiden=4),
             TypeError,
             "unknown argument 'hiden': did you mean 'hidden'? A layer of Additive takes hidden, "
-            "d_q, d_k, heads, kv_heads, dropout, bias, projected, impl, softcap, sink, "
+            "d_q, d_k, heads, kv_heads, dropout, bias, projected, impl, softcap, sink, normalizer, "
             "scale.",
         ),
         (
             lambda: Attention(embed=4),
             TypeError,
             "unknown argument 'embed': leave it out. A layer of ScaledDot takes hidden, d_q, d_k, "
-            "heads, kv_heads, dropout, bias, projected, impl, softcap, sink, scale.",
+            "heads, kv_heads, dropout, bias, projected, impl, softcap, sink, normalizer, scale.",
         ),
         (
             lambda: Attention("gaussian", sigma="1"),

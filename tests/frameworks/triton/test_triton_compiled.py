@@ -18,7 +18,10 @@ from triton.runtime.jit import JITFunction
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
 from anyscore.kernels.triton import scorers
+from anyscore.kernels.triton.own_pairs import of_formula
 from anyscore.operands import Operands, Results, Settings
+from anyscore.pair_formula import formula_of
+from own_scores import EVERY, SOFTPLUS
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -57,17 +60,21 @@ def call(
     d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
     backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Call forward or backward for (2, 4) problems of 256 keys; options: bias, mask, settings."""
+    """Call forward or backward for (2, 4) problems of 256 keys; options: bias,
+    of_pairs (whether there is a bias of these), mask, settings.
+    """
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
     acc_dtype = torch.float64 if wide else torch.float32
     bias, mask = options.pop("bias", False), options.pop("mask", False)
+    of_pairs = options.pop("of_pairs", False)
     x = Operands(
         torch.zeros(*lead, queries, width, dtype=features),
         torch.zeros(*lead, keys, width, dtype=features),
         torch.zeros(width, dtype=acc_dtype) if weight else None,
         torch.zeros(*lead, keys) if bias else None,
         torch.zeros(*lead, keys, d_v, dtype=dtype),
+        torch.zeros(lead[1], queries, keys, dtype=dtype) if of_pairs else None,
         stop=torch.zeros(2, 1, 1, dtype=torch.int64),
         mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
         seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
@@ -145,6 +152,17 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
         assert compiled(launch, chip).registers > 0
 
 
+def test_formulas_compile(launches: list[Launch]) -> None:
+    softplus, every = (of_formula(formula_of(x)) for x in (SOFTPLUS, EVERY))
+    call(softplus)
+    call(softplus, backward=True)
+    for dtype in (torch.float32, torch.float64):
+        call(every, dtype, queries=1)
+    assert {"forward", "decode_queries"} < {name_of(x) for x in launches}
+    for launch in launches:
+        assert compiled(launch, 90).registers > 0
+
+
 @CHIPS
 @pytest.mark.parametrize("name", ["tanh", "product"])
 def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
@@ -178,12 +196,35 @@ def test_a_cap_of_scores_never_spills(
 
 
 @CHIPS
+@pytest.mark.parametrize("name", ["tanh", "product"])
+@pytest.mark.parametrize("options", [{}, {"backward": True}, {"queries": 1}], ids=str)
+def test_a_bias_never_spills(
+    launches: list[Launch], name: str, options: dict[str, Any], chip: int
+) -> None:
+    call(triton_pairs.BY_NAME[name], weight=name == "tanh", of_pairs=True, **options)
+    names = "forward", "weights_and_gradients", "decode_queries"
+    (launch,) = (x for x in launches if name_of(x) in names)
+    assert compiled(launch, chip).stack == 0
+
+
+@CHIPS
 @pytest.mark.parametrize("outer", ["sqrt", "log1p", "arcosh"])
 @pytest.mark.parametrize("options", [{"backward": True}, {"queries": 1}], ids=str)
 def test_other_outer_functions_never_spill(
     launches: list[Launch], outer: str, options: dict[str, Any], chip: int
 ) -> None:
     call(triton_pairs.SQUARED, outer=outer, outer_scale=1.5, **options)
+    names = "forward", "weights_and_gradients", "decode_queries"
+    (launch,) = (x for x in launches if name_of(x) in names)
+    assert compiled(launch, chip).stack == 0
+
+
+@CHIPS
+@pytest.mark.parametrize("options", [{"backward": True}, {"queries": 1}, {"mask": True}], ids=str)
+def test_the_sigmoid_never_spills(
+    launches: list[Launch], options: dict[str, Any], chip: int
+) -> None:
+    call(triton_pairs.TANH, normalizer=2, **options)
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
     assert compiled(launch, chip).stack == 0

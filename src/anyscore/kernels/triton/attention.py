@@ -35,6 +35,8 @@ DECODE_QUERIES = 2
 """Queries up to which keys are read as they are, without panels."""
 PROGRAMS = 512
 """Programs that a GPU should be given at a time."""
+SKEWED = 256
+"""Queries whose diagonals are summed at a time."""
 
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
@@ -43,6 +45,8 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
     lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
+    if s.normalizer and lse.numel():
+        lse = _shifts(x, s, lse)
     scores = None
     if s.scores:
         scores = x.a.new_full((*s.lead, queries, keys), -torch.inf, dtype=acc_dtype)
@@ -59,9 +63,10 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
-        triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.bias,
+        triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
         finite, inputs.mask, inputs.dropout, output, lse, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
+        SIGMOID=bool(s.normalizer),
     )  # fmt: skip
     if d_v:
         launch(
@@ -69,6 +74,27 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
     return _scaled(results, s.dropout)
+
+
+def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
+    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (*lead, T_q)."""
+    keys = x.b.shape[-2]
+    start = 0 if x.start is None else x.start.clamp(min=0)
+    stop = keys if x.stop is None else x.stop.clamp(max=keys)
+    if x.mask is None:
+        n = torch.as_tensor(stop - start, device=like.device).clamp(min=0)
+    else:
+        j, keep = torch.arange(keys, device=like.device), x.mask
+        for bound, inside in ((x.start, torch.ge), (x.stop, torch.lt)):
+            keep = keep if bound is None else keep & inside(j, bound[..., None])
+        n = keep.expand(*keep.shape[:-1], keys).sum(-1)
+    shift = n.clamp(min=1).to(like.dtype).log() if s.normalizer == 2 else 0.0
+    return (
+        torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf)
+        .to(like.dtype)
+        .expand(like.shape)
+        .contiguous()
+    )
 
 
 def _scaled(results: Results, dropout: float) -> Results:
@@ -91,7 +117,7 @@ def _decode(
 ) -> None:
     """Write the results of one or two queries."""
     x, sizes, width, d_v = inputs.x, inputs.sizes, inputs.x.a.shape[-1], output.shape[-1]
-    columns = Columns(d_v, lse.dtype)
+    columns, sigmoid = Columns(d_v, lse.dtype), bool(inputs.s.normalizer)
     rows = inputs.problems * sizes.queries
     splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
     chunk = round_up(-(-sizes.keys // splits), TILE)
@@ -104,10 +130,12 @@ def _decode(
         width=width, outer=inputs.s.outer, outer_scale=float(inputs.s.outer_scale)
     )
     launch(
-        triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.bias,
-        value, inputs.mask, inputs.dropout, tops, totals, summed, scores, sizes, inputs.s.scale,
-        chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
+        triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
+        value, inputs.mask, inputs.dropout, lse, tops, totals, summed, scores, sizes,
+        inputs.s.scale, chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
+        SIGMOID=sigmoid,
     )  # fmt: skip
+    lse = torch.empty_like(lse) if sigmoid else lse  # which is known
     launch(
         triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
         D_V=d_v, COLUMNS=columns.count,
@@ -118,7 +146,7 @@ class _Gradients(NamedTuple):
     """Gradients of every problem before those that an input is shared by are added.
 
     a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
-    key_bias (problems, T_k), value (problems, T_k, d_v).
+    key_bias (problems, T_k), value (problems, T_k, d_v). bias: of the shape of the input, or None.
     """
 
     a: Tensor
@@ -126,6 +154,7 @@ class _Gradients(NamedTuple):
     weight: Tensor
     key_bias: Tensor
     value: Tensor
+    bias: Tensor | None
 
 
 class _Band(NamedTuple):
@@ -141,7 +170,7 @@ class _Band(NamedTuple):
 def backward(
     pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
 ) -> Operands:
-    """Return the gradients of a, b, weight, key_bias and value; None for what is not there.
+    """Return the gradients of a, b, weight, key_bias, value and bias; None for what is not there.
 
     results: of `forward`; upstream: their gradients. In the dtype of lse.
     """
@@ -165,12 +194,13 @@ def backward(
         lse.new_zeros((problems, tiles, width)),
         lse.new_zeros((problems, keys)),
         lse.new_zeros((problems, keys, d_v)),
+        None if x.bias is None else lse.new_zeros(x.bias.shape),
     )
     d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
     if upstream.output is not None:
         d_output = upstream.output
-        delta = (results.output * d_output).sum(-1)
-    if upstream.lse is not None:
+        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
+    if upstream.lse is not None and not s.normalizer:
         delta = delta - upstream.lse
     d_output = inputs.two(d_output / (1 - s.dropout), 2)
     d_scores = None if upstream.scores is None else upstream.scores.contiguous()
@@ -182,9 +212,9 @@ def backward(
         band = _Band(p_band, ds_band, some, first, min(most, keys - first))
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
-            call.of_queries, call.of_keys, call.weights, inputs.bias, inputs.mask,
+            call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
             inputs.dropout, lse, values, d_outputs, delta, d_scores, *band, inputs.sizes,
-            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth,
+            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
         )  # fmt: skip
         _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
         if width and others is not None:
@@ -194,17 +224,18 @@ def backward(
         elif width:
             _feature_sums(call, band, made, of_query=True)
             _feature_sums(call, band, made, of_query=False)
+        stored = ds_band.view(-1)[: problems * queries * band.size]
+        stored = stored.view(problems, queries, band.size)
         if x.key_bias is not None:
-            stored = ds_band.view(-1)[: problems * queries * band.size]
-            of_keys = made.key_bias[:, first : first + band.size]
-            of_keys.copy_(stored.view(problems, queries, band.size).sum(1))
+            made.key_bias[:, first : first + band.size].copy_(stored.sum(1))
+        if made.bias is not None:
+            _add_to_bias(inputs, stored, first, made.bias)
     made = _of_weight(pair, x, s, inputs, made)
-    return Operands(
-        *(
-            None if y is None else inputs.sum_to(d, y.shape)
-            for y, d in zip(factors, made, strict=True)
-        )
-    )
+    summed = [
+        None if y is None else inputs.sum_to(d, y.shape)
+        for y, d in zip(factors[:-1], made[:-1], strict=True)
+    ]
+    return Operands(*summed)._replace(bias=made.bias)
 
 
 def _of_weight(
@@ -222,6 +253,27 @@ def _of_weight(
     if inputs.s.scale != s.scale:  # which is in the weight
         made = made._replace(weight=made.weight * s.scale)
     return made
+
+
+def _add_to_bias(inputs: Inputs, ds: Tensor, first: int, target: Tensor) -> None:
+    """Add dS (problems, T_q, keys of a band from `first` on) to the gradient of a bias.
+
+    Of diagonals, a few queries at a time: rows that are filled up by as many numbers as there are
+    rows, and read one number shorter, are each one column further to the right.
+    """
+    lead, (problems, queries, band) = target.shape[:-2], ds.shape
+    if not inputs.s.diagonal:
+        summed = inputs.sum_to(ds, torch.Size((*lead, queries, band)))
+        target[..., first : first + band].copy_(summed)
+        return
+    for i in range(0, queries, SKEWED):
+        rows = ds[:, i : i + SKEWED].flip(1)
+        count = rows.shape[1]
+        filled = torch.nn.functional.pad(rows, (0, count)).view(problems, -1)[:, :-count]
+        diagonals = filled.view(problems, count, band + count - 1).sum(1, keepdim=True)
+        start = first + queries - i - count
+        part = target[..., start : start + band + count - 1]
+        part.add_(inputs.sum_to(diagonals, part.shape))
 
 
 _Others = tuple[Rows, Operand]

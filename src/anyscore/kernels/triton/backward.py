@@ -2,9 +2,9 @@
 
     P = exp(S − lse)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dlse_i
 
-An outer function multiplies dS by its slope. dS and P of a band of keys are stored, so that
-scores are computed but once; then every program sums what it owns: no atomics, and the same bits
-each time.
+Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An outer function multiplies dS by its slope.
+dS and P of a band of keys are stored, so that scores are computed but once; then every program sums
+what it owns: no atomics, and the same bits each time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from anyscore.kernels.triton.forward import sigmoid
 from anyscore.kernels.triton.scores import constant_of, tile_scores
 from anyscore.kernels.triton.slopes import COUNT, Sums, part_of
 from anyscore.kernels.triton.tiles import (
@@ -31,8 +32,9 @@ from anyscore.kernels.triton.tiles import (
 
 @triton.jit
 def weights_and_gradients(
-    a, b, weights, bias, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
+    a, b, weights, biases, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
     some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
+    SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write weights and dS of `band` keys from `first` on, one tile a program.
 
@@ -60,12 +62,15 @@ def weights_and_gradients(
         i_w = problem_of(weights, i_p, sizes.heads)
         b_bound = SCORER.bound(a, i_a)
         b_s, b_slope = tile_scores(
-            a, b, weights, bias, i_a, i_b, i_w, b_bound, i_p, o_k, sizes, scale, seed, ACC, SCORER
-        )
+            a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed, ACC,
+            SCORER,
+        )  # fmt: skip
         constant = constant_of(weights, i_w, SCORER)
         m_q = o_q < sizes.queries
         b_lse = tl.load(lse + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
-        b_p = tl.exp2(b_s - (b_lse * LOG2_E - constant)[:, None])  # (64, 64)
+        b_lse = tl.where(b_lse == float("-inf"), 0.0, b_lse)  # of scores of −∞ alone
+        b_p = b_s - (b_lse * LOG2_E - constant)[:, None]  # (64, 64)
+        b_p = sigmoid(b_p) if SIGMOID else tl.exp2(b_p)
         b_p = tl.where(m_s, b_p, 0.0)
         b_dp = tl.zeros((TILE, TILE), ACC)
         o_c = tl.arange(0, DEPTH)
@@ -86,6 +91,8 @@ def weights_and_gradients(
             b_dp = tl.where(m_dropout, b_dp, 0.0)
             b_dropped = tl.where(m_dropout, b_p, 0.0)
         b_ds = b_p * (b_dp - b_delta[:, None])
+        if SIGMOID:
+            b_ds *= 1 - b_p
         if d_scores is not None:
             p_ds = d_scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
             b_ds += tl.load(p_ds, mask=m_s, other=0.0)

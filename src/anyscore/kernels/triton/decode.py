@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import LN_2, store_scores, take
+from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, store_scores, take
 from anyscore.kernels.triton.outer import outer
-from anyscore.kernels.triton.scores import add_bias
+from anyscore.kernels.triton.scores import add_biases
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
@@ -44,14 +44,15 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
 
 @triton.jit
 def decode_queries(
-    a, b, weight, bias, value, mask, dropout, tops, totals, summed, scores, sizes, scale, chunk,
-    n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+    a, b, weight, biases, value, mask, dropout, lse, tops, totals, summed, scores, sizes, scale,
+    chunk, n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+    SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Attend `chunk` keys: one query, one part of its keys and COLUMNS of the value a program.
 
-    a, b, weight, bias and value are operands. tops, totals (problems, T_q, splits): the largest
+    a, b, weight and value are operands. tops, totals (problems, T_q, splits): the largest
     score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
-    values. scores: as of `forward`.
+    values. lse, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
     OUTER: tl.constexpr = SCORER.outer
@@ -70,26 +71,32 @@ def decode_queries(
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (1,)
     i_low = tl.maximum(tl.max(b_start, 0), i_split * chunk)
     i_high = tl.minimum(tl.max(b_stop, 0), i_split * chunk + chunk)
-    b_top = tl.full((1,), float("-inf"), ACC)
+    b_top = tl.full((1,), 0.0 if SIGMOID else float("-inf"), ACC)
     b_total = tl.zeros((1,), ACC)
+    if SIGMOID:
+        b_shift = shift_of(lse, i_p * sizes.queries + o_q, o_q < sizes.queries, 0.0)
     b_o = tl.zeros((COLUMNS,), ACC)
     for i_k in range(i_low // TILE * TILE, i_high, TILE):
         o_k = tl.arange(0, TILE) + i_k
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = outer(add_bias(b_s, bias, i_p, o_k, sizes), OUTER, C)
+        b_s, _ = outer(add_biases(b_s, biases, i_p, o_q, o_k, sizes), OUTER, C)
         b_s = tl.where(m_s, b_s, float("-inf"))
         if scores is not None:
             store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)
-        b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
+        if SIGMOID:
+            b_x = sigmoid(b_s - b_shift[:, None])
+        else:
+            b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
+            b_o = b_o * b_fade
         if dropout.seed is not None:
             b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
         b_weight, m_k = tl.sum(b_x, 0), tl.max(m_s.to(tl.int32), 0) != 0  # (64,)
         p_x = p_v + o_k.to(tl.int64)[:, None] * value.row + o_c[None, :] * value.column
         m_v = m_k[:, None] & (o_c < D_V)[None, :]
         b_v = tl.load(p_x, mask=m_v, other=0.0).to(ACC)  # (64, C)
-        b_o = b_o * b_fade + tl.sum(tl.where(m_v, b_weight[:, None] * b_v, 0.0), 0)
+        b_o += tl.sum(tl.where(m_v, b_weight[:, None] * b_v, 0.0), 0)
     i_row = (i_p * sizes.queries + i_q) * n_splits + i_split
     if i_block == 0:
         tl.store(tops + i_row + tl.arange(0, 1), b_top)

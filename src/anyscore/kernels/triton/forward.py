@@ -7,6 +7,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.scores import constant_of, tile_scores
 from anyscore.kernels.triton.tiles import (
+    LOG2_E,
     TILE,
     add_nonfinite,
     add_product,
@@ -38,6 +39,19 @@ def take(b_s, b_top, b_total):
 
 
 @triton.jit
+def sigmoid(b_x):
+    """Return 1 / (1 + 2^−x): the sigmoid of x in base 2."""
+    return 1 / (1 + tl.exp2(-b_x))
+
+
+@triton.jit
+def shift_of(lse, o_row, m_q, constant):
+    """Return what the sigmoid subtracts from scores in base 2 (Q,), which lse holds."""
+    b_shift = tl.load(lse + o_row, mask=m_q, other=0.0)
+    return tl.where(b_shift == float("-inf"), 0.0, b_shift * LOG2_E - constant)
+
+
+@triton.jit
 def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
     """Write scores b_s (Q, K) in base 2 to scores (problems, T_q, T_k); the first block does."""
     n_queries = tl.where(i_block == 0, sizes.queries, 0)
@@ -48,11 +62,12 @@ def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
 
 @triton.jit
 def forward(
-    a, b, weights, bias, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
-    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+    a, b, weights, biases, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
+    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
 
+    SIGMOID: that makes the weights; lse then holds what it subtracts, and stays.
     scores (problems, T_q, T_k), or None, is −∞ before; what is attended is written to it. 64
     queries of one problem and COLUMNS of the value a program. value: `Rows`.
     """
@@ -75,6 +90,10 @@ def forward(
     b_total = tl.zeros((TILE,), ACC)
     b_o = tl.zeros((TILE, COLUMNS), ACC)
     constant = constant_of(weights, i_w, SCORER)
+    m_q = o_q < sizes.queries
+    o_row = i_p * sizes.queries + o_q
+    if SIGMOID:
+        b_shift = shift_of(lse, o_row, m_q, constant)
     for MASKED in tl.static_range(2):
         for i in range(n_masked if MASKED else n_whole):
             if MASKED:
@@ -83,27 +102,29 @@ def forward(
                 i_k = i_low + TILE * (i + n_before)
             o_k = i_k + o_t
             b_s, _ = tile_scores(
-                a, b, weights, bias, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_k, sizes, scale,
-                seed, ACC, SCORER,
+                a, b, weights, biases, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_q, o_k, sizes,
+                scale, seed, ACC, SCORER,
             )  # fmt: skip
             if MASKED:
                 m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
                 b_s = tl.where(m_s, b_s, float("-inf"))
             if scores is not None:
                 store_scores(scores, b_s + constant, i_p, o_q, o_k, sizes, i_block)
-            b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
+            if SIGMOID:
+                b_x = sigmoid(b_s - b_shift[:, None])
+            else:
+                b_x, b_fade, b_top, b_total = take(b_s, b_top, b_total)
+                b_o = b_o * b_fade[:, None]
             if dropout.seed is not None:
                 b_x = tl.where(dropout_mask(dropout, i_p, o_q, o_k), b_x, 0.0)
             b_o = add_product(
-                b_o * b_fade[:, None], b_x.to(value.data.dtype.element_ty),
+                b_o, b_x.to(value.data.dtype.element_ty),
                 p_v + (i_p * 0 + i_k) * value.padded, value.padded, o_c, PRECISION,
             )  # fmt: skip
     m_some = b_total != 0
     b_safe = tl.where(m_some, b_total, 1.0)
     b_lse = tl.where(m_some, (b_top + constant + tl.log2(b_safe)) * LN_2, float("-inf"))
-    m_q = o_q < sizes.queries
-    o_row = i_p * sizes.queries + o_q
-    if i_block == 0:
+    if i_block == 0 and not SIGMOID:
         tl.store(lse + o_row, b_lse, mask=m_q)
     tl.store(
         output + o_row[:, None] * D_V + o_c[None, :],

@@ -17,7 +17,7 @@ from anyscore.kernels.triton import tiles as triton_tiles
 from anyscore.kernels.triton.pairs import TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
-from anyscore.kernels.triton.tiles import Dropout, Mask, Operand, Rows, Sizes
+from anyscore.kernels.triton.tiles import Biases, Dropout, Mask, Operand, Rows, Sizes
 from anyscore.operands import Operands, Settings
 
 TILE: int = triton_tiles.TILE.value
@@ -87,9 +87,19 @@ class Inputs:
         return Mask(start, stop, mask)
 
     @cached_property
-    def bias(self) -> Operand | None:
-        """Return the key bias for kernels."""
-        return None if self.x.key_bias is None else self.operand(self.x.key_bias, 1)
+    def biases(self) -> Biases:
+        """Return the biases for kernels."""
+        keys, pairs = self.x.key_bias, self.x.bias
+        return Biases(
+            None if keys is None else self.operand(keys, 1),
+            None if pairs is None else self._of_pairs(pairs),
+        )
+
+    def _of_pairs(self, bias: Tensor) -> Operand:
+        if not self.s.diagonal:
+            return self.operand(bias, 2)
+        x = self.operand(bias[..., self.sizes.queries - 1 :], 2)  # from the diagonal of query 0 on
+        return x._replace(row=-x.column)
 
     @cached_property
     def dropout(self) -> Dropout:

@@ -231,12 +231,18 @@ def exponential_scores(
 
 
 @triton.jit
-def add_bias(b_s, bias, i_p, o_k, sizes):
-    """Return b_s (Q, K) plus the key bias of keys o_k (K,), if there is one."""
-    if bias is not None:
-        p_bias = entry(bias, i_p, sizes.heads) + o_k.to(tl.int64) * bias.column
+def add_biases(b_s, biases, i_p, o_q, o_k, sizes):
+    """Return b_s (Q, K) plus the biases of queries o_q (Q,) and keys o_k (K,) that there are."""
+    if biases.keys is not None:
+        p_bias = entry(biases.keys, i_p, sizes.heads) + o_k.to(tl.int64) * biases.keys.column
         b_bias = tl.load(p_bias, mask=o_k < sizes.keys, other=0.0).to(b_s.dtype)
         b_s += (b_bias * LOG2_E)[None, :]
+    if biases.pairs is not None:
+        p_bias = entry(biases.pairs, i_p, sizes.heads)
+        p_bias += o_q.to(tl.int64)[:, None] * biases.pairs.row
+        p_bias += o_k.to(tl.int64)[None, :] * biases.pairs.column
+        m_bias = (o_q < sizes.queries)[:, None] & (o_k < sizes.keys)[None, :]
+        b_s += tl.load(p_bias, mask=m_bias, other=0.0).to(b_s.dtype) * LOG2_E
     return b_s
 
 
@@ -248,12 +254,12 @@ def constant_of(weights, i_w, SCORER: tl.constexpr):
 
 @triton.jit
 def tile_scores(
-    a, b, weights, bias, i_a, i_b, i_w, b_bound, i_p, o_k, sizes, scale, seed,
+    a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed,
     ACC: tl.constexpr, SCORER: tl.constexpr,
 ):  # fmt: skip
     """Return the scores (64, 64) of a tile, less `constant_of`, and the slope of φ."""
     b_s = SCORER.scores(a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC, SCORER)
-    b_s = add_bias(b_s, bias, i_p, o_k, sizes)
+    b_s = add_biases(b_s, biases, i_p, o_q, o_k, sizes)
     OUTER: tl.constexpr = SCORER.outer
     C: tl.constexpr = SCORER.outer_scale
     if OUTER != "":

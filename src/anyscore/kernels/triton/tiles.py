@@ -50,6 +50,13 @@ class Rows(NamedTuple):
     padded: Any
 
 
+class Biases(NamedTuple):
+    """Operands, or None: keys (T_k,), and pairs (T_q, T_k), of diagonals by strides −1 and 1."""
+
+    keys: Any
+    pairs: Any
+
+
 class Mask(NamedTuple):
     """The lowered mask: operands, or None. mask is boolean, as bytes."""
 

@@ -74,6 +74,12 @@ def prepare_keys(pair: str, b: Array) -> Array:
     return _call(FfiCall, "prepare_keys", s, {"b": b}, {"packed": (*lead, keys + 1, width)})[0]
 
 
+def sparse(normalizer: str, scores: Array) -> Array:
+    """Compute the weights of "sparsemax" or "entmax15" of scores (*lead, T_q, T_k)."""
+    s = Settings(normalizer, 1.0, 1, 0.0, 1, scores.shape[:-2])
+    return _call(FfiCall, "sparse", s, {"scores": scores}, {"weights": scores.shape})[0]
+
+
 def named(x: Operands) -> dict[str, Array]:
     """Return the operands that are there, by name."""
     return {name: y for name, y in x._asdict().items() if y is not None}

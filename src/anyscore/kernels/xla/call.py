@@ -25,7 +25,7 @@ def acc_dtype(arrays: Iterable[Array]) -> str:
 class FfiCall:
     """A call without its operands; called with them, it gives the list of its results.
 
-    function: "forward", "backward" or "prepare_keys". operands: the name of each, in the
+    function: "forward", "backward", "prepare_keys" or "sparse". operands: the name of each, in the
     order in which they come. results: the name and the shape of each. acc_dtype: the dtype of all
     results. Operands and results are (*lead or 1, …) of the lead of the settings.
     """
@@ -49,10 +49,8 @@ class FfiCall:
         """The attributes of the call, as `csrc/xla.cpp` declares them."""
         s = self.settings
         attrs: dict[str, Any] = {"pair": s.pair, "names": " ".join(self.operands)}
-        if (
-            self.function == "prepare_keys"
-        ):  # XLA refuses an attribute that a target does not declare
-            return attrs
+        if self.function not in ("forward", "backward"):
+            return attrs  # XLA refuses an attribute that a target does not declare
         # An operand counts the problems here: the period, which may be a symbol, goes unused.
         return attrs | {"numbers": np.array(s._replace(dropout_period=1).numbers, np.float64)}
 

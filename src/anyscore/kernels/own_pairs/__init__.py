@@ -1,0 +1,52 @@
+"""Pairs of a user's own for the core: compiled by the system's compiler, kept, loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from pathlib import Path
+
+from anyscore.kernels.own_pairs.compiler import CannotCompileError, libraries
+from anyscore.kernels.own_pairs.source import cpp
+from anyscore.pair_formula import Formula
+
+__all__ = ["CannotCompileError", "load"]
+
+_SHARED = "call.h", "parallel.h", "own_pairs.h"
+
+
+def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int:
+    """Return the address of the function that gives the kernels of a formula, see own_pairs.h.
+
+    sums: "float" or "double". isa: of the core. core: where it is. headers: what it says of those
+    that libraries must have alike.
+
+    Raises CannotCompileError: there is no compiler, or it refuses, or the headers are others.
+    """
+    folder = _headers(core)
+    if "".join(_digest(folder / name) for name in _SHARED) != headers:
+        raise CannotCompileError(f"the headers in {folder} are not the core's: reinstall anyscore")
+    reason: OSError | None = None
+    for path in libraries(cpp(formula, sums), folder, isa):
+        try:
+            entry = ctypes.CDLL(str(path)).anyscore_own_pair
+        except OSError as error:
+            reason = error
+            continue
+        address = ctypes.cast(entry, ctypes.c_void_p).value
+        assert address is not None
+        return address
+    raise CannotCompileError(f"the library made of it cannot be loaded: {reason}")
+
+
+def _headers(core: Path) -> Path:
+    """Return the folder of the headers: beside the core, or in the source tree."""
+    beside = core.parent / "csrc"
+    return beside if beside.is_dir() else Path(__file__).parents[4] / "csrc"
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "none"

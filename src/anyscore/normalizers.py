@@ -1,0 +1,204 @@
+"""What makes weights of scores: the softmax, and what may stand in its place.
+
+    softmax    w_j = e^s_j / Σ_l e^s_l
+    sigmoid    w_j = 1 / (1 + e^−(s_j + β))        β = −log n, where n keys are attended
+    sparsemax  w_j = max(s_j − τ, 0)               with the τ for which Σ_j w_j = 1
+    entmax15   w_j = max(s_j / 2 − τ, 0)²          likewise
+
+each over the attended keys; others have weight 0, and so has a row without any. Sparsemax and
+entmax15 give weight 0 to scores far below the largest.
+
+Which entries have weight decides all of τ: it is found without derivatives, by bisection, and τ is
+then solved for, so that derivatives of every order are exact.
+
+Sources: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention";
+Martins & Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae & Martins 2019, "Sparse
+Sequence-to-Sequence Models", which has the bisection and the solution of entmax15.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeAlias
+
+from anyscore.messages import shown
+from anyscore.ops import Array, Ops
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """The sigmoid as a normalizer: w_j = 1 / (1 + e^−(s_j + β)).
+
+    bias: β, a number. By default −log n of each query, where n keys are attended: so scores of 0
+    give weights that sum to about 1 at any length, and padding changes nothing. Ramapuram et al.
+    2024 take one number for all queries, −log of the length of the sequence.
+
+    Raises TypeError, ValueError: the bias is not a finite number.
+
+    >>> import numpy as np
+    >>> from anyscore import Sigmoid, attention
+    >>> x = np.ones((1, 2, 4))
+    >>> attention(x, 0 * x, x, normalizer=Sigmoid(bias=0.0))[0, 0]
+    array([1., 1., 1., 1.])
+    """
+
+    bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bias is None:
+            return
+        if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
+            raise TypeError(f"bias must be a number, or None for −log n, got {shown(self.bias)}.")
+        if not math.isfinite(self.bias):
+            raise ValueError(f"bias must be finite, got {self.bias}.")
+
+
+Normalizer: TypeAlias = str | Sigmoid
+NORMALIZERS = "softmax", "sigmoid", "sparsemax", "entmax15"
+POWERS = {"sparsemax": 1, "entmax15": 2}
+"""The power in the formulas of `sparse`."""
+
+
+def as_normalizer(x: Any) -> Normalizer:
+    """Return the normalizer of a name, `Sigmoid` by its class; or an instance of that as it is.
+
+    Raises TypeError, ValueError: x is none.
+    """
+    if isinstance(x, Sigmoid):
+        return x
+    if not isinstance(x, str):
+        names = ", ".join(map(repr, NORMALIZERS))
+        raise TypeError(f"normalizer must be one of {names}, or a Sigmoid(bias), got {shown(x)}.")
+    if x not in NORMALIZERS:
+        near = difflib.get_close_matches(x.lower(), NORMALIZERS, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"unknown normalizer {x!r}: did you mean {near!r}? Known: {', '.join(NORMALIZERS)}."
+        )
+    return Sigmoid() if x == "sigmoid" else x
+
+
+def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> None:
+    """Check a normalizer, and that it can give what is asked of it.
+
+    Raises TypeError, ValueError: x is none; or a sink or the log-sum-exp is asked of another than
+    the softmax.
+    """
+    normalizer = as_normalizer(x)
+    if normalizer == "softmax":
+        return
+    name = "sigmoid" if isinstance(normalizer, Sigmoid) else normalizer
+    if return_lse:
+        raise ValueError(
+            f"return_lse is for normalizer='softmax': {name} takes no log-sum-exp of the scores. "
+            "Leave it out, or use log_sum_exp."
+        )
+    if sink is not None and sink is not False:
+        why = (
+            "weights of the sigmoid need not sum to 1 without one"
+            if name == "sigmoid"
+            else f"{name} has no sum of exponentials that a sink were a term of"
+        )
+        raise ValueError(f"sink is for normalizer='softmax': {why}. Leave it out.")
+
+
+def is_shift_invariant(normalizer: Normalizer) -> bool:
+    """Return whether a number added to all scores of a query leaves its weights as they are."""
+    return not isinstance(normalizer, Sigmoid)
+
+
+def normalize(xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None) -> Array:
+    """Weights (..., T_q, T_k) of scores s, −∞ where masked; mask: boolean, or None."""
+    if normalizer == "softmax":
+        return softmax(xp, s, mask)[0]
+    if isinstance(normalizer, Sigmoid):
+        return sigmoid(xp, s, mask, normalizer.bias)[0]
+    return sparse(xp, s, POWERS[normalizer])
+
+
+def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
+    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞.
+
+    s: scores, −∞ where masked.
+    """
+    top = _top(xp, s)
+    e = xp.exp(s - top)
+    if mask is not None:
+        e = xp.where(mask, e, 0.0)
+    total = xp.sum(e, axis=-1, keepdims=True)
+    empty = total == 0
+    total = xp.where(empty, 1.0, total)
+    lse = xp.where(empty, -math.inf, top + xp.log(total))
+    return e / total, lse[..., 0]
+
+
+def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[Array, Array]:
+    """Weights 1 / (1 + e^−(s + β)), and −β (..., T_q), which stands for the log-sum-exp there.
+
+    s: scores, −∞ where masked. bias: see `Sigmoid`.
+    """
+    attended = xp.where(s == s, 1.0, 1.0)
+    if mask is not None:
+        attended = xp.where(mask, attended, 0.0)
+    n = xp.astype(xp.sum(attended, axis=-1, keepdims=True), xp.dtype(s))
+    shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
+    x = s - shift
+    x = xp.where(x > _LARGE, _LARGE, x)
+    # A softmax of x and 0; what both are taken relative to cancels.
+    top = xp.stop_gradient(xp.maximum(x, 0.0))
+    e = xp.exp(x - top)
+    weights = e / (e + xp.exp(-top))
+    return weights if mask is None else xp.where(mask, weights, 0.0), shift[..., 0]
+
+
+_LARGE = 1e4
+"""Of which the sigmoid is 1 in every dtype."""
+
+
+def sparse(xp: Ops, s: Array, power: int) -> Array:
+    """Weights max(s / power − τ, 0)^power that sum to 1, 0 where s is −∞; see `POWERS`.
+
+    Of the k entries that have weight, with mean m and squared deviations that sum to v,
+    τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
+    """
+    z = (s - _top(xp, s)) / power
+    fixed = xp.stop_gradient(z)
+    tau = threshold(xp, fixed, power)
+    has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
+    k = xp.sum(xp.astype(has_weight, xp.dtype(z)), axis=-1, keepdims=True)
+    k = xp.maximum(k, 1.0)
+    z = xp.where(has_weight, z, 0.0)
+    mean = xp.sum(z, axis=-1, keepdims=True) / k
+    if power == 1:
+        tau = mean - 1 / k
+    else:
+        deviations = xp.where(has_weight, z - mean, 0.0)
+        tau = mean - xp.sqrt((1 - xp.sum(deviations**2, axis=-1, keepdims=True)) / k)
+    weights = xp.where(has_weight, (z - tau) ** power, 0.0)
+    return xp.where(s == -math.inf, 0.0, weights)  # in a row of NaN too
+
+
+def threshold(xp: Ops, z: Array, power: int) -> Array:
+    """The τ (..., 1) for which Σ_j max(z_j − τ, 0)^power = 1, by bisection.
+
+    z: without derivatives, 0 the largest of each row, −∞ where masked. What lies within rounding of
+    τ has weight or not, which makes no difference.
+    """
+    low = xp.sum(0 * xp.where(z == -math.inf, 0.0, z), axis=-1, keepdims=True) - 1
+    width = 1.0
+    for _ in range(24 if xp.dtype(z) == "float32" else 53):
+        width /= 2
+        middle = low + width
+        total = xp.sum(xp.maximum(z - middle, 0.0) ** power, axis=-1, keepdims=True)
+        low = xp.where(total >= 1, middle, low)
+    return low
+
+
+def _top(xp: Ops, s: Array) -> Array:
+    """The largest score of each row (..., 1), without derivatives; 0 in a row without entries."""
+    if not xp.shape(s)[-1]:
+        return xp.sum(s, axis=-1, keepdims=True)
+    top = xp.stop_gradient(xp.max(s, axis=-1, keepdims=True))
+    return xp.where(top == -math.inf, 0.0, top)

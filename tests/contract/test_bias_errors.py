@@ -1,0 +1,64 @@
+"""Mistakes in biases: one clear error each, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import ALiBi, Relative, attention
+from anyscore.biases import Bias
+from samples import normal
+
+B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
+
+
+def inputs() -> list[np.ndarray]:
+    return [normal(B, H, T_Q, D), normal(B, KV, T_K, D), normal(B, KV, T_K, D_V)]
+
+
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (np.zeros((3, T_Q, T_K)), ValueError, r"bias has shape \(3, 5, 7\), expected what broadcasts"),
+    (np.zeros((T_K, T_Q)), ValueError, r"expected what broadcasts to \(2, 4, 5, 7\)"),
+    (np.zeros((1, B, H, T_Q, T_K)), ValueError, "bias has shape"),
+    (
+        np.ones((T_Q, T_K), bool),
+        TypeError,
+        "bias is bool, .* a boolean tensor is a mask, pass mask=",
+    ),
+    (np.ones((T_Q, T_K), int), TypeError, "bias is int64, expected one of"),
+    (torch.zeros(T_Q, T_K), TypeError, "bias is a"),
+    ([[0.0]], TypeError, r"bias must be a tensor .* Relative\(table\) or ALiBi\(slopes\)"),
+    ("alibi", TypeError, "bias must be a tensor"),
+    (ALiBi(), ValueError, 'ALiBi needs to know where 5 queries stand among 7 keys: give align="st'),
+    (Relative(np.zeros((3, 5)), align="end"), ValueError, r"leading dimensions \(3,\), expected"),
+    (ALiBi(np.zeros(H, int), align="end"), TypeError, "bias.slopes is int64"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), WRONG)
+def test_wrong_biases(wrong: Any, error: type[Exception], message: str) -> None:
+    for name in ("bias", "bias_after"):
+        with pytest.raises(error, match=message.replace("bias", name, 1)):
+            attention(*inputs(), **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Relative(np.zeros((H, 4))),
+            r"table has shape \(4, 4\), expected \(..., 2R \+ 1\)",
+        ),
+        (lambda: Relative(np.zeros((H, 5)), "t6"), 'buckets must be "clipped" or "t5"'),
+        (lambda: Relative(np.zeros((H, 8)), "t5", max_distance=2), "max_distance=2 must be > 2"),
+        (lambda: Relative([0.0]), "table must be a tensor"),
+        (lambda: ALiBi(align="middle"), 'align must be "start" or "end"'),
+    ],
+)
+def test_wrong_objects(make: Callable[[], Bias], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

@@ -1,0 +1,267 @@
+"""Pairs that are made of formulas keep what every call keeps, in the core as in the reference."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import Causal, attention, log_weights, plan
+from anyscore.factors import Pair
+from anyscore.ops import load
+from anyscore.pair_formula import formula_of, where
+from anyscore.pair_formula.slopes import plain
+from anyscore.pair_formula.tape import numbers
+from anyscore.torch import Attention
+from own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
+from transformed import WARNINGS
+
+SOFT = Pair.from_formula("softplus", SOFTPLUS)
+EACH = Pair.from_formula("each", EVERY)
+FUSED = "fused, and keeps the contract"
+
+pytestmark = [pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
+
+
+def softplus(a: Any, b: Any) -> Any:
+    return np.logaddexp(0, a + b)
+
+
+def soft_torch(a: Any, b: Any) -> Any:
+    return torch.logaddexp(a + b, torch.zeros((), dtype=a.dtype))  # softplus is cut off at 20
+
+
+def every(a: Any, b: Any) -> Any:
+    """The formula EVERY, in functions of PyTorch."""
+    zero = torch.zeros(())
+    return (
+        0.3 * torch.sigmoid(a - b) + torch.erf(a * b) + torch.expm1(-torch.abs(a - b))
+        + torch.log1p(a**2) + torch.cos(a) * torch.sin(b)
+        - torch.tanh(b - 2 * a) / (1 + torch.exp(-a)) + torch.sqrt(1 + b**2)
+        - torch.log(2 + torch.relu(a)) - torch.sign(a) * b
+        + torch.minimum(a, b) * torch.maximum(0.5 * a, b)
+        + torch.where(a <= 0.5, a**3, 1 / (torch.where(a <= 0.5, zero, a) + 1) ** 2)
+    )  # fmt: skip
+
+
+def score_of(pair: Any) -> Any:
+    """A callable score of a pair that is a function, with weight w."""
+    return lambda w: lambda q, k: pair(q[..., :, None, :], k[..., None, :, :]) @ w
+
+
+def leaves(xs: list[np.ndarray], dtype: Any = torch.float64) -> list[torch.Tensor]:
+    return [torch.tensor(x).to(dtype).requires_grad_() for x in xs]
+
+
+def results(xs: list[torch.Tensor], score: Any, **options: Any) -> list[torch.Tensor]:
+    """Output, log-sum-exp, and the gradients of a sum of both."""
+    found = attention(*xs[:3], score=score, return_lse=True, **options)
+    total = (found.output**2).sum() + found.lse.sin().sum()
+    return [found.output, found.lse, *torch.autograd.grad(total, xs)]
+
+
+@pytest.mark.parametrize("queries", [1, 70])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("pair", "exact"), [(SOFT, soft_torch), (EACH, every)], ids=["soft", "each"]
+)
+def test_values_and_gradients(pair: Pair, exact: Any, masked: bool, queries: int) -> None:
+    options = {"mask": Causal("end")} if masked else {}
+    arrays = draw(2, queries=queries)
+    for dtype, allowed in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
+        xs = leaves(arrays, dtype)
+        assert plan(*xs[:3], score=Own(xs[3], pair)).reason == FUSED
+        found = results(xs, Own(xs[3], pair), impl="fused", **options)
+        ys = leaves(arrays)
+        expected = results(ys, score_of(exact)(ys[3]), **options)
+        for x, y in zip(found, expected, strict=True):
+            assert (x - y).abs().max() <= allowed * y.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    xs = leaves(draw(2, 3), dtype)
+    found = results(xs, Own(xs[3], SOFT), impl="fused")
+    ys = [x.detach().to(torch.float64).requires_grad_() for x in xs]
+    expected = results(ys, score_of(soft_torch)(ys[3]))
+    rounding = torch.finfo(dtype).eps
+    for x, y in zip(found, expected, strict=True):
+        assert (x - y).abs().max() <= 60 * rounding * y.abs().max()
+
+
+@pytest.mark.parametrize("scale", [1e-2, 30.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_magnitude(scale: float, dtype: torch.dtype) -> None:
+    """|a + b| beyond 1e4: neither overflow nor NaN, as the formula is read as softplus."""
+    xs = leaves(draw(2, scale=scale), dtype)
+    ys = [x.detach().to(torch.float64).requires_grad_() for x in xs]
+    expected = results(ys, score_of(soft_torch)(ys[3]))
+    for impl in ("fused", "reference"):
+        found = results(xs, Own(xs[3], SOFT), impl=impl)
+        for x, y in zip(found, expected, strict=True):
+            assert x.isfinite().all()
+            allowed = 40 * torch.finfo(dtype).eps * max(scale, 1)
+            assert (x - y).abs().max() <= allowed * max(y.detach().abs().max().item(), 1)
+
+
+@pytest.mark.parametrize("impl", ["fused", "reference"])
+@pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, "where(a > b, 0, a)", "maximum(a, b)"])
+def test_nan_and_infinity(formula: str, impl: str) -> None:
+    """What is masked is not read; what is attended makes its rows NaN, also where a formula
+    would choose what is not.
+    """
+    pair = SOFT if formula == SOFTPLUS else Pair.from_formula("leaky", LEAKY)
+    if impl == "reference":  # which compiles nothing
+        pair = Pair.from_formula("tried", formula)
+    q, k, v, w = draw(2, queries=9, keys=17)
+    clean = attention(q, k, v, score=Own(w, pair), impl=impl, valid_lens=11)
+    bad = k.copy()
+    bad[:, 12] = math.nan, *(math.inf,) * 10
+    found = attention(q, bad, v, score=Own(w, pair), impl=impl, valid_lens=11)
+    np.testing.assert_array_equal(found, clean)
+    assert np.isnan(attention(q, bad, v, score=Own(w, pair), impl=impl)).all()
+    bad = q.copy()
+    bad[0, 3, 2] = math.nan
+    found = attention(bad, k, v, score=Own(w, pair), impl=impl)
+    assert np.isnan(found[0, 3]).all()
+    assert np.isfinite(np.delete(found.reshape(18, -1), 3, 0)).all()
+
+
+def test_where_a_formula_is_not_defined() -> None:
+    """NaN that a formula makes of finite numbers goes through what is computed of it."""
+    pair = Pair.from_formula("root", "exp(-sqrt(1 + a)) * tanh(b) + erf(expm1(log(2 + b)))")
+    q, k, v, w = draw(1, queries=9, keys=17)
+    q[:, :4] = np.abs(q[:, :4])
+    k = np.abs(k)
+    found, expected = (
+        attention(q, k, v, score=Own(w, pair), impl=impl) for impl in ("fused", "reference")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    assert np.isfinite(found[0, :4]).all()
+    assert np.isnan(found[0, 4:]).any()
+
+
+def test_numpy_agrees_and_weights_come_along() -> None:
+    xs = draw(2, 2)
+    expected = written_out(softplus, xs)
+    np.testing.assert_allclose(attention(*xs[:3], score=Own(xs[3], SOFT)), expected, rtol=1e-11)
+    q, k, v, w = xs
+    weights = np.exp(log_weights(q, k, score=Own(w, SOFT)))
+    np.testing.assert_allclose(weights @ v, expected, rtol=1e-11)
+
+
+def test_second_derivatives() -> None:
+    xs = leaves(draw(1, queries=3, keys=5, width=2))
+
+    def run(q: Any, k: Any, v: Any, w: Any) -> Any:
+        return attention(q, k, v, score=Own(w, SOFT), impl="fused")
+
+    assert torch.autograd.gradcheck(run, xs)
+    assert torch.autograd.gradgradcheck(run, xs)
+
+
+def test_layers_and_compilation() -> None:
+    q, k, v, w = (torch.tensor(x, dtype=torch.float32) for x in draw(2))
+    layer = Attention(score=Own(w, SOFT))
+    expected = attention(q, k, v, score=Own(w, SOFT), impl="reference")
+    torch.testing.assert_close(layer(q, k, v), expected)
+
+    def run(q: Any, k: Any, v: Any, w: Any) -> Any:
+        return attention(q, k, v, score=Own(w, SOFT), impl="fused")
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v, w), expected)
+
+
+def test_the_same_name_again() -> None:
+    """Another formula of the same name is another pair, in the midst of a backward too."""
+    xs = leaves(draw(1))
+    first, again = Pair.from_formula("mine", SOFTPLUS), Pair.from_formula("mine", SOFTPLUS)
+    assert first == again
+    assert first == Pair.from_formula("mine", "softplus(a + b)")
+    out = attention(*xs[:3], score=Own(xs[3], first), impl="fused")
+    second = Pair.from_formula("mine", EVERY)
+    assert second != first
+    other = attention(*xs[:3], score=Own(xs[3], second), impl="fused")
+    assert (other - out).abs().max() > 0.1
+    found = torch.autograd.grad(out.sum(), xs[3])
+    expected = torch.autograd.grad(attention(*xs[:3], score=Own(xs[3], SOFT)).sum(), xs[3])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_pickles_go_to_other_processes() -> None:
+    def of_python(a: Any, b: Any) -> Any:
+        return where(a > b, a - b, np.sin(a) * b)
+
+    pair = Pair.from_formula("mine", of_python)
+    assert pickle.loads(pickle.dumps(pair)) == copy.deepcopy(pair) == pair
+    script = (
+        "import pickle, sys, numpy as np; from anyscore.factors import pair_named;"
+        "pair = pickle.load(sys.stdin.buffer); assert pair_named(pair.key) == pair;"
+        "from anyscore.ops import load; a = np.array([1.0, -1.0]);"
+        "print(*pair.value(load('numpy'), a, a[::-1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(pair), capture_output=True, check=True
+    )
+    assert [*map(float, done.stdout.split())] == pytest.approx([2.0, -math.sin(1)])
+
+
+def test_functions_of_python_are_formulas() -> None:
+    """The functions of NumPy and ours, operators, and what a text says, are the same rows."""
+    of_numpy = formula_of(lambda a, b: np.where(a * b > 1, np.log1p(np.exp(a)), -(np.abs(b) ** 2)))
+    assert of_numpy == formula_of("where(a * b > 1, softplus(a), -abs(b)**2)")
+    assert formula_of(lambda a, b: np.pi * a / +b.__radd__(1)) == formula_of("pi * a / (1 + b)")
+    assert of_numpy == formula_of("softplus(a) if a * b > 1 else -(abs(b) * abs(b))")
+    assert formula_of(lambda a, b: np.maximum(a, 1) / b.__rsub__(3) + np.float64(1) * a) == (
+        formula_of("maximum(a, 1) / (3 - b) + a")
+    )
+
+
+@pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, EVERY, "(a - b)**4 / (1 + a*a)**1.5"])
+def test_derivatives_are_those_of_sympy(formula: str) -> None:
+    sympy = pytest.importorskip("sympy")
+    a, b = sympy.symbols("a b", real=True)
+    names = {
+        "where": lambda c, x, y: sympy.Piecewise((x, c), (y, True)), "abs": sympy.Abs,
+        "sigmoid": lambda x: 1 / (1 + sympy.exp(-x)), "minimum": sympy.Min, "sqrt": sympy.sqrt,
+        "maximum": sympy.Max, "relu": lambda x: sympy.Max(x, 0), "sign": sympy.sign,
+        "expm1": lambda x: sympy.exp(x) - 1, "log1p": lambda x: sympy.log(1 + x),
+        **{n: getattr(sympy, n) for n in ("exp", "log", "sin", "cos", "tanh", "erf")},
+    }  # fmt: skip
+    exact = eval(formula, names, {"a": a, "b": b})
+    expected = [
+        sympy.lambdify((a, b), x, [{"DiracDelta": lambda x: 0.0}, "math"])
+        for x in (exact, exact.diff(a), exact.diff(b))
+    ]
+    rng, made = np.random.default_rng(0), formula_of(formula)
+    rows, places = made.slopes()
+    printed, at = plain(rows, places)
+    for x, y in rng.normal(size=(50, 2)) * 2:
+        truth = [f(x, y) for f in expected]
+        values = numbers(rows, x, y)
+        assert [values[p] for p in places] == pytest.approx(truth, rel=1e-11, abs=1e-11)
+        log1p = {"log1p_unit": "log1p"}
+        lowered = numbers([(log1p.get(r[0], r[0]), *r[1:]) for r in printed], x, y)
+        assert [lowered[p] for p in at] == pytest.approx(truth, rel=1e-11, abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    ["where(a > 20, a, log(1 + exp(a) * 1.5)) * b", "where(a > 0, sqrt(a), 0) + b", "relu(a) * b"],
+)
+def test_a_branch_that_is_not_chosen_has_no_derivative(formula: str) -> None:
+    """0 · ∞ of the other branch is NaN in every framework: the reference keeps it out."""
+    made = formula_of(formula)
+    x = torch.tensor([-2.0, 0.5, 1e3, 30.0], dtype=torch.float64, requires_grad=True)
+    y = torch.full_like(x, 0.5)
+    (found,) = torch.autograd.grad(made(load("torch"), x, y).sum(), x)
+    rows, (_, by_a, _) = made.slopes()
+    assert found.tolist() == pytest.approx([numbers(rows, z, 0.5)[by_a] for z in x.tolist()])

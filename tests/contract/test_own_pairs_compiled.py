@@ -1,0 +1,173 @@
+"""Pairs of formulas: when a compiler runs, what is kept of it, and what happens without one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anyscore.factors import Pair
+from anyscore.kernels import cpu, own_pairs
+
+SCRIPT = """
+import numpy as np
+from anyscore import attention, plan
+from anyscore.factors import Pair
+from own_scores import Own, draw, written_out
+
+q, k, v, w = xs = draw(2)
+score = Own(w, Pair.from_formula("softplus", "softplus(a + b)"))
+found = plan(q, k, v, score=score)
+expected = written_out(lambda a, b: np.logaddexp(0, a + b), xs)
+np.testing.assert_allclose(attention(q, k, v, score=score), expected, rtol=1e-10)
+print(found.route, found.reason)
+"""
+FUSED = "cpu fused, and keeps the contract\n"
+Run = Callable[..., subprocess.Popen[str]]
+
+pytestmark = pytest.mark.usefixtures("kept_pairs")
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> Path:
+    """The system's compiler, in a hurry, and a file that says how often it compiled."""
+    real = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    script = tmp_path / "compiler"
+    log = tmp_path / "compiled"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*) ;; *) echo once >> "{log}" ;; esac\n'
+        f'exec {real} "$@" -O0\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def compiled(compiler: Path) -> int:
+    log = compiler.with_name("compiled")
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.fixture
+def start(tmp_path: Path, compiler: Path) -> Run:
+    """Start the script in a process of its own, with a cache of this test."""
+
+    def started(script: str = SCRIPT, **environment: str) -> subprocess.Popen[str]:
+        known = {
+            "CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-c", script], env={**os.environ, **known, **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return started
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    return out
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache/anyscore/pairs").iterdir())
+
+
+def test_once_for_all_processes(start: Run, tmp_path: Path, compiler: Path) -> None:
+    """Two at once both have it; the next compiles nothing; damaged or half a file, again once."""
+    for process in [start(), start()]:
+        assert said(process) == FUSED
+    times, files = compiled(compiler), kept(tmp_path)
+    assert 1 <= times <= 2
+    assert all(path.suffix == ".so" for path in files), "nothing else is left"
+    assert said(start()) == FUSED
+    assert compiled(compiler) == times
+    for damage in (lambda x: x[: len(x) // 2], lambda x: x[:5000] + b"?" + x[5001:], lambda x: b""):
+        whole = [path.read_bytes() for path in files]
+        for path, content in zip(files, whole, strict=True):
+            path.write_bytes(damage(content))
+        assert said(start()) == FUSED
+        times += 1
+        assert compiled(compiler) == times
+        for path, content in zip(files, whole, strict=True):
+            path.write_bytes(content)
+
+
+def test_no_place_to_keep_it(start: Run, compiler: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert said(start(XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))) == FUSED
+    assert not list(tmp_path.glob("anyscore-pairs-*")), "it goes with its process"
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"CXX": "/no/compiler"}, "there is no C++ compiler: CXX is /no/compiler"),
+        (
+            {"CXX": "", "PATH": "/nowhere"},
+            "there is no C++ compiler: none of c++, g++ and clang++ is found; install one, or say "
+            "in CXX where it is",
+        ),
+    ],
+)
+def test_without_a_compiler(environment: dict[str, str], reason: str, start: Run) -> None:
+    """The reference takes over, and `plan` says so."""
+    expected = f"reference cpu: the pair 'softplus' is not compiled: {reason}\n"
+    assert said(start(**environment)) == expected
+
+
+def test_a_compiler_that_refuses(start: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.write_text(
+        '#!/bin/sh\ncase "$*" in *--version*) echo 1;; *) echo "in file x:\nx.h:1: error: no" >&2;'
+        "exit 1;; esac\n"
+    )
+    bad.chmod(0o755)
+    assert said(start(CXX=str(bad))) == (
+        f"reference cpu: the pair 'softplus' is not compiled: {bad} cannot compile it: "
+        "x.h:1: error: no\n"
+    )
+    assert kept(tmp_path) == []
+
+
+def test_a_fused_call_that_cannot_be_raises(start: Run) -> None:
+    script = SCRIPT.replace("score=score),", 'score=score, impl="fused"),')
+    process = start(script, CXX="/no/compiler")
+    _, errors = process.communicate(timeout=60)
+    assert 'NotImplementedError: impl="fused" cannot run: cpu: the pair' in errors
+
+
+def test_other_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core of other sources than the headers beside it has another layout of calls."""
+    monkeypatch.setattr(cpu._core, "headers", "0" * 192)
+    pair = Pair.from_formula("of this test", "a + 3.25 * b")
+    reason = cpu.why_not_pair(pair.key, False)
+    assert reason is not None
+    assert "are not the core's: reinstall anyscore" in reason
+
+
+def test_another_instruction_set_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(own_pairs, "load", lambda *args: asked.append(args) or 1 / 0)
+    pair = Pair.from_formula("of this test", "a + 3.5 * b")
+    monkeypatch.setattr(cpu, "_own", {(pair.key, False, str(cpu.isa())): None})
+    assert cpu.why_not_pair(pair.key, False) is None
+    with pytest.raises(ZeroDivisionError):
+        cpu.why_not_pair(pair.key, True)
+    assert asked[0][1:3] == ("double", cpu.isa())
+
+
+def test_nothing_is_compiled_where_a_pair_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("compiled"))
+    started = time.perf_counter()
+    Pair.from_formula("of this test", "a + 3.75 * b")
+    assert time.perf_counter() - started < 1

@@ -1,0 +1,92 @@
+"""Biases in every Triton kernel, interpreted: to the definition in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyscore.backends.common import run_reference
+from anyscore.kernels.triton import attention as triton
+from anyscore.kernels.triton import packed
+from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.ops import load
+from budget import assert_within_budget
+
+LEAD, GROUPS, WIDTH, D_V = (2, 4), 2, 5, 3
+CASES = [
+    ("squared", 1, (2, 4, 1, 130), "", False),
+    ("tanh", 2, (4, 1, 131), "tanh", True),
+    ("product", 70, (70, 130), "tanh", False),
+    ("product", 70, (2, 4, 1, 199), "", True),
+    ("leaky_relu", 70, (2, 1, 70, 130), "", False),
+    ("tanh", 300, (4, 1, 429), "", True),
+]
+
+
+def made(queries: int, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Operands, Results]:
+    """Draw operands and gradients of all results; one query attends nothing."""
+    generator = torch.Generator().manual_seed(queries)
+    draw = lambda *n: torch.randn(*n, generator=generator).to(dtype)  # noqa: E731
+    keys = 130
+    stop = torch.randint(0, keys + 1, (*LEAD, queries), generator=generator)
+    stop[0, 1, 0] = 0
+    x = Operands(
+        draw(*LEAD, queries, WIDTH), draw(2, 2, keys, WIDTH), draw(4, WIDTH), draw(1, 2, keys),
+        draw(2, 2, keys, D_V), draw(*shape), stop=stop,
+    )  # fmt: skip
+    upstream = Results(*(draw(*LEAD, *n) for n in ((queries, D_V), (queries,), (queries, keys))))
+    return x, upstream
+
+
+def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Tensor]:
+    """Results and gradients of the factors, by the definition."""
+    kind = getattr(torch, dtype)
+    to = lambda y: y.to(kind) if y.is_floating_point() else y  # noqa: E731
+    x = x.map(to)
+    leaves = [y.requires_grad_() for y in x[:FACTORS]]
+    found = run_reference(load("torch"), x, s, dtype)
+    total = torch.zeros((), dtype=kind)
+    for y, d in zip(found, upstream, strict=True):
+        total = total + (torch.where(y.isfinite(), y, 0.0) * to(d)).sum()
+    return [*(y.detach() for y in found), *torch.autograd.grad(total, leaves)]
+
+
+@pytest.mark.parametrize("bands", [False, True])
+@pytest.mark.parametrize(("name", "queries", "shape", "outer", "diagonal"), CASES)
+def test_values_and_gradients(
+    name: str, queries: int, shape: tuple[int, ...], outer: str, diagonal: bool, bands: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """bands: the backward works on some of the keys at a time."""
+    if bands:
+        monkeypatch.setattr(packed, "BAND_BYTES", 0)
+        monkeypatch.setattr(packed, "LEAST_BAND", 64)
+        monkeypatch.setattr(triton, "SKEWED", 33)
+    x, upstream = made(queries, shape, torch.float32)
+    s = Settings(name, 0.4, GROUPS, 0.0, 8, LEAD, outer, 2.0 if outer else 0.0, True, diagonal)
+    results = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32)
+    gradients = triton.backward(triton_pairs.BY_NAME[name], x, s, results, upstream)
+    exact = defined(x, s, upstream, "float64")
+    plain = defined(x, s, upstream, "float32")
+    names = [*Results._fields, *Operands._fields[:FACTORS]]
+    found: list[Any] = [*results, *gradients[:FACTORS]]
+    for what, one, other, simple in zip(names, found, exact, plain, strict=True):
+        assert_within_budget(one, other.numpy(), simple, what, "float32")
+
+
+@pytest.mark.parametrize("queries", [1, 70])
+def test_minus_infinity(queries: int) -> None:
+    """A query whose scores are all −∞ gives 0, and its gradients are 0."""
+    x, upstream = made(queries, (queries, 130), torch.float32)
+    x.bias[0] = -torch.inf
+    s = Settings("squared", -0.4, GROUPS, 0.0, 8, LEAD)
+    results = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    assert (results.output[..., 0, :] == 0).all()
+    assert (results.lse[..., 0] == -torch.inf).all()
+    gradients = triton.backward(triton_pairs.SQUARED, x, s, results, upstream._replace(scores=None))
+    assert all(y.isfinite().all() for y in gradients[:FACTORS])
+    assert (gradients.bias[0] == 0).all()
