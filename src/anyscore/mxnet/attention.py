@@ -131,7 +131,7 @@ class Attention(Layer):
             keys: (..., T_k, d_k), or what `prepare_keys` made of them.
             values: (..., T_k, d_v), by default the keys.
             valid_lens, mask, bias, bias_after: as of `anyscore.attention`. In a hybridized parent
-                biases are tensors.
+                a bias that is trained is a tensor.
 
         Raises:
             TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
