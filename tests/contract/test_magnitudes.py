@@ -59,6 +59,8 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
     kind = type(score).__name__
     if kind == "Cosine":
         return float(np.max(1 / score.tau))
+    if kind == "Lorentz":
+        return _terms_of_lorentz(query, key, score)
     if kind not in plain.DISTANCES:
         query, key = np.abs(query), np.abs(key)
         if isinstance(score, Score):
@@ -69,6 +71,18 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
         W_q, W_k = score.W[..., : query.shape[-1]], score.W[..., query.shape[-1] :]
         score = GATv2(W_q, W_k, score.w_v)
     return size(plain.scores(np, query, key, score))
+
+
+def _terms_of_lorentz(query: np.ndarray, key: np.ndarray, score: Any) -> float:
+    """Of the difference of two squares, and of the heights in it, by the slope of arcosh."""
+    sigma = np.asarray(score.sigma, float)[..., None, None]
+    x, y = query / sigma, np.repeat(key, query.shape[-3] // key.shape[-3], -3) / sigma
+    heights = [np.sqrt(1 + (z * z).sum(-1)) for z in (x, y)]
+    apart = heights[0][..., :, None] - heights[1][..., None, :]
+    square = ((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1)
+    u = np.maximum((square - apart**2) / 2, 1e-300)
+    terms = square + apart**2 + 2 * np.abs(apart) * max(z.max() for z in heights)
+    return float(score.scale * (terms / 2 / np.sqrt(u * (u + 2))).max())
 
 
 @pytest.mark.parametrize("mask", ["none", "four"])

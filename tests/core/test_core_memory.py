@@ -26,7 +26,7 @@ HOSTILE = {
 HOSTILE_CALL = """
 import numpy as np
 from anyscore import _core
-from anyscore.operands import Operands
+from anyscore.operands import Operands, Settings
 
 def wide(*shape):
     row = np.zeros(64, np.float32)
@@ -39,7 +39,7 @@ x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), lse=e
 x |= dict({changes})
 try:
     operands = Operands(x["a"], x["b"], value=x["value"])
-    numbers = 1.0, 1, 0.0, 1, 0, 0.0, 0, 0
+    numbers = Settings("{pair}", 1.0, 1, 0.0, 1, ()).numbers
     _core.forward(operands, "{pair}", numbers, (x["output"], x["lse"], None), 2)
 except (ValueError, MemoryError) as refusal:
     print(type(refusal).__name__, len(str(refusal)) > 10)
@@ -60,7 +60,7 @@ STARVED = """
 import resource
 import numpy as np
 from anyscore import _core
-from anyscore.operands import Operands
+from anyscore.operands import Operands, Settings
 from raw import run, same
 from test_core_threads import large
 
@@ -75,7 +75,7 @@ x = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (n, 1, 1))
 output, lse = np.zeros((n, 1, 1), np.float32), np.zeros((n, 1), np.float32)
 slopes = [np.zeros((n, 1, 1), np.float32) for _ in range(3)]
 
-operands, numbers = Operands(x, x, value=x), (1.0, 1, 0.0, n, 0, 0.0, 0, 0)
+operands, numbers = Operands(x, x, value=x), Settings("tanh", 1.0, 1, 0.0, n, ()).numbers
 
 def forward():
     _core.forward(operands, "tanh", numbers, (output, lse, None), 2)

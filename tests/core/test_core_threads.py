@@ -19,7 +19,7 @@ from draw import MASKS, draw
 from raw import check, core, run, same
 from scripts import run_script
 
-from anyscore.operands import Operands
+from anyscore.operands import Operands, Settings
 
 PAIR = pytest.mark.parametrize("pair", PAIRS)
 
@@ -120,7 +120,8 @@ def test_the_gil_is_released() -> None:
     def work() -> None:
         span[0] = time.perf_counter()
         operands = Operands(tokens, tokens, value=value)
-        core.forward(operands, "absolute", (1.0, 1, 0.0, 1, 0, 0.0, 0, 0), (output, lse, None), 1)
+        numbers = Settings("absolute", 1.0, 1, 0.0, 1, ()).numbers
+        core.forward(operands, "absolute", numbers, (output, lse, None), 1)
         span[1] = time.perf_counter()
 
     thread, ticks = threading.Thread(target=work), []
@@ -151,7 +152,7 @@ def test_signals_are_taken() -> None:
 AFTER_FORK = """
 import os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")  # newer Pythons warn of any fork of a process with threads
-from anyscore.operands import Operands
+from anyscore.operands import Operands, Settings
 from raw import run, same
 from test_core_threads import large
 
@@ -193,7 +194,7 @@ def test_after_a_fork(before: int, busy: int) -> None:
 WORKERS = """
 import multiprocessing as mp, warnings
 warnings.simplefilter("ignore")
-from anyscore.operands import Operands
+from anyscore.operands import Operands, Settings
 from raw import run
 from test_core_threads import large
 
