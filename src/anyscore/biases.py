@@ -64,7 +64,8 @@ class Bias:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the fields that are tensors."""
-        return {name: x for name, x in vars(self).items() if framework(x) is not None}
+        fields = vars(self).items()  # of which torch.compile cannot ask a word whose it is
+        return {n: x for n, x in fields if n not in self.static and framework(x) is not None}
 
     def map(self, function: Callable[[Array], Array]) -> Any:
         """Copy the bias with a function applied to each of its tensors."""
@@ -87,13 +88,16 @@ class Bias:
             )
         shift = keys - queries if self.align == "end" else 0
         if self.offset is not None:
-            shift = shift + self.offset
+            shift = shift + (
+                self.offset if isinstance(self.offset, int) else xp.array(self.offset, query)
+            )
         count = queries + keys - 1 if queries or keys else 1
         found = self.of(
             xp,
             xp.arange(count, query) - (queries - 1) - shift,
             sizes.lead[-1] if len(sizes.lead) > 1 else None,
         )
+        found = xp.tensor(found, query)
         return xp.reshape(found, (*xp.shape(found)[:-1], 1, count))
 
 
@@ -190,12 +194,12 @@ class ALiBi(Bias):
         """Multiply the distances by the slopes."""
         size = xp.where(distances > 0, distances, -distances)
         if self.slopes is None:
-            slopes: Any = default_slopes(heads or 1)
-            slopes = slopes[0] if heads is None else xp.array([[x] for x in slopes], distances)
-            return -1.0 * slopes * xp.astype(size, "float32")
+            found = default_slopes(heads or 1)
+            slopes = xp.array(found[0] if heads is None else [[x] for x in found], distances)
+            return -slopes * xp.astype(size, xp.dtype(slopes))
         slopes = self.slopes
         dtype = accumulation(xp.dtype(slopes))
-        return -xp.astype(slopes, dtype)[..., None] * xp.astype(size, dtype)
+        return -xp.astype(slopes, dtype)[..., None] * xp.tensor(xp.astype(size, dtype), slopes)
 
 
 def default_slopes(heads: int) -> list[float]:

@@ -69,8 +69,8 @@ class MaskContext:
             advice = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
         else:
             advice = (
-                "for an additive mask of 0 and −inf pass mask == 0; additive position biases are "
-                "not supported yet."
+                "for an additive mask of 0 and −inf pass mask == 0; a float tensor is a bias, pass "
+                "bias=."
             )
         raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
 

@@ -52,7 +52,7 @@ def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
     """Take an object of `TREES` apart: its children, and its structure.
 
     A field that is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a
-    number, unless `numbers` are children.
+    number, unless `numbers` are children; those that must be numbers never are.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
@@ -68,7 +68,8 @@ def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
     if value is None or shapes is None:
         return value is not None and name not in cls.static
     if name in shapes:  # a number there may also stand for a child
-        return numbers or not (isinstance(value, Real) and shapes[name] == ())
+        scale = isinstance(value, Real) and shapes[name] == ()
+        return not scale or (numbers and name not in cls.fixed)
     return framework(value) is not None
 
 

@@ -1,6 +1,6 @@
 """Layers whose scores are capped, s → c · tanh(s / c), and what they must give, in NumPy.
 
-They may have sinks, see `sink_layers`.
+They may have sinks, see `sink_layers`, and biases, see `bias_layers`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,27 @@ def inputs(name: str) -> list[np.ndarray]:
 
 
 def expected(
-    name: str, parameters: Arrays, given: list[np.ndarray], cap: float = CAP, sink: Any = -np.inf
+    name: str,
+    parameters: Arrays,
+    given: list[np.ndarray],
+    cap: float = CAP,
+    sink: Any = -np.inf,
+    biases: tuple[Any, Any] = (0.0, 0.0),
 ) -> Any:
     """Compute (output, weights) of a layer with these parameters, in float64."""
     p = {key: np.asarray(x, np.float64) for key, x in parameters.items()}
     x = [np.asarray(array, np.float64) for array in given]
+    rest = cap, sink, biases
     if name == "self":
         cuts = np.cumsum(LAYERS[name][1][1:] * 2)
-        return _attend(*np.split(_linear(p, x[0], "qkv"), cuts, axis=-1), cap, sink)
+        return _attend(*np.split(_linear(p, x[0], "qkv"), cuts, axis=-1), *rest)
     if name == "heads":
         q, k, v = (_linear(p, y, f"W_{one}") for y, one in zip(x, "qkv", strict=True))
         q = np.swapaxes(q.reshape(*q.shape[:-1], HEADS, -1), 1, 2)
-        output, weights = _attend(q, k[:, None], v[:, None], cap, sink)
+        output, weights = _attend(q, k[:, None], v[:, None], *rest)
         output = np.swapaxes(output, 1, 2)
         return _linear(p, output.reshape(*output.shape[:-2], -1), "W_o"), weights
-    return _attend(*x, cap, sink, _scores(name, p, *x[:2]))
+    return _attend(*x, *rest, _scores(name, p, *x[:2]))
 
 
 def _scores(name: str, p: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
@@ -70,10 +76,17 @@ def _scores(name: str, p: Arrays, q: np.ndarray, k: np.ndarray) -> np.ndarray | 
 
 
 def _attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, cap: float, sink: Any, s: np.ndarray | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    cap: float,
+    sink: Any,
+    biases: tuple[Any, Any],
+    s: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]) if s is None else s
-    s = cap * np.tanh(s / cap) if cap else s
+    s = s + biases[0]
+    s = (cap * np.tanh(s / cap) if cap else s) + biases[1]
     lengths = LENGTHS.reshape(-1, *(1,) * (s.ndim - 1))
     e = np.where(np.arange(s.shape[-1]) < lengths, np.exp(s), 0.0)
     weights = e / (e.sum(-1, keepdims=True) + np.exp(np.asarray(sink, np.float64))[..., None, None])

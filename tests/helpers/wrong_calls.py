@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import wrong_biases
 from anyscore import (
     Additive,
     Bilinear,
@@ -25,6 +26,7 @@ from anyscore import (
     Window,
     attention,
 )
+from anyscore.biases import Bias
 
 
 def z(*shape: int, dtype: str = "float64") -> np.ndarray:
@@ -39,7 +41,7 @@ def given(change: dict[str, Any], to: Callable[[np.ndarray], Any]) -> tuple[list
     """Tensors and options of the right call with a change, arrays and parameters made by `to`."""
 
     def made(x: Any) -> Any:
-        if isinstance(x, Score):
+        if isinstance(x, Score | Bias):
             return x.map(lambda y: to(y) if isinstance(y, np.ndarray) else y)
         return to(x) if isinstance(x, np.ndarray) else x
 
@@ -60,10 +62,7 @@ def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = 
 TENSOR = "expected a tensor of one of: NumPy, PyTorch, JAX, TensorFlow, MXNet."
 DTYPES = "expected one of float32, float64, bfloat16, float16."
 BOOLEAN = "must be boolean with True = may attend, got"
-FLOAT = (
-    "for an additive mask of 0 and −inf pass mask == 0; "
-    "additive position biases are not supported yet."
-)
+FLOAT = "for an additive mask of 0 and −inf pass mask == 0; a float tensor is a bias, pass bias=."
 INTEGER = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
 SCORE = (
     "score must be a score object, such as ScaledDot() or Additive(W_q, W_k, w_v), or a callable "
@@ -304,6 +303,7 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "impl must be one of 'auto', 'reference', 'fused', 'separable', got 'flash'.",
     ),
+    *wrong_biases.TABLE,
     (
         {"normalizer": "sparse"},
         ValueError,

@@ -19,6 +19,7 @@ from anyscore.backends.common import (
     why_not_pair,
 )
 from anyscore.backends.reference import reference_in
+from anyscore.biases import Bias
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
@@ -104,7 +105,12 @@ def _still(x: Array) -> Array:
 
 
 def as_np(x: Any) -> Any:
-    """An `mx.nd.NDArray` as `mx.np.ndarray`, of one graph and memory; anything else as it is."""
+    """An `mx.nd.NDArray` as `mx.np.ndarray`, of one graph and memory; anything else as it is.
+
+    Of a bias its tensors.
+    """
+    if isinstance(x, Bias):
+        return x.map(as_np)
     if not isinstance(x, mx.nd.NDArray) or isinstance(x, mx.np.ndarray):
         return x
     if x.stype != "default":

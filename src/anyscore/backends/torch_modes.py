@@ -98,8 +98,19 @@ def differentiable(tensors: Iterable[Tensor]) -> bool:
     return is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing()
 
 
+def _once(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give a tensor that comes again as a view of itself: the compiler takes none twice."""
+    found: list[Any] = []
+    for x in args:
+        again = isinstance(x, Tensor) and any(x is y for y in found)
+        found.append(x.view_as(x) if again else x)
+    return tuple(found)
+
+
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
     """`function.apply(*args)`, without what it does only for transforms: 60 µs of a call."""
+    if is_compiling():
+        args = _once(args)
     if is_compiling() or is_transforming():
         return function.apply(*args)  # type: ignore[no-untyped-call]
     if is_watched(*args):

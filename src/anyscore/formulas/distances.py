@@ -165,7 +165,7 @@ class Lorentz(Score):
             sigma = xp.reshape(sigma, (*xp.shape(sigma), 1, 1))
         a, b = _lifted(xp, query, sigma), _lifted(xp, key, sigma)
         signs = xp.where(xp.arange(width + 1, a) < width, 1.0, -1.0)
-        signs = xp.astype(signs, xp.dtype(a))
+        signs = xp.tensor(xp.astype(signs, xp.dtype(a)), a)
         outer = Outer("arcosh", float(self.scale))
         return Factors(a, b, factors.SQUARED, signs, 0.5, outer=outer)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from jax import Array
 
+from anyscore.biases import lower_biases
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.functional import AttentionOutput, attend
@@ -26,7 +27,7 @@ _xp = load("jax")
 class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
-        apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, …)
+        apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, bias=None, …)
 
     of queries (..., T_q, d_q), keys (..., T_k, d_k) and values (..., T_k, d_v), by default the
     keys. The arguments are those of `anyscore.attention`, and those of `Layer.apply`.
@@ -111,18 +112,22 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Initializers:
         """Map the names of the parameters to the score's arrays, or to shapes and initial values.
 
         Raises TypeError, ValueError: as `init`.
         """
-        found: Initializers = self._of_score(queries, keys, values, valid_lens, mask)
+        found: Initializers = self._of_score(
+            queries, keys, values, valid_lens, mask, bias, bias_after
+        )
         if isinstance(self.spec.sink, Parameter):
             found["sink.weight"] = self.spec.sink.init
         return found
 
     def _of_score(
-        self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any
+        self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any, *biases: Any
     ) -> Initializers:
         """Map the names of the parameters of the score, as `initializers`."""
         if isinstance(self.spec.score, Score):
@@ -137,6 +142,8 @@ class Attention(Layer):
             queries, keys, values = map(as_jax, (queries, keys, values))
             sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
             lower_mask(_xp, sizes, queries, mask, valid_lens)
+            bias, after = map(as_jax, biases)
+            lower_biases(_xp, bias, after, queries, sizes)
             bound = self.spec.bind(queries.shape[-1], keys.shape[-1])
         return {f"{p.name}.weight": p.init for p in bound.parameters}
 
@@ -149,6 +156,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         training: bool = False,
         dropout_seed: Any = None,
         return_weights: bool = False,
@@ -162,7 +171,8 @@ class Attention(Layer):
         sink = self.spec.sink
         sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
-        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
+        biases = as_jax(bias), as_jax(bias_after)
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, _ = attend(
             call._replace(normalizer=self.normalizer),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
@@ -177,6 +187,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Array:
         """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
 
@@ -194,6 +206,8 @@ class Attention(Layer):
             score=score,
             mask=mask,
             valid_lens=valid_lens,
+            bias=as_jax(bias),
+            bias_after=as_jax(bias_after),
             softcap=self.softcap,
             impl=self.impl,
         )

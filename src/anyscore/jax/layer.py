@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from anyscore.biases import Bias
 from anyscore.functional import AttentionOutput
 from anyscore.score import Init
 
@@ -20,7 +21,9 @@ Initializers: TypeAlias = dict[str, Array | Init]
 
 
 def as_jax(x: Any) -> Any:
-    """Make an array of NumPy one of JAX; give anything else as it is."""
+    """Make an array of NumPy one of JAX, also in a bias; give anything else as it is."""
+    if isinstance(x, Bias):
+        return x.map(as_jax)
     return jnp.asarray(x) if isinstance(x, np.ndarray) else x
 
 

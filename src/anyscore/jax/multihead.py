@@ -118,7 +118,8 @@ class MultiHeadAttention(_Projecting):
         apply(params, queries, keys=None, values=None, valid_lens=None, *, mask=None, …)
 
     of (batch, T_q, d_q), (batch, T_k, d_k) and (batch, T_k, d_v) → (batch, T_q, d). keys default to
-    queries, values to keys. A boolean mask has four axes or two, heads third from the end.
+    queries, values to keys. A boolean mask has four axes or two, heads third from the end, as they
+    are in biases.
 
     Args:
         embedding_size: width d of the output; each head has d / n_heads.

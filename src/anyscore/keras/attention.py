@@ -14,7 +14,7 @@ from anyscore.functional import attend
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
-from anyscore.keras.masks import masks
+from anyscore.keras.masks import masks, opened
 from anyscore.keras.options import split
 from anyscore.layers import SINK, AnyScore, Parameter, is_named
 from anyscore.legacy_names import rename_legacy_keys
@@ -132,6 +132,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         attention_mask: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
@@ -150,6 +152,7 @@ class Attention(Layer):
             valid_lens: as of `anyscore.attention`.
             mask: of ours, or Keras's list of padding masks; those of layers before this one come by
                 themselves. A padded query gives 0.
+            bias, bias_after: as of `anyscore.attention`; tensors may be symbolic.
             attention_mask: boolean (batch, T_q, T_k).
             training: whether to drop weights.
             return_attention_scores: also give the weights (..., T_q, T_k), before dropout.
@@ -166,7 +169,8 @@ class Attention(Layer):
         score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
-        call = Call(q, k, v, score, both, valid_lens, options.softcap, sink)
+        biases = opened(bias, bias_after)
+        call = Call(q, k, v, score, both, valid_lens, options.softcap, sink, *biases)
         result, task = attend(
             call._replace(normalizer=options.normalizer),
             Options(dropout, seed, return_attention_scores, impl=options.impl),
@@ -174,11 +178,20 @@ class Attention(Layer):
         self.record.last = snapshot(xp, task) if _is_eager(result.output) else None
         return (result.output, result.weights) if return_attention_scores else result.output
 
-    def scores(self, queries: Any, keys: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:
+    def scores(
+        self,
+        queries: Any,
+        keys: Any,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+    ) -> Any:
         """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
 
-        queries, keys, valid_lens and a mask of ours are those of a call; masks of layers before
-        this one are not looked for. The result is that of `anyscore.scores`.
+        queries, keys, valid_lens, biases and a mask of ours are those of a call; masks of layers
+        before this one are not looked for. The result is that of `anyscore.scores`.
 
         Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
         """
@@ -190,6 +203,7 @@ class Attention(Layer):
         if self.autocast:
             (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
         given = {"score": score, "mask": mask, "valid_lens": valid_lens}
+        given |= dict(zip(("bias", "bias_after"), opened(bias, bias_after), strict=True))
         return scores(q, k, **given, softcap=options.softcap, impl=options.impl)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 import keras
 import numpy as np
 
+from anyscore.biases import Bias
 from anyscore.keras.arguments import OURS, Shape, by_our_names, shapes, three, whole
 from anyscore.keras.config import decode, encode, to_numpy
 from anyscore.keras.masks import Held, keras_mask
@@ -60,8 +61,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             tensors.pop()
         if arguments.get(lengths) is not None:  # Keras takes no lists of numbers by position
             arguments[lengths] = whole(arguments[lengths])
-        if isinstance(arguments.get("mask"), Mask):
-            arguments["mask"] = Held(arguments["mask"])
+        for name in ("mask", "bias", "bias_after"):
+            if isinstance(arguments.get(name), Mask | Bias):
+                arguments[name] = Held(arguments[name])
         return super().__call__(*tensors, **arguments)
 
     def build(

@@ -11,15 +11,29 @@ from typing import Any
 import keras
 import numpy as np
 
+from anyscore.biases import Bias
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A mask of ours on its way through Keras, which would look inside: masks may be pytrees."""
+    """A mask or bias of ours on its way through Keras, which would look inside these trees."""
 
-    mask: Mask
+    held: Mask | Bias
+
+
+def opened(*biases: Any) -> tuple[Any, ...]:
+    """Give biases of a call as `anyscore.attention` takes them."""
+    return tuple(_opened(x) for x in biases)
+
+
+def _opened(bias: Any) -> Any:
+    if isinstance(bias, Held):
+        return bias.held
+    if bias is None or isinstance(bias, Bias):
+        return bias
+    return keras.ops.convert_to_tensor(bias)
 
 
 def keras_mask(x: Any) -> Any:
@@ -50,7 +64,7 @@ def masks(
     Raises:
         TypeError, ValueError: masks of other dtypes or shapes.
     """
-    of_tensors, mask = shapes(*tensors), mask.mask if isinstance(mask, Held) else mask
+    of_tensors, mask = shapes(*tensors), mask.held if isinstance(mask, Held) else mask
     of_queries, of_keys, of_values = padding
     if mask is not None and mask is keras_mask(first):  # sent along with the only tensor
         of_queries, mask = mask, None

@@ -100,6 +100,8 @@ class SelfAttention(Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         attention_mask: Any = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
@@ -116,7 +118,12 @@ class SelfAttention(Projecting):
         padding = x_mask, x_mask, None
         both = masks(x, (x, x, x), mask, padding, attention_mask, use_causal_mask)
         attention = Attending(
-            self.attention, return_attention_scores, valid_lens=valid_lens, mask=both
+            self.attention,
+            return_attention_scores,
+            valid_lens=valid_lens,
+            mask=both,
+            bias=bias,
+            bias_after=bias_after,
         )
         output = self.sizes.attend(xp, partial(linear, xp, self.current()), attention, x)
         return attention.result(output)
@@ -213,6 +220,8 @@ class MultiHeadAttention(Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         attention_mask: Any = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
@@ -229,6 +238,7 @@ class MultiHeadAttention(Projecting):
             valid_lens: as of `anyscore.attention`.
             mask, attention_mask: as of `Attention`; booleans are (batch, T_q, T_k), for all heads,
                 or have heads third from the end, or are (T_q, T_k).
+            bias, bias_after: as of `Attention`, heads third from the end.
             return_attention_scores: the result is (output, weights (batch, heads, T_q, T_k)).
             use_causal_mask: query i attends keys 0 … i.
             queries_mask, keys_mask, values_mask: padding masks (batch, T), which Keras passes.
@@ -246,7 +256,8 @@ class MultiHeadAttention(Projecting):
         q, k, v, lowered = heads.mask_inputs(
             xp, self.sizes.n_heads, q, k, v, valid_lens, both, current.values()
         )
-        attention = Attending(self.attention, return_attention_scores, mask=lowered)
+        options = {"mask": lowered, "bias": bias, "bias_after": bias_after}
+        attention = Attending(self.attention, return_attention_scores, **options)
         output = self.sizes.attend(xp, partial(linear, xp, current), attention, q, k, v)
         if len(self._last_axes) > 1:
             output = keras.ops.reshape(output, (*keras.ops.shape(output)[:-1], *self._last_axes))

@@ -8,7 +8,8 @@ from typing import Any, cast
 import mxnet as mx
 from mxnet import autograd
 
-from anyscore.backends.mxnet import known_shapes
+from anyscore.backends.mxnet import as_np, known_shapes
+from anyscore.biases import lower_biases
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors, find_framework
 from anyscore.chosen_weights import Chosen, chosen_weights
@@ -120,6 +121,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Array:
         """Attend: output (..., T_q, d_v).
 
@@ -127,12 +130,13 @@ class Attention(Layer):
             queries: (..., T_q, d_q), of either kind of arrays.
             keys: (..., T_k, d_k), or what `prepare_keys` made of them.
             values: (..., T_k, d_v), by default the keys.
-            valid_lens, mask: as of `anyscore.attention`.
+            valid_lens, mask, bias, bias_after: as of `anyscore.attention`. In a hybridized parent
+                a bias that is trained is a tensor.
 
         Raises:
             TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
         """
-        return super().__call__(queries, keys, values, valid_lens, mask)
+        return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
     def scores(
         self,
@@ -141,6 +145,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Array:
         """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
 
@@ -154,7 +160,7 @@ class Attention(Layer):
         (2, 3, 5)
         """
         with known_shapes():
-            self.bind(queries, keys, None, valid_lens, mask)
+            self.bind(queries, keys, None, valid_lens, mask, bias, bias_after)
         score = self._score(self.values(queries.ctx), len(queries.shape))
         return scores(
             queries,
@@ -162,6 +168,8 @@ class Attention(Layer):
             score=score,
             mask=mask,
             valid_lens=valid_lens,
+            bias=bias,
+            bias_after=bias_after,
             softcap=self.softcap,
             impl=self.impl,
         )
@@ -192,9 +200,9 @@ class Attention(Layer):
         """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
 
         Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        inside a hybridized parent are not recorded. Queries, keys and masks that reach the score
-        as they came are not copied: change them in place, and the weights are no longer those of
-        the call.
+        inside a hybridized parent are not recorded. Queries, keys, masks and biases that reach the
+        score as they came are not copied: change them in place, and the weights are no longer those
+        of the call.
         """
         return self.last_weights()
 
@@ -217,13 +225,15 @@ class Attention(Layer):
 
     def bind(self, *args: Any) -> None:
         """Give the parameters their shapes, at the first call."""
-        queries, keys, values, valid_lens, mask = args
+        queries, keys, values, valid_lens, mask, *biases = args
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         values = keys if values is None else values
         find_framework(queries=queries, keys=keys, values=values)
         if self._bound is None:  # once nothing else is wrong with the call
             sizes = check_tensors(_xp, queries, keys, values)
             lower_mask(_xp, sizes, queries, mask, valid_lens)
+            bias, after = map(as_np, biases)
+            lower_biases(_xp, bias, after, as_np(queries), sizes)
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
@@ -240,14 +250,14 @@ class Attention(Layer):
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
-        queries, keys, values, valid_lens, mask = args
+        queries, keys, values, valid_lens, mask, *biases = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         score, sink = self._score(weights, len(queries.shape)), self._spec.sink
         if isinstance(sink, Parameter):
             sink = weights["sink.weight"]
             sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
-        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, task = attend(
             call._replace(normalizer=self.normalizer),
             Options(mode.dropout, mode.seed, impl=self.impl),

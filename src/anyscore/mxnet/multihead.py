@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,14 +67,17 @@ class _Projecting(Layer):
         rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)
 
     def _attend(
-        self, weights: Mapping[str, Array], mode: Mode, valid_lens: Any, mask: Any, *inputs: Any
+        self, weights: Mapping[str, Array], mode: Mode, others: Sequence[Any], *inputs: Any
     ) -> Array:
-        """Compute the whole layer, with the parameters of the inner one among the weights."""
+        """Compute the whole layer, with the parameters of the inner one among the weights.
+
+        others: lengths, mask and biases.
+        """
         start = "attention."
         inner = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
 
         def attention(*projected: Any) -> Array:
-            return self.attention.compute(inner, mode, *projected, valid_lens, mask)
+            return self.attention.compute(inner, mode, *projected, *others)
 
         return self._sizes.attend(_xp, partial(linear, _xp, weights), attention, *inputs)
 
@@ -112,12 +115,22 @@ class SelfAttention(_Projecting):
         sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
         super().__init__(sizes, score, dropout, bias, prefix, params, **options)
 
-    def __call__(self, x: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+    ) -> Array:
         """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+
+        The other arguments are those of `Attention`.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
-        return super().__call__(x, valid_lens, mask)
+        return super().__call__(x, valid_lens, mask, bias, bias_after)
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
         """Find the shape of the output; NumPy arrays stand for all."""
@@ -130,9 +143,9 @@ class SelfAttention(_Projecting):
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
-        x, valid_lens, mask = args
+        x, *others = args
         check_tensors(_xp, x, x, x)
-        return self._attend(weights, mode, valid_lens, mask, as_np(x))
+        return self._attend(weights, mode, others, as_np(x))
 
 
 class MultiHeadAttention(_Projecting):
@@ -184,6 +197,8 @@ class MultiHeadAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Array:
         """Attend in all heads: output (batch, T_q, d).
 
@@ -191,15 +206,15 @@ class MultiHeadAttention(_Projecting):
             queries: (batch, T_q, d_q).
             keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
             values: (batch, T_k, d_v), by default the keys.
-            valid_lens, mask: as of `anyscore.attention`; a boolean mask has four axes or two, heads
-                third from the end.
+            valid_lens, mask, bias, bias_after: as of `Attention`; a boolean mask has four axes or
+                two, heads third from the end, as they are in biases.
 
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
         if values is None and isinstance(keys, PreparedKeys):
             raise ValueError("prepared keys are projected already: pass values beside them.")
-        return super().__call__(queries, keys, values, valid_lens, mask)
+        return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
@@ -228,11 +243,11 @@ class MultiHeadAttention(_Projecting):
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
         queries, keys, values = map(as_np, self._three(*args[:3]))
-        valid_lens, mask = args[3:]
+        valid_lens, mask, *biases = args[3:]
         queries, keys, values, mask = mask_inputs(
             _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask, weights.values()
         )
-        return self._attend(weights, mode, None, mask, queries, keys, values)
+        return self._attend(weights, mode, (None, mask, *biases), queries, keys, values)
 
     @staticmethod
     def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:

@@ -58,6 +58,9 @@ class Ops(Protocol):
     def astype(self, x: Array, dtype: str) -> Array:
         """Return x in a dtype; x itself if it has that dtype."""
 
+    def tensor(self, x: Array, like: Array) -> Array:
+        """Return an array that `array` or `arange` made as one that meets tensors like `like`."""
+
     def arange(self, n: int, like: Array) -> Array:
         """Return 0 … n−1 in the index dtype, on the device of `like`."""
 

@@ -31,7 +31,6 @@ from anyscore.ops.numpy import (  # noqa: F401 (of Ops)
     minimum,
     multiply_words,
     stack,
-    take,
 )
 from anyscore.ops.words import add_word, words  # noqa: F401 (of Ops)
 
@@ -54,6 +53,16 @@ concat = mx.np.concatenate
 def array(x: Any, like: Array) -> Array:
     # A copy: an operator may run after the caller has changed it.
     return host(x) if isinstance(x, mx.nd.NDArray) else np.array(x)
+
+
+def tensor(x: Array, like: Array) -> Array:
+    return _ours(x, like)
+
+
+def take(x: Array, index: Array) -> Array:
+    if isinstance(x, mx.np.ndarray):  # of one index for all
+        return mx.np.take(x, mx.np.array(index, dtype="int64", ctx=x.ctx), axis=-1)
+    return of_host.take(x, index)
 
 
 def copy(x: Array) -> Array:

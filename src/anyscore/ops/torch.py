@@ -54,6 +54,10 @@ def array(x: Any, like: Tensor) -> Tensor:
     return torch.as_tensor(x, device=like.device)
 
 
+def tensor(x: Tensor, like: Tensor) -> Tensor:
+    return x
+
+
 def copy(x: Tensor) -> Tensor:
     return x.clone()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.torch_modes import is_transformed
+from anyscore.biases import lower_biases
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
 from anyscore.chosen_weights import Chosen, chosen_weights
@@ -127,6 +128,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         return_weights: bool = False,
     ) -> Any:
         """Attend: output (..., T_q, d_v), or (output, weights) with `return_weights`.
@@ -135,7 +138,7 @@ class Attention(Layer):
             queries: (..., T_q, d_q).
             keys: (..., T_k, d_k), or what `prepare_keys` made of them.
             values: (..., T_k, d_v), by default the keys.
-            valid_lens, mask: as of `anyscore.attention`.
+            valid_lens, mask, bias, bias_after: as of `anyscore.attention`.
             return_weights: also give the weights (..., T_q, T_k), before dropout.
 
         Raises:
@@ -145,12 +148,12 @@ class Attention(Layer):
         values = tensor if values is None else values
         check_inputs(queries, tensor, values)
         if self._bound is None:
-            self._binding()(queries, tensor, values, mask, valid_lens)
+            self._binding()(queries, tensor, values, mask, valid_lens, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
+        rest = bias, bias_after, self.normalizer
         dropout = self.dropout if self.training else 0.0
-        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink)
         result, task = attend(
-            call._replace(normalizer=self.normalizer),
+            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
@@ -167,6 +170,8 @@ class Attention(Layer):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
     ) -> Tensor:
         """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
 
@@ -181,16 +186,10 @@ class Attention(Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         check_inputs(queries, tensor, tensor)
         if self._bound is None:
-            self._binding()(queries, tensor, tensor, mask, valid_lens)
-        found: Tensor = scores(
-            queries,
-            keys,
-            score=self._score(queries),
-            mask=mask,
-            valid_lens=valid_lens,
-            softcap=self.softcap,
-            impl=self.impl,
-        )
+            self._binding()(queries, tensor, tensor, mask, valid_lens, bias, bias_after)
+        given = {"mask": mask, "valid_lens": valid_lens, "bias": bias, "bias_after": bias_after}
+        options: Any = {"softcap": self.softcap, "impl": self.impl}
+        found: Tensor = scores(queries, keys, score=self._score(queries), **given, **options)
         return found
 
     def prepare_keys(
@@ -217,8 +216,8 @@ class Attention(Layer):
         """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
 
         Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        under compilation, export and function transforms are not recorded. Queries, keys and
-        masks that reach the score as they came are not copied: change them in place, and the
+        under compilation, export and function transforms are not recorded. Queries, keys, masks
+        and biases that reach the score as they came are not copied: change them in place, and the
         weights are no longer those of the call. They are kept until the next call; copies and
         pickles of the layer do not take them along.
         """
@@ -259,11 +258,12 @@ class Attention(Layer):
         return self._bind_to
 
     def _bind_to(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, valid_lens: Any
+        self, queries: Any, keys: Any, values: Any, mask: Any, valid_lens: Any, *biases: Any
     ) -> None:
         """Make the parameters at the first call, once nothing else is wrong with the call."""
         sizes = check_tensors(_xp, queries, keys, values)
         lower_mask(_xp, sizes, queries, mask, valid_lens)
+        lower_biases(_xp, biases[0], biases[1], queries, sizes)
         with _MAKING, torch.inference_mode(False):
             if self._bound is None:
                 self._bind(queries.shape[-1], keys.shape[-1])

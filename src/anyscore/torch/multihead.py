@@ -15,7 +15,7 @@ from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.native import NOT_FUSED, native_mask
+from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
 
 _xp = load("torch")
 
@@ -98,13 +98,24 @@ class SelfAttention(_Projecting):
         sizes = QKVSizes(embedding_size, d_k, d_v=d_v, project_output=project_output)
         super().__init__(sizes, score, dropout, bias, device, dtype, **options)
 
-    def forward(self, x: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+    ) -> Tensor:
         """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+
+        The other arguments are those of `anyscore.attention`.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
-        output = self.attention(queries, keys, values, valid_lens, mask=mask)
+        options = {"mask": mask, "bias": bias, "bias_after": bias_after}
+        output = self.attention(queries, keys, values, valid_lens, **options)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
 
@@ -177,6 +188,8 @@ class MultiHeadAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         need_weights: bool | None = None,
@@ -189,10 +202,10 @@ class MultiHeadAttention(_Projecting):
             queries: (batch, T_q, d_q), or all three without the batch.
             keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
             values: (batch, T_k, d_v), by default the keys.
-            valid_lens, mask: as of `anyscore.attention`; a boolean mask has four axes or two, heads
-                third from the end.
+            valid_lens, mask, bias, bias_after: as of `anyscore.attention`; a boolean mask has four
+                axes or two, heads third from the end, as they are in biases.
             key_padding_mask, attn_mask, is_causal: as of `torch.nn.MultiheadAttention`, True = may
-                not attend; they intersect with the others.
+                not attend, which intersects with the others; or floats, added as `bias_after` is.
             need_weights: if given, the result is (output, weights), weights None if False, else
                 before dropout, (batch, T_q, T_k), or (batch, heads, T_q, T_k) if not averaged.
 
@@ -207,19 +220,23 @@ class MultiHeadAttention(_Projecting):
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
         unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
         q, k, v = (self._batched(x, unbatched) for x in tensors)
-        native = native_mask(self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal)
+        native, floats = native_masks(
+            self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal
+        )
         if native is not None:
             mask = native if mask is None else native & mask
+        bias_after = with_floats(floats, bias_after)
         q, k, v, lowered = mask_inputs(
             _xp, self.n_heads, q, k, v, valid_lens, mask, self.parameters()
         )
+        options = {"mask": lowered, "bias": bias, "bias_after": bias_after}
         weights: Tensor | None = None
 
         def attention(*projected: Any) -> Tensor:
             nonlocal weights
             if not need_weights:
-                return cast(Tensor, self.attention(*projected, mask=lowered))
-            output, weights = self.attention(*projected, mask=lowered, return_weights=True)
+                return cast(Tensor, self.attention(*projected, **options))
+            output, weights = self.attention(*projected, **options, return_weights=True)
             return cast(Tensor, output)
 
         output = self._sizes.attend(_xp, self._project, attention, q, k, v)

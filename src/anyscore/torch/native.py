@@ -25,49 +25,69 @@ class _NotFused:
 NOT_FUSED = _NotFused()
 
 
-def native_mask(
+def native_masks(
     n_heads: int,
     batch: int,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
     is_causal: bool,
-) -> Mask | None:
-    """Make one mask of ours of those of such a call, for (batch, n_heads, T_q, T_k); or None.
+) -> tuple[Mask | None, Tensor | None]:
+    """Make one mask of ours of those of such a call, and one bias of the floats among them.
 
     key_padding_mask: (batch, T_k), or (T_k,) of unbatched input. attn_mask: (T_q, T_k) or
-    (batch · n_heads, T_q, T_k). True = may not attend, or −∞ where others are 0.
+    (batch · n_heads, T_q, T_k). True = may not attend; or floats, which are added to the scores,
+    and of which −∞ is masked. Both are for (batch, n_heads, T_q, T_k), or None.
 
     Raises TypeError, ValueError: masks that are neither, or of other shapes.
     """
     masks: list[Mask] = [Causal("start")] if is_causal else []
+    floats = None
     if key_padding_mask is not None:
-        masks.append(Keys(_allowed(key_padding_mask, "key_padding_mask")))
+        keep, numbers = _allowed(key_padding_mask, "key_padding_mask")
+        masks.append(Keys(keep))
+        floats = numbers if numbers is None or numbers.dim() < 2 else numbers[:, None, None]
     if attn_mask is not None:
-        keep, shape = _allowed(attn_mask, "attn_mask"), tuple(attn_mask.shape)
+        shape = tuple(attn_mask.shape)
         if len(shape) == 3 and shape[0] == batch * n_heads:
-            keep = keep.reshape(batch, n_heads, *shape[1:])
+            attn_mask = attn_mask.reshape(batch, n_heads, *shape[1:])
         elif len(shape) != 2:
             raise ValueError(
                 f"attn_mask has shape {shape}, expected (T_q, T_k) or "
                 f"({batch * n_heads}, T_q, T_k), batch · n_heads first."
             )
+        keep, numbers = _allowed(attn_mask, "attn_mask")
         masks.append(Keep(keep))
-    return All(tuple(masks)) if masks else None
+        floats = with_floats(numbers, floats)
+    return All(tuple(masks)) if masks else None, floats
 
 
-def _allowed(mask: Tensor, name: str) -> Tensor:
-    """Give a mask of PyTorch's polarity as booleans, True = may attend."""
+def with_floats(floats: Tensor | None, bias_after: Any) -> Any:
+    """Add floats of such a call to a bias.
+
+    Raises ValueError: there are both, and the bias is no tensor.
+    """
+    if floats is None or bias_after is None:
+        return bias_after if floats is None else floats
+    if not isinstance(bias_after, Tensor):
+        raise ValueError(
+            "attn_mask and key_padding_mask of floats are a bias_after, which was given too: pass "
+            "boolean ones, or another bias as bias=."
+        )
+    return floats + bias_after
+
+
+def _allowed(mask: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
+    """Give a mask of PyTorch's polarity as booleans, True = may attend, and what is added if any.
+
+    Of 0 and −∞ alone nothing is, which is not looked for where a compiler cannot, nor in what asks
+    for a gradient.
+    """
     if mask.dtype == torch.bool:
-        return ~mask
+        return ~mask, None
     if not mask.is_floating_point():
         raise TypeError(
-            f"{name} must be boolean with True = may not attend, or 0 and −inf, got {mask.dtype}."
+            f"{name} must be boolean with True = may not attend, or floats, got {mask.dtype}."
         )
-    allowed = mask == 0
-    text = f"{name} holds numbers other than 0 and −inf: position biases are not supported yet."
-    fits = (allowed | (mask == -math.inf)).all()
-    if is_compiling():
-        torch._assert_async(fits, text)
-    elif not fits:
-        raise ValueError(text)
-    return allowed
+    allowed = mask != -math.inf
+    added = mask.requires_grad or is_compiling() or bool((allowed & (mask != 0)).any())
+    return allowed, mask if added else None

@@ -16,7 +16,7 @@ import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
-PAGES = "score_matrix", "sinks", "normalizers", "own_pair"
+PAGES = "score_matrix", "sinks", "biases", "distances", "normalizers", "own_pair"
 EACH = [CHAPTER.parent / f"{name}.md" for name in PAGES]
 """Pages whose examples every framework runs."""
 QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}

@@ -14,10 +14,13 @@ import pytest
 from anyscore import (
     Additive,
     Causal,
+    Euclidean,
     Gaussian,
     Interval,
     Keys,
     Lengths,
+    Lorentz,
+    StudentT,
     Window,
     attention,
     prepare_keys,
@@ -65,7 +68,11 @@ def test_masks_in_batches() -> None:
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("score", [ADDITIVE, Gaussian(1.5)], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "score",
+    [ADDITIVE, Gaussian(1.5), Euclidean(1.5), StudentT(2.0, 1.5), Lorentz(1.5, 2.0)],
+    ids=lambda x: type(x).__name__,
+)
 def test_scores(score: Any) -> None:
     """Gradients come as scores."""
 

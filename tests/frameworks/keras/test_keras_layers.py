@@ -69,7 +69,8 @@ def test_layers_of_all_scores(name: str) -> None:
     given = {k.removesuffix(".weight"): x for k, x in layer.numpy_parameters().items()}
     fields = {k.removeprefix("log_"): np.exp(x) if "log_" in k else x for k, x in given.items()}
     fields |= {"w_v": fields["w_v"][0]} if "w_v" in fields else {}
-    fields |= {"scale": D**-0.5} if name == "bilinear" else {}
+    fixed = {"bilinear": {"scale": D**-0.5}, "student_t": {"nu": (2 * D) ** 0.5}}
+    fields |= {**fixed, "lorentz": {"scale": ((D + 2) / 2) ** 0.5}}.get(name, {})
     expected = attention(*arrays(), score=SCORES[name](**fields), valid_lens=[2, 4])
     near(output, expected)
 

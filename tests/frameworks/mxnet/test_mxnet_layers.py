@@ -88,15 +88,17 @@ def test_named_scores_are_those_of_the_function(name: str, rank: int, kind: str)
             fields[field.removeprefix("log_")] = np.exp(x)
         else:
             fields[field] = x[0] if field == "w_v" else x
-    if name == "bilinear":
-        fields["scale"] = D**-0.5
+    fixed = {"bilinear": {"scale": D**-0.5}, "student_t": {"nu": (2 * D) ** 0.5}}
+    fields |= {**fixed, "lorentz": {"scale": ((D + 2) / 2) ** 0.5}}.get(name, {})
     expected = attention(q, k, v, score=SCORES[name](**fields), valid_lens=5)
     np.testing.assert_allclose(numbers(found), expected, atol=2e-6)
     for parameter in layer.parameters().values():
         assert rank == 2 or parameter.shape is not None
 
 
-@pytest.mark.parametrize("name", ["gaussian", "laplace", "cosine"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "laplace", "cosine", "euclidean", "student_t", "lorentz"]
+)
 def test_learned_scales(name: str, kind: str) -> None:
     """Their gradients arrive, outside of MXNet's mode too."""
     layer = Attention(name)

@@ -154,3 +154,12 @@ def test_functional_call() -> None:
 
     expected = torch.autograd.grad(model(*xs, n).square().sum(), list(model.parameters()))
     same(grad(f)(parameters).values(), expected)
+
+
+def test_one_tensor_thrice() -> None:
+    """autograd.Function of the compiler takes no tensor twice."""
+    x = torch.tensor(normal(2, 5, 4)).requires_grad_()
+    compiled = torch.compile(lambda x: attention(x, x, x), fullgraph=True, backend="aot_eager")
+    outputs = compiled(x), attention(x, x, x)
+    same(outputs[0], outputs[1])
+    same(*(torch.autograd.grad(y.square().sum(), x)[0] for y in outputs))

@@ -1,0 +1,78 @@
+"""Biases of calls of layers whose scores are capped, and what these must give, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import softcap_layers
+from anyscore import ALiBi, Relative
+from softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs, make
+
+__all__ = [
+    "LAYERS",
+    "LENGTHS",
+    "close",
+    "drawn",
+    "expected",
+    "inputs",
+    "make",
+    "objects",
+    "of",
+    "slope",
+]
+
+
+def drawn(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the numbers of two biases of a layer: a tensor, and the table of a `Relative`."""
+    heads = (HEADS,) if name == "heads" else ()
+    queries = 5 if name == "self" else 3
+    tensor, table = np.random.normal(size=(*heads, queries, 5)), np.random.normal(size=(*heads, 5))
+    return tensor.astype("float32"), table.astype("float32")
+
+
+def of(tensor: Any, table: Any) -> dict[str, Any]:
+    """Make the biases of a call."""
+    return {"bias": tensor, "bias_after": Relative(table, align="end")}
+
+
+def expected(name: str, parameters: Arrays, given: list[np.ndarray], *arrays: np.ndarray) -> Any:
+    """Compute (output, weights) of a layer with these parameters and numbers of `drawn`."""
+    tensor, table = arrays
+    queries = tensor.shape[-2]
+    far = np.arange(5) - np.arange(queries)[:, None] - (5 - queries)
+    after = table[..., np.clip(far, -2, 2) + 2]
+    return softcap_layers.expected(name, parameters, given, biases=(tensor, after))
+
+
+def slope(
+    name: str, parameters: Arrays, given: list[np.ndarray], *arrays: np.ndarray
+) -> list[float]:
+    """Find how Σ output² changes with each array, in the direction of its signs."""
+    found, step = [], 1e-6
+    for i in range(len(arrays)):
+        ends = []
+        for side in (step, -step):
+            moved = [np.asarray(x, np.float64) for x in arrays]
+            moved[i] = moved[i] + side * np.sign(moved[i])
+            ends.append((expected(name, parameters, given, *moved)[0] ** 2).sum())
+        found.append((ends[0] - ends[1]) / (2 * step))
+    return found
+
+
+def close(slopes: Any, arrays: Any, want: list[float]) -> None:
+    """Hold gradients by arrays of `drawn` against `slope`."""
+    for x, array, number in zip(slopes, arrays, want, strict=True):
+        np.testing.assert_allclose((np.asarray(x) * np.sign(array)).sum(), number, rtol=1e-3)
+
+
+def objects(to: Callable[[np.ndarray], Any]) -> list[Any]:
+    """List a bias of each kind for two heads, with tensors of a framework."""
+    table = to(np.random.normal(size=(2, 8)).astype("float32"))
+    return [
+        Relative(table[:, :7], align="end"),
+        Relative(table, buckets="t5", max_distance=9, align="end"),
+        ALiBi(table[:, 0] ** 2, align="start"),
+    ]
