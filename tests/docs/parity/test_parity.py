@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import MASKS, SCORES, WIDE
+from cases import MASKS, WIDE
 from parity import expected
 from parity.age import age
 from parity.cells import IMPLEMENTATIONS, Cell, measure
 from parity.frameworks import Framework, Torch
 from parity.page import render
-from parity.rows import ROWS, Row, has_empty_rows, has_padding, padded, rounded
+from parity.rows import ROWS, SCORES, Row, has_empty_rows, has_padding, padded, rounded
 
 SOME: list[Row] = [
     ("additive", "heads", "lengths"),
