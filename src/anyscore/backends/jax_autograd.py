@@ -161,8 +161,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
     is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
-    no_kernels = empty or args[0].bias is not None or s.settings.normalizer  # which have neither
-    on_cuda = defined if no_kernels else by_kernels
+    on_cuda = defined if empty or s.settings.normalizer else by_kernels  # of the softmax alone
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:

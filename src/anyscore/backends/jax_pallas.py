@@ -15,8 +15,7 @@ from anyscore.task import Options, Task
 
 def why_not(task: Task, options: Options) -> str | None:
     """Return why the kernels cannot run a task, None if they can."""
-    reason = common.why_not(task) or ("it adds no bias" if task.biases else None)
-    reason = reason or why_not_arrays(task, _why_not_here)
+    reason = common.why_not(task) or why_not_arrays(task, _why_not_here)
     return reason or pallas.problem()
 
 

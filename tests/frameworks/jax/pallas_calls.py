@@ -63,9 +63,10 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
         array(call.d_output).astype(call.compute),
         *(jnp.asarray(d, call.compute) for d in (d_lse, d_scores)),
     )
+    same = {name: getattr(call, name) for name in ("outer", "outer_scale", "diagonal", "after")}
     s = Settings(
         call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
-        **{"outer": call.outer, "outer_scale": call.outer_scale, "scores": True, **settings},
+        **{**same, "scores": True, **settings},
     )  # fmt: skip
     return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from anyscore.biases import LoweredBias
 from anyscore.factors import Pair
 from anyscore.kernels.pallas import backward as pallas_backward
 from anyscore.kernels.pallas import launch as pallas_call
@@ -86,6 +87,8 @@ class KernelCall(FfiCall):
 
     def __call__(self, *operands: Array) -> list[Array]:
         given = dict(zip(self.operands, operands, strict=True))
+        if "bias" in given and self.settings.diagonal:
+            return self._with_matrix(given)
         a, b, value = given["a"], given["b"], given.get("value")
         if value is None:  # one column of zeros, for an output that nobody is given
             lead = (1,) * len(self.lead)
@@ -106,6 +109,23 @@ class KernelCall(FfiCall):
         )
         found = _KERNELS[self.function](s, given)
         return [masked.sum_to(_xp, found[name], shape) for name, shape in self.results]
+
+    def _with_matrix(self, given: Mapping[str, Array]) -> list[Array]:
+        """Call with the matrix that a bias of diagonals is, which JAX makes."""
+        queries, keys = given["a"].shape[-2], given["b"].shape[-2]
+
+        def matrix(diagonals: Array) -> Array:
+            return LoweredBias(diagonals, True, False).matrix(_xp, queries, keys)
+
+        bias, back = jax.vjp(matrix, given["bias"].astype(self.acc_dtype))
+        settings = self.settings._replace(diagonal=False)
+        results = tuple(
+            (name, bias.shape if name == "bias" else shape) for name, shape in self.results
+        )
+        call = replace(self, settings=settings, results=results)
+        found = call(*(dict(given) | {"bias": bias}).values())
+        names = [name for name, _ in self.results]
+        return [back(x)[0] if name == "bias" else x for name, x in zip(names, found, strict=True)]
 
 
 def _forward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:

@@ -33,7 +33,7 @@ Step: TypeAlias = Callable[[Any, None], None]
 
 
 def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
-    """Compute the gradients of those of a, b, weight, key_bias and value that are given, by name.
+    """Compute the gradients of those of a, b, weight, key_bias, value and bias that are given.
 
     They are for all leading dimensions, those too that were broadcast.
     """
@@ -47,6 +47,8 @@ def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
     of_keys: dict[str, Shape] = {"d_b": (h, 1, columns), "d_value": (columns, d_v)}
     if "weight" in laid_out:
         of_queries["d_weight"] = (h, 1, rows)
+    if "bias" in laid_out:
+        of_queries["d_bias"] = rows, columns
     if "key_bias" in laid_out:
         of_keys["d_key_bias"] = (1, columns)
     by_query = run_kernel(s, _queries, (s.row_tiles,), laid_out, of_queries)
@@ -79,6 +81,9 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
         gradients["a"] = times(d_a, weight[..., None, :])
     if "key_bias" in given:
         gradients["key_bias"] = sums["d_key_bias"][..., 0, : s.keys].reshape(*s.problems, s.keys)
+    if "bias" in given:
+        d_bias = sums["d_bias"][..., : s.queries, : s.keys]
+        gradients["bias"] = d_bias.reshape(*lead, s.queries, s.keys)
     return gradients
 
 
@@ -90,8 +95,11 @@ def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, A
     return jnp.where(mask, jnp.exp(scores - lse[:, None]), 0), mask, slope
 
 
-def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array]:
-    """Compute dS (rows, columns), 0 where masked; return it, P with dropout, and the mask."""
+def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, Array]:
+    """Compute dS (rows, columns), 0 where masked.
+
+    Returns it, P with dropout, the mask, and the gradient of a bias.
+    """
     s = tiles.s
     p, mask, slope = probabilities(tiles, g, i, j)
 
@@ -106,7 +114,10 @@ def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array]:
     ds = p * (dp - tiles.take("delta", g, 0, tiles.queries(i))[:, None])
     if tiles.has("d_scores"):
         ds = ds + tiles.take("d_scores", g, tiles.queries(i), tiles.keys(j))
-    return jnp.where(mask, ds if slope is None else ds * slope, 0), z, mask
+    outside = ds = jnp.where(mask, ds, 0)
+    if slope is not None:
+        ds = jnp.where(mask, ds * slope, 0)
+    return ds, z, mask, outside if s.settings.after else ds
 
 
 def _terms(
@@ -155,7 +166,9 @@ def _queries(s: Layout, refs: dict[str, Any]) -> None:
     def step(k: Any, _: None) -> None:
         barrier(s)
         j = pl.multiple_of(k * s.columns, s.columns)
-        ds, _, mask = _slopes(tiles, 0, i, j)
+        ds, _, mask, of_bias = _slopes(tiles, 0, i, j)
+        if "d_bias" in refs:
+            refs["d_bias"][0, own, tiles.keys(j)] = of_bias
 
         def feature(d: Any, _: None) -> None:
             value, by_a, _ = _terms(tiles, ds, mask, d, 0, i, j)
@@ -170,8 +183,16 @@ def _queries(s: Layout, refs: dict[str, Any]) -> None:
 
         _each_feature(tiles, feature, chunk, "b", 0, k)
 
+    def unattended(k: Any, _: None) -> None:
+        j = pl.multiple_of(k * s.columns, s.columns)
+        refs["d_bias"][0, own, tiles.keys(j)] = jnp.zeros((s.rows, s.columns), s.acc_dtype)
+
     loop(refs["d_a"].shape[1], clear, None)
-    loop(tiles.take("high", 0, 0, t), step, None, tiles.take("low", 0, 0, t))
+    low, high = tiles.take("low", 0, 0, t), tiles.take("high", 0, 0, t)
+    if "d_bias" in refs:
+        loop(jnp.minimum(low, s.column_tiles), unattended, None)
+        loop(s.column_tiles, unattended, None, jnp.maximum(low, high))
+    loop(high, step, None, low)
 
 
 def _keys(s: Layout, refs: dict[str, Any]) -> None:
@@ -189,7 +210,7 @@ def _keys(s: Layout, refs: dict[str, Any]) -> None:
     def step(g: Any, t: Any) -> None:
         barrier(s)
         i = pl.multiple_of(t * s.rows, s.rows)
-        ds, z, mask = _slopes(tiles, g, i, j)
+        ds, z, mask, _ = _slopes(tiles, g, i, j)
         if "d_key_bias" in refs:
             refs["d_key_bias"][0, 0, own] += ds.sum(0)
 

@@ -28,6 +28,7 @@ _OWN = {
     "weight": 1,
     "key_bias": 1,
     "value": 2,
+    "bias": 2,
     "start": 1,
     "stop": 1,
     "mask": 2,
@@ -173,6 +174,7 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
         "delta": (rows,),
         "key_bias": (columns,),
         "d_scores": (rows, columns),
+        "bias": (rows, columns),
     }
     bounds = {name: given.pop(name, None) for name in ("start", "stop")}
     if s.pair == PRODUCT:

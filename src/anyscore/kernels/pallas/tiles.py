@@ -62,7 +62,7 @@ class Tiles:
     def scores(self, g: Any, i: Any, j: Any) -> tuple[Array, Array | None]:
         """Compute the scores (rows, columns), meaningless where masked; and the slope of φ.
 
-        s = φ(x),   x = scale · Σ_d … + key_bias
+        s = φ(x),   x = scale · Σ_d … + key_bias + bias,   or φ(x) + bias
 
         The slope (rows, columns) is None where there is no outer function.
         """
@@ -90,7 +90,12 @@ class Tiles:
         total = total * s.settings.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
-        return outer(s.settings.outer, s.settings.outer_scale, total)
+        bias: Any = 0
+        if self.has("bias"):
+            bias = self.take("bias", g, self.queries(i), self.keys(j))
+        before, behind = (0, bias) if s.settings.after else (bias, 0)
+        total, slope = outer(s.settings.outer, s.settings.outer_scale, total + before)
+        return total + behind, slope
 
     def mask(self, g: Any, i: Any, j: Any) -> Array:
         """Return which query may attend which key, boolean (rows, columns)."""
