@@ -22,9 +22,9 @@ def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
         output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
     if s.scores:
         scores = np.empty((*rows, x.b.shape[-2]), sums)
-    packed = None if x.packed is None or x.packed.dtype != sums else x.packed
-    to = Results(raw(output), lse, scores)
-    cpu.forward(_raw(x)._replace(packed=packed), s, to, threads())
+    if x.packed is not None and x.packed.dtype != sums:
+        x = x._replace(packed=None)
+    cpu.forward(_raw(x), s, Results(raw(output), lse, scores), threads())
     return Results(output, lse, scores)
 
 
@@ -84,7 +84,10 @@ def raw(x: Array | None) -> Any:
     """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
-    if not (x.flags.aligned and x.dtype.isnative) or any(n % x.itemsize for n in x.strides):
+    flags, whole = x.flags, x.dtype.isnative
+    if not flags.c_contiguous:  # which takes less time than to ask of the strides
+        whole = whole and not any(n % x.itemsize for n in x.strides)
+    if not (flags.aligned and whole):
         x = x.astype(x.dtype.newbyteorder("="), order="C", copy=True)
     return x.view(np.int16) if _xp.dtype(x) == "bfloat16" else x
 
