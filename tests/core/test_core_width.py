@@ -34,6 +34,7 @@ def made(pair: str, width: int, value_width: int = 8, small: bool = False, **giv
     fields: dict[str, Any] = {
         "queries": queries, "keys": KEYS, "hidden": width, "width": value_width, "lead": (1,),
         "a": stored(a, dtype), "b": stored(b, dtype), "key_bias": None, "d_lse": None,
+        "bias": None, "outer": "",
         "scale": 1.0 if small else scale.get(pair, 1 / math.sqrt(width)), "dropout": 0.0,
         "weight": stored(rng.standard_normal((1, width)), dtype) if weighted else None,
     }  # fmt: skip

@@ -24,7 +24,8 @@ LINEAR = ("dot", "scaled_dot", "bilinear", "trilinear")
 MONOTONE = ("gat", "additive, width 1")
 """Scores that rise or fall with a function that is linear in the key: no better."""
 
-OTHERS = ("cosine", "gaussian", "laplace", "additive", "concat", "gatv2")
+DISTANCES = ("gaussian", "laplace", "euclidean", "student_t", "lorentz")
+OTHERS = ("cosine", *DISTANCES, "additive", "concat", "gatv2")
 
 RIGHT = Measure("right", "all places", bounded=True)
 BETWEEN = Measure("between", "places between the ends", bounded=True)

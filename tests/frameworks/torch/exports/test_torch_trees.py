@@ -17,18 +17,23 @@ from torch.utils import _pytree as pytree
 
 from anyscore import (
     Additive,
+    ALiBi,
     Bilinear,
     Causal,
     Concat,
     Cosine,
     Dot,
+    Euclidean,
     GATv2,
     Gaussian,
     Interval,
     Keys,
     Laplace,
     Lengths,
+    Lorentz,
+    Relative,
     ScaledDot,
+    StudentT,
     Trilinear,
     Window,
     attention,
@@ -74,6 +79,11 @@ def objects() -> dict[str, tuple[Any, int]]:
         "gaussian": (Gaussian(torch.tensor(2.0)), 1),
         "number of a score": (Gaussian(2.0), 0),
         "laplace": (Laplace(torch.tensor(2.0)), 1),
+        "euclidean": (Euclidean(torch.tensor(2.0)), 1),
+        "student_t": (StudentT(1.5, torch.tensor(2.0)), 1),
+        "lorentz": (Lorentz(torch.tensor(2.0), 1.5), 1),
+        "relative": (Relative(torch.randn(2, 5), align="end"), 1),
+        "alibi": (ALiBi(torch.ones(2)), 1),
         "cosine": (Cosine(0.5), 0),
         "dot": (Dot(), 0),
         "scaled_dot": (ScaledDot(torch.tensor(0.3)), 1),
@@ -99,7 +109,11 @@ def test_every_class_is_tried() -> None:
     def classes(x: Any) -> set[type]:
         return {type(x)}.union(*map(classes, getattr(x, "masks", ())))
 
-    named = {cls for cls in TREES if cls.__module__ in ("anyscore.masks", "anyscore.prepared")}
+    named = {
+        cls
+        for cls in TREES
+        if cls.__module__ in ("anyscore.masks", "anyscore.prepared", "anyscore.biases")
+    }
     named |= set(SCORES.values())
     assert set().union(*(classes(x) for x, _ in objects().values())) == named
 
