@@ -91,8 +91,8 @@ def test_decoding_is_what_many_queries_are(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_operators_check_out() -> None:
     a, b, value, weight, *_ = tensors(torch.float32, grad=False)
-    settings = (0.5, 2, 0.0, 2, [1, 2], 0.0, True)
-    inputs = (a, b, weight, None, value, None, torch.tensor([[[50]]]), None, None)
+    settings = (0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
+    inputs = (a, b, weight, None, value, None, None, torch.tensor([[[50]]]), None, None)
     arguments = ("tanh", *inputs, None, *settings)
     torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
     output, lse, scores = torch.ops.anyscore.forward(*arguments)
@@ -142,7 +142,7 @@ def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     q, k, v, w, *_ = xs = tensors(torch.float32)
     score = module.Softplus(w)
     assert "does not know the pair" in plan(q, k, v, score=score).reason  # no GPU here
-    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, module.SOFTPLUS))
+    monkeypatch.setattr(cpu, "KEYS", cpu.KEYS | {module.SOFTPLUS.key})
     fused, reference = (
         results(xs, score, impl, mask=Causal("end")) for impl in ("fused", "reference")
     )
