@@ -20,7 +20,7 @@ from anyscore.ops import Array, Ops, framework, load
 from anyscore.task import Task
 
 Chosen: TypeAlias = int | slice | Sequence[int] | None
-"""What is chosen of an axis, as NumPy takes it: one, which drops it, or several; None: all."""
+"""Entries of an axis, as NumPy indexes: one, which drops the axis, or several; None: all."""
 
 _Cut: TypeAlias = Callable[[Array | None, int], Any]
 """(x, axis) → what is chosen of x along an axis."""

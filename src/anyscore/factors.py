@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def is_formula(self) -> bool:
-        """Whether `from_formula` made it."""
+        """Return whether `from_formula` made the pair."""
         return self.key != self.name
 
     def __reduce__(self) -> Any:

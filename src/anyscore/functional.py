@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from anyscore import backends, over_scores, separable
 from anyscore.autocast import autocast, cast
-from anyscore.biases import Bias
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
 from anyscore.formulas import ScaledDot
@@ -23,7 +22,7 @@ from anyscore.implementations import (
     with_query_bias,
 )
 from anyscore.normalizers import Normalizer, check_normalizer, normalize
-from anyscore.ops import Array, Ops, framework
+from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
 from anyscore.score import Score
@@ -204,31 +203,19 @@ def lower(
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
             prepared = prepared and prepared.map(partial(cast, xp, dtype))
         sizes = check_call(xp, query, key, value, score)
-        sink = call.sink
+        sink, bias, bias_after = call[7:10]
+        if not (sink is bias is bias_after is None):
+            (sink, bias, bias_after), _ = backend.unwrap((sink, bias, bias_after), None)
         if sink is not None:
-            (sink,), _ = backend.unwrap((sink,), None)
             check_sink(xp, sink, query, sizes)
-        biases = call[8:10]
-        if biases[0] is not None or biases[1] is not None:
-            biases = tuple(_unwrapped(backend, x) for x in biases)
         value = None if call.value is None else value
-        call = Call(query, key, value, score, *call[4:7], sink, *biases, call.normalizer)
+        beside = *call[4:7], sink, bias, bias_after, call.normalizer
+        call = Call(query, key, value, score, *beside)
 
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
         return backend, context, prepare(xp, call, sizes, prepared, trained)
-
-
-def _unwrapped(backend: Backend, bias: Any) -> Any:
-    """Return a bias with its tensors as `unwrap` gives them."""
-
-    def unwrap(x: Array) -> Array:
-        return backend.unwrap((x,), None)[0][0]
-
-    if isinstance(bias, Bias):
-        return bias.map(unwrap)
-    return bias if framework(bias) is None else unwrap(bias)
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:

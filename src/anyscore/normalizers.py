@@ -1,4 +1,4 @@
-"""What makes weights of scores: the softmax, and what may stand in its place.
+"""Normalizers make weights of scores: the softmax, and three that may stand in its place.
 
     softmax    w_j = e^s_j / Σ_l e^s_l
     sigmoid    w_j = 1 / (1 + e^−(s_j + β))        β = −log n, where n keys are attended
@@ -154,7 +154,7 @@ def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[
 
 
 _LARGE = 1e4
-"""Of which the sigmoid is 1 in every dtype."""
+"""The sigmoid of this number is 1 in every dtype."""
 
 
 def sparse(xp: Ops, s: Array, power: int) -> Array:

@@ -52,6 +52,8 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else function(x) for x in self))
 
 
+OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 2, 0)
+"""How many axes of each operand are not leading dimensions."""
 FACTORS = 6
 """How many of the operands have gradients: a, b, weight, key_bias, value and bias."""
 NEEDED = 10

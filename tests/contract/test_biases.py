@@ -68,7 +68,7 @@ def by_loops(
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_values(name: str, after: bool, impl: str) -> None:
-    """Of every score; before an outer function of its own, and after."""
+    """Every score takes a bias, before an outer function of its own and after."""
     score, x = make_score(name), normal(H, T_Q, T_K)
     if name in ("Euclidean", "StudentT", "Lorentz") and not after:  # whose sums may not be negative
         return

@@ -102,7 +102,7 @@ def test_what_only_other_rows_attend_is_not_read(mask: Any) -> None:
 
 @pytest.mark.parametrize("score", [Gaussian(), Additive(None, None, np.ones(4, np.float32))])
 def test_memory_is_for_the_chosen_rows(score: Any) -> None:
-    """Of 4,096 × 4,096 weights in 3 heads, of which all take 192 MiB."""
+    """A few rows of 4,096 × 4,096 weights in 3 heads, all of which take 192 MiB."""
     tokens, width = 4096, 4
     x = np.random.default_rng(0).normal(size=(1, 3, tokens, width)).astype(np.float32)
     task = last(x, x[:, :1], x[:, :1], score, Causal())

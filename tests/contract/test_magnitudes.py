@@ -74,7 +74,7 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
 
 
 def _terms_of_lorentz(query: np.ndarray, key: np.ndarray, score: Any) -> float:
-    """Of the difference of two squares, and of the heights in it, by the slope of arcosh."""
+    """Sum the terms of a difference of squares, and the heights in it, by the slope of arcosh."""
     sigma = np.asarray(score.sigma, float)[..., None, None]
     x, y = query / sigma, np.repeat(key, query.shape[-3] // key.shape[-3], -3) / sigma
     heights = [np.sqrt(1 + (z * z).sum(-1)) for z in (x, y)]

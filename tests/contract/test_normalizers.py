@@ -1,4 +1,4 @@
-"""What makes weights of scores: against the algorithms of the papers, by loops in float64."""
+"""Normalizers against the algorithms of the papers, by loops in float64."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_the_bias_of_the_sigmoid() -> None:
 @each
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_with_biases_and_outer_functions(normalizer: str, impl: str) -> None:
-    """What is added to scores, before a cap and after, is normalised with them."""
+    """Biases, before a cap and after, are normalised with the scores."""
     query, key, value = small()
     bias = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 

@@ -114,8 +114,8 @@ def test_any_magnitude(scale: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, "where(a > b, 0, a)", "maximum(a, b)"])
 def test_nan_and_infinity(formula: str, impl: str) -> None:
-    """What is masked is not read; what is attended makes its rows NaN, also where a formula
-    would choose what is not.
+    """NaN that is masked is not read; NaN that is attended makes its rows NaN, also where a
+    formula would choose what is not.
     """
     pair = SOFT if formula == SOFTPLUS else Pair.from_formula("leaky", LEAKY)
     if impl == "reference":  # which compiles nothing

@@ -1,4 +1,4 @@
-"""What is no formula of a and b: one clear error, before any work."""
+"""Mistakes in formulas of a and b: one clear error, before any work."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import acc_dtype
-from anyscore.operands import FACTORS, Operands, Settings
+from anyscore.operands import FACTORS, OWN_RANK, Operands, Settings
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
 from anyscore.trees import tell
@@ -29,21 +29,8 @@ tell()
 
 _xp = load("jax")
 
-_OWN_RANK = Operands(
-    a=2,
-    b=2,
-    weight=1,
-    key_bias=1,
-    value=2,
-    bias=2,
-    start=1,
-    stop=1,
-    mask=2,
-    seed=1,
-    packed=2,
-    counter=0,
-)
-"""The number of axes of each operand that are not leading dimensions."""
+_OWN_RANK = OWN_RANK._replace(seed=1)
+"""The number of axes of each operand that are not leading dimensions; a seed is two words."""
 
 
 class JAX(Backend):

@@ -73,7 +73,7 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "the score is not a product"
     if f.query_bias is not None or f.key_bias is not None:
         return "the product has biases"
-    if task.softcap or f.outer is not None:
+    if task.has_outer:
         return "it has no outer function"
     if task.biases:
         return "it adds no bias with a gradient"

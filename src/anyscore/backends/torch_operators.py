@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyscore.backends.torch_modes import is_watched
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.operands import FACTORS, NEEDED, OWN_RANK, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
 
@@ -35,9 +35,6 @@ _SETTINGS = ", ".join(
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 _X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed"
-
-_OWN = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 2, 0)
-"""How many of an operand's dimensions are not leading ones."""
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
@@ -139,7 +136,7 @@ def _front(x: Maybe, at: int | None, n: int, rank: int, own: bool = False) -> Ma
 
 def _moved(x: Operands, at: Operands, n: int, lead: int, own: bool = False) -> Operands:
     """Operands of `lead` leading dimensions with one more, which `own` factors all have."""
-    each = enumerate(zip(x, at, _OWN, strict=True))
+    each = enumerate(zip(x, at, OWN_RANK, strict=True))
     return Operands(
         *(_front(y, where, n, lead + rank, own and i < FACTORS) for i, (y, where, rank) in each)
     )

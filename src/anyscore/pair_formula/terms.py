@@ -15,7 +15,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "power": operator.pow, "greater": operator.gt, "greater_equal": operator.ge,
     "less": operator.lt, "less_equal": operator.le,
 }  # fmt: skip
-"""What operators do, by the names that NumPy has for them."""
+"""Operators, by the names that NumPy has for what they do."""
 
 
 class Condition:
