@@ -115,7 +115,7 @@ def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
 
     f = task.score
     if isinstance(f, Factors):
-        f = replace(f, a=cut(f.a, -2), query_bias=cut(f.query_bias, -1))
+        f = f._replace(a=cut(f.a, -2), query_bias=cut(f.query_bias, -1))
     else:
         f = cut(f, -2)
     queries, keys = task.sizes.queries, task.sizes.keys

@@ -10,7 +10,7 @@ made once per token: matrix units compute the scores. docs/separable.md states t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -122,7 +122,8 @@ def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
         flat = xp.stack([xp.reshape(x, (*lead, h * half)) for x in halves], -2)
         return xp.astype(xp.reshape(flat, (*lead, 2 * h * half)), dtype)
 
-    product = replace(f, a=row(even_a, odd_a), b=row(odd_b, even_b), pair=PRODUCT, weight=None)
+    a, b = row(even_a, odd_a), row(odd_b, even_b)
+    product = f._replace(a=a, b=b, pair=PRODUCT, weight=None)
     why = f"rank {of.rank}, each tanh within {of.error:.1g}, as {reached}"
     return task._replace(score=product, packed=None), why
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from anyscore import dropout, reference
@@ -84,7 +83,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     if isinstance(f, Factors):
         a, _ = zero_unread(xp, f.a, queries)
         b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
-        f = replace(f, a=a, b=b)
+        f = f._replace(a=a, b=b)
     value, shared_value = task.value, False
     if value is not None:
         value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
@@ -112,8 +111,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     a, b = split(score.a, True, -3), split(score.b, False, -3)
     if score.pair != PRODUCT:
         a, b = _bound(xp, a, b, _lead(task.sizes))
-    return replace(
-        score,
+    return score._replace(
         a=a,
         b=b,
         weight=split(score.weight, True, -2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -141,7 +141,7 @@ class GATv2(Score):
                 "slope."
             )
         query_bias, key_bias = (xp.matmul(number(xp, x, query), rest)[..., 0] for x in (a, b))
-        return replace(f, weight=weight, query_bias=query_bias, key_bias=key_bias)
+        return f._replace(weight=weight, query_bias=query_bias, key_bias=key_bias)
 
 
 def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:
