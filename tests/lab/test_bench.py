@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,18 +21,20 @@ from test_cli import check_refused
 from torch import Tensor
 
 from anyscore.lab.bench.comparison import Comparison, Contestant, Hosts, measure, prepare, results
+from anyscore.lab.bench.formulas import FORMULAS
 from anyscore.lab.bench.rivals import IN_FRAMEWORKS, OURS, RIVALS, Rival, Unavailable, Variant
 from anyscore.lab.bench.run import bench
 from anyscore.lab.bench.runner import Runner
 from anyscore.lab.bench.stages import LARGE, SMALL, Settings
+from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Deadline, Pace, interleave, spread
 from anyscore.lab.bench.truth import truth
-from anyscore.lab.bench.work import FORMULAS, FORWARD, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.lab.bench.worker import Lost, Worker
 
 SHAPE = Shape(2, 5, 7, 11, 3)
 QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)
-IN_TORCH = [OURS, *(RIVALS[name] for name in ("eager", "blocks", "cdist", "dot"))]
+IN_TORCH = [OURS, *(RIVALS[name] for name in ("eager", "blocks", "cdist", "own pair", "dot"))]
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +92,44 @@ def test_every_rival_is_right(
     answer = prepared(rival, Work(SHAPE, score, passes))
     assert answer["problem"] is None
     assert answer["error"] < 1e-5
+
+
+@pytest.mark.parametrize("passes", [FORWARD, TRAINING])
+@pytest.mark.parametrize("score", ["additive", "gaussian"])
+@pytest.mark.parametrize("task", [name for name in TASKS if name != "attention"])
+def test_every_rival_is_right_beyond_attention(
+    task: str, score: str, passes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anyscore.lab.bench.variants_torch._BLOCK", 2 * 2 * 7 * 11)
+    monkeypatch.setattr("anyscore.lab.bench.work._CHECKED", {"cpu": 2 * 3 * 7 * 11})
+    monkeypatch.setattr("anyscore.lab.bench.truth._AT_ONCE", {"cpu": 2 * 2 * 7 * 11})
+    work = Work(SHAPE, score, passes, task=task)
+    assert len(work.checked_rows) == 3
+    some = [rival for rival in IN_TORCH if task in rival.tasks and score in rival.scores]
+    assert len(some) == 4 - (score == "additive")
+    for rival in some:
+        answer = prepared(rival, work)
+        assert answer["problem"] is None, rival.name
+        assert answer["error"] < 1e-5
+
+
+@pytest.mark.parametrize("task", ["sparsemax", "entmax15"])
+def test_the_truth_of_sparse_weights_is_their_definition(task: str) -> None:
+    """Weights are those of the simplex that score highest, with the entropy of each taken off."""
+    scores = 2 * torch.randn(3, 4, 6, dtype=torch.float64, generator=torch.manual_seed(0))
+    weights = TASKS[task].plain(scores, torch.eye(6, dtype=torch.float64))
+    assert torch.allclose(weights.sum(-1), torch.ones(3, 4, dtype=torch.float64))
+    assert ((weights == 0).any() and (weights >= 0).all()).item()
+    alpha = {"sparsemax": 2.0, "entmax15": 1.5}[task]
+
+    def value(p: Tensor) -> Tensor:
+        return (p * scores).sum(-1) - (p**alpha).sum(-1) / (alpha * (alpha - 1))
+
+    best = value(weights)
+    for seed in range(200):
+        other = torch.randn(3, 4, 6, dtype=torch.float64, generator=torch.manual_seed(seed))
+        mixed = 0.98 * weights + 0.02 * other.softmax(-1)
+        assert (value(mixed) <= best).all()
 
 
 def test_prepared_keys_are_right() -> None:
@@ -185,10 +226,10 @@ def test_keops_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     module.LazyTensor = Dense  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pykeops.torch", module)
     monkeypatch.setattr(Rival, "installed", True)
-    for score in RIVALS["keops"].scores:
+    for score, task in itertools.product(RIVALS["keops"].scores, RIVALS["keops"].tasks):
         for passes in (FORWARD, TRAINING):
-            answer = prepared(RIVALS["keops"], Work(SHAPE, score, passes))
-            assert answer["problem"] is None, score
+            answer = prepared(RIVALS["keops"], Work(SHAPE, score, passes, task=task))
+            assert answer["problem"] is None, (score, task)
             assert answer["error"] < 1e-5
             assert None not in answer["ways"].values()
 
@@ -224,6 +265,9 @@ class Dense:
 
     def sqdist(self, other: Dense) -> Dense:
         return Dense((self.x - other.x).square().sum(-1))
+
+    def logsumexp(self, axis: int) -> Tensor:
+        return self.x.logsumexp(axis).unsqueeze(-1)  # type: ignore[no-any-return]
 
     def sumsoftmaxweight(self, value: Dense, axis: int) -> Tensor:
         return (self.x.softmax(axis).unsqueeze(-1) * value.x).sum(axis)  # type: ignore[no-any-return]
@@ -303,7 +347,7 @@ def test_the_command_ends_with_a_table_and_three_files(tmp_path: Path) -> None:
             assert (entrant["ratio"] is None) == (entrant["problem"] is not None)
     assert speed[2]["entrants"][2]["problem"] == "small enough for one block"
     scores = [r["score"] for r in record["results"] if r["part"] == "pairs"]
-    assert scores == ["gatv2", "laplace", "gaussian", "scaled_dot"]
+    assert scores == [name for name in FORMULAS if name != "additive"]
     words = (out / "bench.md").read_text(encoding="utf-8")
     assert "| 3, 1, 6, 5, 4, prepared keys |" in words
     assert "- dot: scaled_dot_product_attention, 4-D" in words or "- dot: bmm" in words
@@ -343,6 +387,34 @@ def test_growth_lists_time_and_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     words = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert "| 16 | 2.5 | 2.5 |" in words
     assert "| 2, 5, 7, 11, 3 + backward | 2.5 | 2.5 |" in words
+
+
+def test_what_lies_beyond_attention_is_held_against_its_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighs(2.0**-11, monkeypatch)  # the bytes of two matrices
+    shape = Shape(1, 16, 16, 8, 4)
+    monkeypatch.setattr("anyscore.lab.bench.stages.ALIGNER", shape)
+    monkeypatch.setattr("anyscore.lab.bench.bars.ALIGNER", shape)
+    monkeypatch.setattr("anyscore.lab.bench.bars.LARGE", SHAPE)
+    settings = Settings((SHAPE,), rivals=("eager", "own pair"), parts=("beyond",), pace=QUICK)
+    record = bench(settings, tmp_path)
+    tasks = [(r["task"], r["passes"]) for r in record["results"]]
+    assert tasks[:2] == [("aligner", FORWARD), ("aligner", TRAINING)]
+    assert [task for task, _ in tasks[2:]] == list(TASKS)[2:]
+    assert all(e["ratio"] for r in record["results"] for e in r["entrants"])
+    found = {x["name"]: x for x in record["targets"]}
+    ratio = record["results"][1]["entrants"][1]["ratio"]["median"]
+    assert found["aligner: broadcast formula ÷ ours"]["value"] == ratio
+    assert found["aligner: broadcast formula ÷ ours"]["met"] == (ratio >= 10)
+    assert found["aligner: torch.cdist ÷ ours"]["met"] is None
+    memory = found["aligner: our memory, in matrices"]
+    assert (memory["value"], memory["target"], memory["met"]) == (0.5, "≤ 3", True)
+    assert found["own pair, softplus: KeOps ÷ ours"]["met"] is None
+    words = (tmp_path / "bench.md").read_text(encoding="utf-8")
+    assert "## Bars" in words
+    assert "| aligner: our memory, in matrices | ≤ 3 | 0.5 | met |" in words
+    assert bench(replace(settings, parts=("speed",)), tmp_path)["targets"] == []
 
 
 def test_who_gets_too_slow_drops_out_of_the_growth(
@@ -480,9 +552,12 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_score_has_a_formula_of_its_pair() -> None:
-    assert set(FORMULAS) == {"additive", "gatv2", "laplace", "gaussian", "scaled_dot"}
+    built_in = {"additive", "gatv2", "laplace", "gaussian", "scaled_dot"}
+    with_outer = {"euclidean", "student_t", "lorentz"}
+    assert set(FORMULAS) == built_in | with_outer | {"softplus"}
     for rival in RIVALS.values():
         assert set(rival.scores) <= set(FORMULAS)
+        assert set(rival.tasks) <= set(TASKS)
 
 
 def test_help_teaches_and_does_not_wait_for_pytorch() -> None:

@@ -56,7 +56,11 @@ def bench(
         ),
     ] = None,
     score: Annotated[
-        str, typer.Option(help="additive, gatv2, laplace, gaussian or scaled_dot.")
+        str,
+        typer.Option(
+            help="additive, gatv2, laplace, gaussian, euclidean, student_t, lorentz, scaled_dot, "
+            "or softplus, a pair of one's own."
+        ),
     ] = "additive",
     rivals: Annotated[
         str | None,
@@ -65,8 +69,8 @@ def bench(
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, pairs, isa; on a GPU of forward, training, "
-            "step, narrow, small.",
+            help="Of speed, memory, growth, range, pairs, beyond, isa; on a GPU of forward, "
+            "training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
     ] = None,
@@ -127,13 +131,14 @@ def bench(
     # Here, because they import PyTorch: help and complaints should not wait for it.
     import torch
 
+    from anyscore.lab.bench.formulas import FORMULAS
     from anyscore.lab.bench.gpu_limits import why_not
     from anyscore.lab.bench.memory import available_bytes
     from anyscore.lab.bench.run import bench as run
     from anyscore.lab.bench.run import ours_failed
     from anyscore.lab.bench.stages import Settings, known_rivals, parts_of
     from anyscore.lab.bench.timing import Pace
-    from anyscore.lab.bench.work import DTYPES, FORMULAS, Shape
+    from anyscore.lab.bench.work import DTYPES, Shape
 
     sizes: Iterable[str] = shape or (_QUICK_SHAPES if quick else DEFAULT_SHAPES)
     gpu = device == "cuda"

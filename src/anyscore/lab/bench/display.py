@@ -98,9 +98,10 @@ def show(console: Console, grid: Grid) -> None:
 
 
 def show_summary(console: Console, record: dict[str, Any], folder: Path) -> None:
-    """The table of speed, on a GPU that of the targets; and where everything is."""
+    """The table of speed, unless on a GPU, and that of the targets; and where everything is."""
     grids = summary(record)
-    for grid in grids[-1:] if record["chip"] else grids[:1]:
+    shown = [] if record["chip"] else grids[:1]
+    for grid in shown + (grids[-1:] if record.get("targets") else []):
         show(console, grid)
     if not record["results"]:
         console.print("Nothing was measured.")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from anyscore.lab.bench.bars import judged
 from anyscore.lab.bench.work import FORWARD
 
 Result = dict[str, Any]
@@ -205,12 +206,4 @@ def targets(results: Sequence[Result]) -> list[Result]:
         ("memory at 2T ÷ T, forward", _growth(results, "forward"), "<", 2.1),
         ("memory at 2T ÷ T, with backward", _growth(results, "training"), "<", 2.1),
     ]
-    return [
-        {
-            "name": name,
-            "target": f"{'≥' if sign == '>' else '≤'} {goal:g}",
-            "value": value,
-            "met": None if value is None else value >= goal if sign == ">" else value <= goal,
-        }
-        for name, value, sign, goal in found
-    ]
+    return [judged(*target) for target in found]

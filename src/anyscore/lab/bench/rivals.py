@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyscore.lab.bench.work import DOT, FORMULAS, Work
+from anyscore.lab.bench.formulas import DOT, FORMULAS
+from anyscore.lab.bench.tasks import TASKS
+from anyscore.lab.bench.work import Work
 
 Call = Callable[[], Sequence[Any]]  # the work once: the output, and the gradients when training
 
@@ -38,7 +40,7 @@ class Rival:
     variants: of a piece of work; a function, or the name of one in this package as "module.name",
         imported when it is first asked. It raises Unavailable where there are none.
     computes: the score, if not that of the work: "what would a dot product have cost?"
-    scores: those it can do.
+    scores, tasks: those it can do.
     copies: tensors of B × T_q × T_k × H elements held at once, in a forward pass and in training.
     widest: the width up to which it takes part without being asked for by name; it compiles for
         every shape.
@@ -50,6 +52,7 @@ class Rival:
     name: str
     variants: Callable[[Work], list[Variant]] | str
     scores: tuple[str, ...] = tuple(FORMULAS)
+    tasks: tuple[str, ...] = ("attention",)
     computes: str | None = None
     copies: tuple[int, int] = (0, 0)
     widest: int | None = None
@@ -82,29 +85,42 @@ def _by_name(*rivals: Rival) -> dict[str, Rival]:
     return {rival.name: rival for rival in rivals}
 
 
-_BROADCAST = ("additive", "gatv2", "laplace", "gaussian")  # scores whose formula needs H at once
+_FORMULA = tuple(name for name in FORMULAS if name != DOT)  # those whose formula is a rival
+_WITHOUT_OUTER = "additive", "gatv2", "laplace", "gaussian"
+_DISTANCES = "laplace", "gaussian", "euclidean", "student_t"
+_ALL = tuple(TASKS)
+_KEOPS = Rival(
+    "keops",
+    "variants_keops.lazy",
+    tuple(name for name in FORMULAS if name != "lorentz"),
+    ("attention", "log-sum-exp"),
+    quick=False,
+    package="pykeops",
+    extra="bench",
+)
 
-OURS = Rival("anyscore", "variants_torch.anyscore_")
+OURS = Rival("anyscore", "variants_torch.anyscore_", tasks=_ALL)
 RIVALS = _by_name(
-    Rival("eager", "variants_torch.eager", _BROADCAST, copies=(2, 3)),
-    Rival("blocks", "variants_torch.blocks", _BROADCAST),
-    Rival("compile", "variants_torch.compiled", _BROADCAST, copies=(0, 3)),
+    Rival("eager", "variants_torch.eager", _FORMULA, _ALL, copies=(2, 3)),
+    Rival("blocks", "variants_torch.blocks", _FORMULA, _ALL),
+    Rival("compile", "variants_torch.compiled", _FORMULA, _ALL, copies=(0, 3)),
     Rival("flex", "variants_flex.tanh", ("additive", "gatv2"), widest=64, quick=False),
-    Rival("cdist", "variants_torch.cdist", ("laplace", "gaussian")),
-    Rival("keops", "variants_keops.lazy", quick=False, package="pykeops", extra="bench"),
-    Rival("jax", "variants_jax.formula", _BROADCAST, copies=(1, 3), package="jax"),
+    Rival("cdist", "variants_torch.cdist", _DISTANCES, _ALL),
+    _KEOPS,
+    Rival("own pair", "variants_torch.own_pair", ("gatv2",), quick=False),
+    Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
     Rival("dot", "variants_torch.dot", computes=DOT),
 )
 ON_GPU = _by_name(
     OURS,
     Rival("separable", "variants_torch.separable", ("additive",)),
-    Rival("eager", "variants_torch.eager", _BROADCAST),
-    Rival("compile", "variants_torch.compiled", _BROADCAST),
+    Rival("eager", "variants_torch.eager", _FORMULA),
+    Rival("compile", "variants_torch.compiled", _FORMULA),
     Rival("flex", "variants_flex.tanh", ("additive", "gatv2"), quick=False),
     Rival("flex, sigmoid", "variants_flex.sigmoid", ("additive",), quick=False),
     Rival("flex, approximate", "variants_flex.approximate", ("additive",), quick=False),
-    Rival("keops", "variants_keops.lazy", quick=False, package="pykeops", extra="bench"),
+    _KEOPS,
     Rival("dot", "variants_torch.dot", computes=DOT),
 )
 IN_FRAMEWORKS = {

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from anyscore import __version__, plan
+from anyscore.lab.bench.bars import bars
 from anyscore.lab.bench.comparison import (
     Comparison,
     Contestant,
@@ -152,6 +153,8 @@ class Bench:
             self.record["chip"] = asdict(self.chip)
             self.record["limits"] = self.chip.limits
             self.record["targets"] = targets(self.record["results"])
+        else:
+            self.record["targets"] = bars(self.record["results"])
         text = json.dumps(self.record, indent=1, ensure_ascii=False)
         write_whole(self.folder / BENCH_FILE, text.encode())
 
@@ -161,11 +164,8 @@ class Bench:
             return str(contestant.answer["how"])
         work = contestant.work
         for result in self.record["results"]:
-            if (result["shape"], result["passes"], result["score"]) == (
-                work.shape,
-                work.passes,
-                work.score,
-            ):
+            named = ("shape", "passes", "score", "task")
+            if all(result[name] == getattr(work, name) for name in named):
                 for entry in result["entrants"]:
                     if entry["name"] == contestant.label and entry["how"]:
                         return str(entry["how"])

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
+from anyscore.lab.bench.formulas import FORMULAS
 from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
+from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Pace
-from anyscore.lab.bench.work import FORMULAS, FORWARD, RANGES, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, RANGES, TRAINING, Shape, Work
 
 _PASSES = FORWARD, TRAINING
 _TOO_SLOW = 30.0  # seconds; a rival that would take longer for one call is left out of the growth
@@ -77,10 +79,10 @@ def known_rivals(device: str, framework: str | None) -> dict[str, Rival]:
     return {name: rival for name, rival in known.items() if name != OURS.name}
 
 
-def chosen(settings: Settings, score: str) -> list[Rival]:
+def chosen(settings: Settings, score: str, task: str = "attention") -> list[Rival]:
     """The rivals that take part: asked for by name, or else those that are installed."""
     rivals = known_rivals(settings.device, settings.framework).values()
-    able = [rival for rival in rivals if score in rival.scores]
+    able = [rival for rival in rivals if score in rival.scores and task in rival.tasks]
     if settings.rivals is not None:
         return [rival for rival in able if rival.name in settings.rivals]
     return [rival for rival in able if rival.installed and (rival.quick or not settings.quick)]
@@ -89,7 +91,7 @@ def chosen(settings: Settings, score: str) -> list[Rival]:
 def contestants(work: Work, settings: Settings) -> list[Contestant]:
     """List who takes part: ours first, then the rivals that were chosen."""
     found = [Contestant(OURS.name, OURS.name, work)]
-    for rival in chosen(settings, work.score):
+    for rival in chosen(settings, work.score, work.task):
         found.append(Contestant(rival.name, rival.name, work))
         if settings.rivals is None and work.shape.width > (rival.widest or work.shape.width):
             found[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
@@ -155,6 +157,29 @@ def _pairs(settings: Settings, results: list[Result]) -> Plan:
             yield [Comparison("pairs", work, some)]
 
 
+ALIGNER = Shape(16, 800, 200, 80, 80)
+
+
+def _beyond(settings: Settings, results: list[Result]) -> Plan:
+    """What is computed of scores besides attention; with gradients, beside attention itself."""
+    aligner, shape = ALIGNER, settings.shapes[0]
+    if settings.quick:
+        aligner = aligner._replace(batch=1)
+    for passes in _PASSES:
+        work = settings.work(aligner, passes, score="gaussian", task="aligner")
+        said = "aligner: log-weights and a prior"
+        yield [Comparison("beyond", work, contestants(work, settings), said, weighed=True)]
+    for task in TASKS:
+        if task in ("attention", "aligner"):
+            continue
+        score = "gaussian" if task == "log-sum-exp" else "additive"
+        work = settings.work(shape, TRAINING, score=score, task=task)
+        some = contestants(work, settings)
+        plain = Contestant("anyscore, attention", OURS.name, work.to(task="attention"))
+        some.insert(1, plain)
+        yield [Comparison("beyond", work, some, task)]
+
+
 def _isa(settings: Settings, results: list[Result]) -> Plan:
     """The kernel confined to each instruction set that it knows and this machine has."""
     from anyscore.lab.bench.variants_torch import core
@@ -212,6 +237,7 @@ PARTS = {
     "growth": Part("time and memory as T grows", _growth),
     "range": Part("what inputs of extreme magnitude cost", _range),
     "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
+    "beyond": Part("what is computed of scores besides attention", _beyond),
     "isa": Part("what older instruction sets cost", _isa),
 }
 FRAMEWORK_PARTS = {

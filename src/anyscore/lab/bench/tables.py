@@ -18,6 +18,7 @@ _TITLES = {
     "growth": "Growth with T = T_q = T_k",
     "range": "Inputs of extreme magnitude: time ÷ time of normal ones",
     "pairs": "Other scores: time ÷ time of anyscore, forward",
+    "beyond": "Beyond attention: time ÷ time of anyscore",
     "isa": "Instruction sets: time ÷ time of the best",
     "framework": "Time ÷ time of anyscore, medians",
     "forward": "Forward: time ÷ time of anyscore, medians",
@@ -129,11 +130,14 @@ def summary(record: dict[str, Any]) -> list[Grid]:
 
 
 def _targets(record: dict[str, Any]) -> Grid:
-    """The targets for an H200 beside what was reached; below, what the instructions allow."""
+    """The targets beside what was reached; below, what the instructions of a GPU allow."""
     words = {True: "met", False: "MISSED", None: "not measured"}
     rows = [
         [x["name"], x["target"], number(x["value"]), words[x["met"]]] for x in record["targets"]
     ]
+    headings = ["", "target", "reached", "met"]
+    if not record["chip"]:
+        return Grid("Bars", headings, rows)
     chip, results, notes = Chip(**record["chip"]), record["results"], []
     if chip.clock is not None:
         limits = "; ".join(f"{name} {number((x or 0) / 1e12)}" for name, x in chip.limits.items())
@@ -142,7 +146,7 @@ def _targets(record: dict[str, Any]) -> Grid:
     limit = chip.limit_of("backward", row_of(results, "training", "anyscore").get("tiles"))
     if alone and limit:
         notes.append(f"backward alone: {alone / 1e12:.3g}, {alone / limit:.0%} of its limit")
-    return Grid("Targets (H200)", ["", "target", "reached", "met"], rows, tuple(notes))
+    return Grid("Targets (H200)", headings, rows, tuple(notes))
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -197,7 +201,8 @@ def _cell(result: Result, name: str) -> str:
         if e["name"] == name:
             if e["problem"]:
                 return "wrong" if e["problem"].startswith("wrong") else "–"
-            return number(e["mib"] if "mib" in e else e["ratio"] and e["ratio"]["median"])
+            weighed = result["part"] == "memory"
+            return number(e["mib"] if weighed else e["ratio"] and e["ratio"]["median"])
     return ""
 
 

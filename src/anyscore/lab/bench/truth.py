@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyscore.lab.bench.work import FORMULAS, Work
+from anyscore.lab.bench.formulas import FORMULAS
+from anyscore.lab.bench.tasks import BY_QUERY
+from anyscore.lab.bench.work import Work
 
 TOLERANCES = {
     ("cpu", "float32"): 1e-3,
@@ -25,67 +27,69 @@ _AT_ONCE = {"cpu": 2**22, "cuda": 2**24}  # triples held in memory at a time
 
 
 def attend(work: Work, score: str, *inputs: Tensor) -> Tensor:
-    """Compute attention in plain PyTorch: the formula, broadcast.
+    """Compute the task of the work in plain PyTorch: the formula, broadcast.
 
     inputs: as `work.inputs`, with a weight in any case; of the queries there may be some alone.
     """
-    query, key, value, *projections, weight = inputs
+    query, key, *others, weight = inputs
+    taken = len(work.of_scores.takes)
+    beside, projections = others[:taken], others[taken:]
     if projections:
         query, key = query @ projections[0].mT, key @ projections[1].mT
     scores = FORMULAS[score].scores(query, key, weight)
     if work.valid_lens is not None:
         read = torch.arange(key.shape[-2], device=key.device) < work.valid_lens[:, None, None]
         scores = torch.where(read, scores, -1e6)
-    return scores.softmax(-1) @ value
+    return work.of_scores.plain(scores, *beside)
 
 
 def truth(work: Work, score: str) -> dict[str, Tensor]:
-    """Compute in float64 what attention with `score` gives for the inputs of `work`.
+    """Compute in float64 what the task gives with `score` for the inputs of `work`.
 
-    Returns the output and, in training, the gradients by name; outputs and gradients of queries are
+    Returns the output and, in training, the gradients by name; what has a row for each query has
     those of `checked_rows`, of which a few are computed at a time.
     """
     inputs = work.inputs | {"weight": work.weight_of(score)}
     leaves = {name: x.double() for name, x in inputs.items()}
-    rows = work.checked_rows.to(work.query.device)
-    query, upstream = leaves.pop("query")[:, rows], work.upstream.double()[:, rows]
+    upstream = work.upstream.double()
     few = max(1, _AT_ONCE[work.device] // (work.shape.triples // work.shape.queries))
-    outputs, d_query = [], []
-    sums = {name: torch.zeros_like(x) for name, x in leaves.items()}
-    for start in range(0, len(rows), few):
-        some = [query[:, start : start + few].clone(), *leaves.values()]
+    by_query: dict[str, list[Tensor]] = {"output": []}
+    sums: dict[str, Tensor] = {}
+    for rows in torch.split(work.checked_rows.to(work.query.device), few):
+        some = [x[..., rows, :] if name in BY_QUERY else x for name, x in leaves.items()]
         if work.training:
             some = [x.detach().requires_grad_() for x in some]
         output = attend(work, score, *some)
-        outputs.append(output.detach())
+        by_query["output"].append(output.detach())
         if work.training:
-            found = torch.autograd.grad(output, some, upstream[:, start : start + few])
-            d_query.append(found[0])
-            for total, more in zip(sums.values(), found[1:], strict=True):
-                total += more
-    answer = {"output": torch.cat(outputs, 1)}
+            made = torch.autograd.grad(output, some, upstream[:, rows])
+            for name, gradient in zip(leaves, made, strict=True):
+                if name in BY_QUERY:
+                    by_query.setdefault(name, []).append(gradient)
+                else:
+                    sums[name] = sums[name] + gradient if name in sums else gradient
+    found = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
+    answer = {"output": found["output"]}
     if work.training:
-        if not FORMULAS[score].learned:
-            del sums["weight"]
-        answer["gradient of the query"] = torch.cat(d_query, 1)
-        answer |= {f"gradient of the {name}": x for name, x in sums.items()}
+        names = [name for name in leaves if name != "weight" or FORMULAS[score].learned]
+        answer |= {f"gradient of the {name}": found[name] for name in names}
     return answer
 
 
 def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
     """Compare results, arrays of any framework, with `truth`.
 
-    Returns the largest error, as a share of the largest entry, and what is wrong, or None. Outputs
-    and gradients of the query are compared in the rows that were checked.
+    Returns the largest error, as a share of the largest entry, and what is wrong, or None. What has
+    a row for each query is compared in the rows that were checked.
     """
-    worst = 0.0
+    worst, by_query = 0.0, BY_QUERY | {"output"}
     for place, (name, y) in enumerate(right.items()):
         if place >= len(found) or found[place] is None:
             return math.inf, f"wrong: it gives no {name}"
         x = _float64(found[place]).to(y.device)
-        whole = (work.shape.batch, work.shape.queries)
-        if place < 2 and x.numel() == whole[0] * whole[1] * y.shape[-1]:
-            x = x.reshape(*whole, -1)[:, work.checked_rows.to(y.device)]
+        whole = (*y.shape[:-2], work.shape.queries, y.shape[-1])
+        if name.removeprefix("gradient of the ") in by_query and x.numel() == math.prod(whole):
+            x = x.reshape(whole)[..., work.checked_rows.to(y.device), :]
         if x.numel() != y.numel():
             return math.inf, f"wrong: its {name} has the shape {tuple(found[place].shape)}"
         if not bool(x.isfinite().all()):

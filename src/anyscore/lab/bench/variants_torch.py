@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from anyscore import Additive, attention, cache, plan
 from anyscore.lab.bench import truth
+from anyscore.lab.bench.formulas import LEAKY_RELU, OwnPair
 from anyscore.lab.bench.private import tiles
 from anyscore.lab.bench.rivals import GRAPH, Call, Unavailable, Variant
+from anyscore.lab.bench.tasks import BY_QUERY
 from anyscore.lab.bench.work import Work
 
 _BLOCK = 2**18  # elements that the formula in blocks of queries holds at once: they stay in a cache
@@ -53,23 +56,28 @@ def anyscore_(work: Work) -> list[Variant]:
     """List anyscore's variants: the function as users call it."""
     impl = "fused" if work.device == "cuda" else "auto"
     score = work.formula.score(work.weight)
+    options: dict[str, Any] = {"valid_lens": work.valid_lens} if work.lengths else {}
+    ours, of_weight = partial(work.of_scores.ours, impl=impl, **options), work.formula.score
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tensor:
-        *projections, w = rest
-        own = Additive(projections[0], projections[1], w) if projections else work.formula.score(w)
-        output: Tensor = attention(q, k, v, score=own, valid_lens=work.valid_lens, impl=impl)
-        return output
+    def learned(*inputs: Tensor) -> Tensor:
+        *tensors, w = inputs
+        if work.projected:
+            return ours(*tensors, score=of_weight(w))  # type: ignore[no-any-return]
+        *tensors, W_q, W_k = tensors
+        return ours(*tensors, score=Additive(W_q, W_k, w))  # type: ignore[no-any-return]
 
     def build() -> Call:
         if work.prepared:
             keys = cache.prepare_keys(work.key, score)
             return lambda: (attention(work.query, keys, work.value, score=score, impl=impl),)
         if work.formula.learned:
-            return gradient_call(attend, work)
+            return gradient_call(learned, work)
         inputs = list(work.inputs.values())
-        return call_of(lambda q, k, v: attention(q, k, v, score=score, impl=impl), inputs, work)
+        return call_of(lambda *tensors: ours(*tensors, score=score), inputs, work)
 
     keys = " with prepared keys" if work.prepared else ""
+    if work.task != "attention":
+        return [Variant(f"anyscore: {work.task}", build)]
     if work.device == "cpu":
         return [Variant(f"anyscore.attention{keys}", build)]
     chosen = plan(work.query, work.key, work.value, score=score, impl=impl)
@@ -93,8 +101,9 @@ def eager(work: Work) -> list[Variant]:
     """List the formula in PyTorch's own operations, all pairs at once."""
     plain = partial(truth.attend, work, work.score)
 
-    def in_place(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
-        return ((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w).softmax(-1) @ v
+    def in_place(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
+        *others, w = beside
+        return work.of_scores.plain((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w, *others)
 
     found = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
     if work.score == "additive" and work.framework is None:
@@ -117,12 +126,18 @@ def blocks(work: Work) -> list[Variant]:
 def _in_blocks(attend: Attend, rows: int, work: Work) -> Attend:
     """Compute `attend` for so many queries at a time, when training each with a checkpoint."""
 
-    def blocked(q: Tensor, *others: Tensor) -> Tensor:
-        parts = torch.split(q, rows, dim=1)
+    cut = [name in BY_QUERY for name in (*work.inputs, "weight")]
+
+    def blocked(*inputs: Tensor) -> Tensor:
+        parts = zip(*_split(inputs), strict=False)  # what is not split has no end
         if not work.training:
-            return torch.cat([attend(part, *others) for part in parts], 1)
+            return torch.cat([attend(*part) for part in parts], -2)
         options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-        return torch.cat([checkpoint(attend, part, *others, **options) for part in parts], 1)
+        return torch.cat([checkpoint(attend, *part, **options) for part in parts], -2)
+
+    def _split(inputs: tuple[Tensor, ...]) -> list[Iterable[Tensor]]:
+        pairs = zip(inputs, cut, strict=False)
+        return [torch.split(x, rows, -2) if by_query else repeat(x) for x, by_query in pairs]
 
     return blocked
 
@@ -134,17 +149,19 @@ def _again(work: Work) -> str:
 def compiled(work: Work) -> list[Variant]:
     """List the formula compiled by torch.compile."""
 
-    def formula(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    pair, plain = work.formula.pair, work.of_scores.plain
+
+    def formula(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
         # w * … summed, not @ w: then the sum is fused too, and the backward is twice as fast.
+        *others, w = beside
         q, k, w = q.float(), k.float(), w.float()
-        if work.score == "additive":
-            scores = (torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) * w).sum(-1)
-        elif work.score == "gatv2":
-            x = q.unsqueeze(-2) + k.unsqueeze(-3)
-            scores = (torch.nn.functional.leaky_relu(x, 0.2) * w).sum(-1)
+        if pair is not None:
+            scores = (pair(q.unsqueeze(-2) + k.unsqueeze(-3)) * w).sum(-1)
         else:
             scores = work.formula.scores(q, k, w)
-        return scores.softmax(-1).to(v.dtype) @ v
+        if work.task == "attention":
+            return scores.softmax(-1).to(others[0].dtype) @ others[0]
+        return plain(scores, *others)
 
     rows = chunk_of(work)
     whole = rows >= work.shape.queries
@@ -178,16 +195,32 @@ def gpu_memory() -> int:
 
 
 def cdist(work: Work) -> list[Variant]:
-    """List the distance by torch.cdist, where the score is one."""
+    """List the distance by torch.cdist, where the score is of one."""
     p = 1.0 if work.score == "laplace" else 2.0
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
-        distance = torch.cdist(q, k, p)
-        return (-w * (distance if p == 1 else distance.square())).softmax(-1) @ v
+    def scores(distance: Tensor, w: Tensor) -> Tensor:
+        if work.score in ("laplace", "euclidean"):
+            return -w * distance
+        if work.score == "gaussian":
+            return -w * distance.square()
+        return -torch.log1p(w * distance.square())
 
-    return [
-        Variant(f"torch.cdist with p={p:g}, softmax, product", partial(gradient_call, attend, work))
-    ]
+    def attend(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
+        *others, w = beside
+        return work.of_scores.plain(scores(torch.cdist(q, k, p), w), *others)
+
+    how = f"torch.cdist with p={p:g}, then the same in plain operations"
+    return [Variant(how, partial(gradient_call, attend, work))]
+
+
+def own_pair(work: Work) -> list[Variant]:
+    """List a built-in pair as a formula of one's own."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return attention(q, k, v, score=OwnPair(w, LEAKY_RELU))  # type: ignore[no-any-return]
+
+    how = f"anyscore.attention, Pair.from_formula of {LEAKY_RELU!r}"
+    return [Variant(how, partial(gradient_call, attend, work), compiles=True)]
 
 
 def dot(work: Work) -> list[Variant]:

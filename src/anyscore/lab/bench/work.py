@@ -1,4 +1,4 @@
-"""The work of a benchmark: sizes, scores and inputs."""
+"""The work of a benchmark: sizes, inputs, and what is computed of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyscore import Additive, GATv2, Gaussian, Laplace, ScaledDot, Score
+from anyscore.lab.bench.formulas import FORMULAS, Formula
+from anyscore.lab.bench.tasks import TASKS, Task
 from anyscore.lab.errors import InputError
 
 FORWARD, TRAINING = "forward", "forward + backward"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _CHECKED = {"cpu": 2**28, "cuda": 2**29}  # triples that are computed in float64 for a check
-_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares of a standard normal variable
 
 
 class Shape(NamedTuple):
@@ -66,67 +66,6 @@ class Shape(NamedTuple):
         return ", ".join(map(str, self))
 
 
-def _additive(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    return torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) @ w
-
-
-def _gatv2(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    return torch.nn.functional.leaky_relu(q.unsqueeze(-2) + k.unsqueeze(-3), 0.2) @ w
-
-
-def _laplace(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    return (q.unsqueeze(-2) - k.unsqueeze(-3)).abs().sum(-1) * -w
-
-
-def _gaussian(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    return (q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1) * -w
-
-
-def _scaled_dot(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    return q @ k.mT * w
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A score as the benchmark sees it.
-
-    scores: (q, k, w) → (..., T_q, T_k) in plain PyTorch, which is what eager PyTorch computes and,
-        in float64, what is right.
-    score: w → the score for `anyscore.attention`; queries and keys come projected.
-    learned: whether w is a tensor (H,), with a gradient; otherwise it is a number.
-    weight: width → standard deviation of w, or w itself.
-    """
-
-    scores: Callable[[Tensor, Tensor, Tensor], Tensor]
-    score: Callable[[Tensor], Score]
-    learned: bool
-    weight: Callable[[int], float]
-
-
-# One for each pair; the other scores have the pair, and so the cost, of one of these.
-FORMULAS = {
-    "additive": Formula(
-        _additive, lambda w: Additive(None, None, w), True, lambda h: 1 / math.sqrt(h * _TANH)
-    ),
-    "gatv2": Formula(
-        _gatv2, lambda w: GATv2(None, None, w), True, lambda h: 1 / math.sqrt(2 * h * _LEAKY_RELU)
-    ),
-    "laplace": Formula(
-        _laplace, lambda w: Laplace(1 / float(w)), False, lambda h: 1 / math.sqrt(h)
-    ),
-    "gaussian": Formula(
-        _gaussian,
-        lambda w: Gaussian(math.sqrt(0.5 / float(w))),
-        False,
-        lambda h: 0.5 / math.sqrt(2 * h),
-    ),
-    "scaled_dot": Formula(
-        _scaled_dot, lambda w: ScaledDot(float(w)), False, lambda h: 1 / math.sqrt(h)
-    ),
-}
-DOT = "scaled_dot"
-
-
 def _few(x: Tensor) -> Tensor:
     x[..., :4] *= 1e3
     return x
@@ -148,14 +87,16 @@ RANGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 class Work:
     """The inputs of one measurement, the same for all that take part.
 
-    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and upstream
-    (B, T_q, D_v), the gradient that comes from above. All are the same for the same seed.
+    query (B, T_q, H), key (B, T_k, H), what the task takes beside, weight (H,) or (), and upstream,
+    the gradient that comes from above, of the shape of the output: (B, T_q, D_v) of attention. All
+    are the same for the same seed.
 
     passes: FORWARD or TRAINING, which gives the gradients of all inputs.
     framework: whose calls are compared; None: everybody's who has none of its own.
     call: how the framework calls, "eager" or "compiled".
     projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
     lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
+    task: what is computed of the scores, a name in `tasks.TASKS`.
     """
 
     shape: Shape
@@ -168,6 +109,7 @@ class Work:
     call: str = "eager"
     projected: bool = True
     lengths: bool = False
+    task: str = "attention"
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Work:
@@ -183,6 +125,10 @@ class Work:
         return FORMULAS[self.score]
 
     @property
+    def of_scores(self) -> Task:
+        return TASKS[self.task]
+
+    @property
     def training(self) -> bool:
         return self.passes == TRAINING
 
@@ -190,7 +136,7 @@ class Work:
     def prepared(self) -> bool:
         """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
         step = self.shape.queries <= 2 and self.score == "additive" and not self.training
-        return step and self.framework is None
+        return step and self.framework is None and self.task == "attention"
 
     @cached_property
     def query(self) -> Tensor:
@@ -205,6 +151,14 @@ class Work:
         return self._placed(self._normal(3, self.shape.keys, self.shape.value_width))
 
     @cached_property
+    def bias(self) -> Tensor:
+        return self._placed(_drawn(7, self.shape.queries, self.shape.keys))
+
+    @cached_property
+    def prior(self) -> Tensor:
+        return self._placed(self._normal(8, self.shape.queries, self.shape.keys))
+
+    @cached_property
     def weight(self) -> Tensor:
         return self.weight_of(self.score)
 
@@ -212,7 +166,7 @@ class Work:
     def projections(self) -> tuple[Tensor, ...]:
         """W_q and W_k, (H, H) each, or nothing."""
         width = self.shape.width
-        drawn = torch.randn(2, width, width, generator=torch.Generator().manual_seed(6))
+        drawn = _drawn(6, 2, width, width)
         return () if self.projected else tuple(self._placed(drawn / math.sqrt(2 * width)))
 
     @cached_property
@@ -228,13 +182,13 @@ class Work:
         formula, width = FORMULAS[score], self.shape.width
         if not formula.learned:
             return torch.tensor(formula.weight(width))
-        drawn = torch.randn(width, generator=torch.Generator().manual_seed(4))
-        return self._placed(drawn * formula.weight(width))
+        return self._placed(_drawn(4, width) * formula.weight(width))
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """All that have gradients, in the order of results."""
-        named = {"query": self.query, "key": self.key, "value": self.value}
+        takes = "query", "key", *self.of_scores.takes
+        named: dict[str, Tensor] = {name: getattr(self, name) for name in takes}
         named |= dict(zip(("W_q", "W_k"), self.projections, strict=False))
         return named | ({"weight": self.weight} if self.formula.learned else {})
 
@@ -245,7 +199,8 @@ class Work:
         return self._whole_upstream() * self._kept()
 
     def _whole_upstream(self) -> Tensor:
-        return self._placed(self._normal(5, self.shape.queries, self.shape.value_width))
+        widths = {"values": self.shape.value_width, "keys": self.shape.keys, "one": 1}
+        return self._placed(self._normal(5, self.shape.queries, widths[self.of_scores.gives]))
 
     def _kept(self) -> Tensor:
         kept = torch.zeros(self.shape.queries, 1)
@@ -266,11 +221,14 @@ class Work:
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def _normal(self, seed: int, length: int, width: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(self.shape.batch, length, width, generator=generator)
+        return _drawn(seed, self.shape.batch, length, width)
 
     def _scaled(self, x: Tensor) -> Tensor:
         return self._placed(RANGES[self.range][1](x))
 
     def _placed(self, x: Tensor) -> Tensor:
         return x.to(self.device, DTYPES[self.dtype])
+
+
+def _drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
