@@ -30,7 +30,7 @@ def why_not(task: Task, sigmoid: bool = False) -> str | None:
         return "it has no weights but those of the softmax" + " and the sigmoid" * sigmoid
     if not isinstance(f, Factors):
         return "the score is a callable"
-    if not isinstance(f.scale, Real):
+    if type(f.scale) is not float and not isinstance(f.scale, Real):  # which takes longer
         return "the scale of the score is not a number"
     if task.softcap and f.outer is not None:
         return f"a softcap over {f.outer.name} would be a second outer function"

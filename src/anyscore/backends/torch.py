@@ -69,7 +69,7 @@ class Torch(Backend):
 
 def _why_not(task: Task, options: Options) -> str | None:
     f = task.score
-    if not isinstance(f, Factors) or f.pair != PRODUCT:
+    if not isinstance(f, Factors) or f.pair.key != PRODUCT.key:  # to compare pairs takes longer
         return "the score is not a product"
     if f.query_bias is not None or f.key_bias is not None:
         return "the product has biases"
