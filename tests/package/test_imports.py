@@ -40,7 +40,7 @@ def heavy_modules_after(*steps: str) -> list[set[str]]:
     """The modules of HEAVY that a fresh interpreter has after each of these steps."""
     done = subprocess.run(
         [sys.executable, "-c", "".join(step + SAY for step in steps)],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     said = [set(line.split()) for line in done.stdout.splitlines()]
     assert len(said) == len(steps)
