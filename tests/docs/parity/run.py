@@ -41,9 +41,11 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", help="only these")
     parser.add_argument("--mend", type=Path, help="a result: measure what failed in it anew")
     parser.add_argument("--scores", nargs="+", help="only rows of these scores")
+    parser.add_argument("--extras", nargs="+", help="only rows of these extras, or of all")
     parser.add_argument("--every", type=int, default=1, help="only every n-th row, to try it out")
     given = parser.parse_args()
-    rows = [row for row in ROWS if row[0] in (given.scores or row)][:: given.every]
+    rows = [row for row in ROWS if row[0] in (given.scores or row)]
+    rows = [row for row in rows if row[3] in (given.extras or row)][:: given.every]
     if given.what == "exact":
         expected.write(given.out, Framework.dtypes, rows)
         return
