@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import oracle
+from budget import EPS
 from parity import beyond, textbook
 from parity.extras import EXTRAS
 from parity.logits import logits
@@ -83,6 +84,19 @@ def test_normalizers(name: str, mask: str) -> None:
         assert (x[~has] * (1 if name == "sparsemax" else 0.5) <= tau[0] + 1e-7).all()
         some += (~has).sum()
     assert name == "sigmoid" or some
+
+
+def test_no_score_is_near_the_threshold_of_sparsemax() -> None:
+    """Where gradients jump. Scores of half precision are added up in float32 too."""
+    for row in (row for row in ROWS if row[3] == "sparsemax"):
+        for dtype in ("float32", "float16", "bfloat16"):
+            weights = beyond.exact(row, dtype)["weights"]
+            s = beyond.exact((*row[:3], "scores"), dtype)["scores"]
+            for at in np.ndindex(*s.shape[:-1]):
+                x, w = s[at][kept(row)[at]], weights[at][kept(row)[at]]
+                if len(x) > 1:
+                    tau = (x - w)[w > 0][0]
+                    assert np.abs(x - tau).min() > 16 * EPS["float32"] * np.abs(x).max(), row
 
 
 def test_logits_by_hand() -> None:

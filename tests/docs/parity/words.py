@@ -38,16 +38,18 @@ log-sum-exp|
 `bias_after=`|
 |sigmoid, sparsemax, entmax15|these normalizers; gradients are those of the output|
 
-The tensors have gradients too: those of sinks, biases, tables and slopes. A bias is NaN where \
-nobody attends. Scores are the oracle's; what is made of them is computed in float64 from the \
-definitions, the sparse normalizers by sorting. Gradients of what nobody attends must be 0 \
-exactly; scores and logarithms of weights of what is not attended −∞. The function of which \
-gradients are taken is a random one of the results that are named.
+Tensors that are added have gradients too: those of sinks, biases, tables and slopes. A bias is \
+NaN where nobody attends, and its gradient 0 exactly; scores and logarithms of weights are −∞ \
+there. Scores are the oracle's; what is made of them is computed in float64 from the definitions, \
+the sparse normalizers by sorting. Gradients of sparsemax jump where a score meets its threshold: \
+its sum is one that half precision rounds no part of, and in its rows no score is so near that \
+roundings of float32 could carry it across.
 
 The **budget** starts from that of the tests (`tests/helpers/budget.py`): twice the error of the \
 same formula in PyTorch's plain operations in the same dtype (for all frameworks), plus a band of \
-16 units, and for gradients the roundings of their terms. It differs in two places. In half \
-precision the band is 4 units. And gradients of values are also allowed the rounding of the \
+16 units, and for gradients the roundings of their terms: four for each term. (Beyond the textbook \
+these are the terms of the gradient of each logit, times the slope of a cap or a root, summed as \
+the tensor is spread.) It differs in two places. In half precision the band is 4 units. And gradients of values are also allowed the rounding of the \
 log-sum-exp, from which the [backward](kernel.md) makes the weights again. Zeros, NaN, infinities, \
 shapes and dtypes must be as they should. **✗** marks a cell outside its budget, – one that is \
 refused with a reason.
@@ -56,7 +58,7 @@ refused with a reason.
 AGAIN = """\
 ## How to make it anew
 
-`make parity` measures every cell, and goes on where it was stopped: an hour and a half, most of \
-it JAX's. `make clean` lets it begin anew. Each framework runs in a process of its own; MXNet in \
-an environment of its own.
+`make parity` measures every cell, and goes on where it was stopped: about two hours, most of \
+them JAX's. `make clean` lets it begin anew. Each framework runs in a process of its own; MXNet \
+in an environment of its own.
 """
