@@ -49,8 +49,9 @@ The **budget** starts from that of the tests (`tests/helpers/budget.py`): twice 
 same formula in PyTorch's plain operations in the same dtype (for all frameworks), plus a band of \
 16 units, and for gradients the roundings of their terms: four for each term. (Beyond the textbook \
 these are the terms of the gradient of each logit, times the slope of a cap or a root, summed as \
-the tensor is spread.) It differs in two places. In half precision the band is 4 units. And gradients of values are also allowed the rounding of the \
-log-sum-exp, from which the [backward](kernel.md) makes the weights again. Zeros, NaN, infinities, \
+the tensor is spread.) It differs in two places. In half precision the band is 4 \
+units. And gradients of values are also allowed the rounding of the log-sum-exp, from which the \
+[backward](kernel.md) makes the weights again. Zeros, NaN, infinities, \
 shapes and dtypes must be as they should. **✗** marks a cell outside its budget, – one that is \
 refused with a reason.
 """
