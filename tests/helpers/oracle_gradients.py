@@ -34,9 +34,9 @@ def gradients(
     A query that attends nothing has no part in either sum. With d_scores (..., T_q, T_k) they are
     those of Σ d_scores · of_scores(s) too, s the scores (n,) of the attended keys.
     """
-    leaves = _leaves(query, key, value, score)
+    leaves = leaves_of(query, key, value, score)
     formula, loss = FORMULAS[type(score).__name__], torch.zeros((), dtype=torch.float64)
-    for at, attended, q, k, v, p in _attending(leaves, score, mask, valid_lens):
+    for at, attended, q, k, v, p in attending(leaves, score, mask, valid_lens):
         s = formula(q, k, p)
         loss = loss + torch.softmax(s, 0) @ v @ torch.from_numpy(d_output[at])
         loss = loss + torch.logsumexp(s, 0) * d_lse[at]
@@ -68,22 +68,42 @@ def largest_terms(
     min(1, (1 − tanh²)/eps) in that of 1 − tanh², which is lost where tanh is ±1 but for a rounding.
     terms_of: (weights, |d_scores|) of the attended keys → what is added to the terms of each score.
     """
-    leaves = _leaves(query, key, value, score)
+
+    def terms(at: tuple[int, ...], attended: Tensor, s: Tensor, values: Tensor) -> Tensor:
+        weights = torch.softmax(s, 0)
+        d_o = torch.from_numpy(np.abs(d_output[at]))
+        found = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[at])
+        found = weights * found
+        if terms_of is not None:
+            d = torch.from_numpy(np.abs(d_scores[at][attended.numpy()]))
+            found = found + terms_of(weights, d)
+        return found
+
+    return largest_sums(query, key, value, score, terms, mask, valid_lens)
+
+
+def largest_sums(
+    query: Any,
+    key: Any,
+    value: Any,
+    score: Any,
+    terms_of: Callable[[tuple[int, ...], Tensor, Tensor, Tensor], Tensor],
+    mask: Any = None,
+    valid_lens: Any = None,
+) -> dict[str, float]:
+    """The largest of Σ_ij terms_ij (4 |∂s_ij/∂x| + |∂s'_ij/∂x|), see `largest_terms`.
+
+    terms_of: where a query stands, the keys that it attends, their scores, values → their terms.
+    """
+    leaves = leaves_of(query, key, value, score)
     kind = type(score).__name__
     formulas = [(4.0, FORMULAS[kind])]
     if kind in ("Additive", "Concat"):
         formulas.append((1.0, _rounded))
     sums = {name: torch.zeros_like(x) for name, x in leaves.items() if name != "value"}
     inputs = [leaves[name] for name in sums]
-    for at, attended, q, k, v, p in _attending(leaves, score, mask, valid_lens):
-        s, values = FORMULAS[kind](q, k, p).detach(), v.detach()
-        weights = torch.softmax(s, 0)
-        d_o = torch.from_numpy(np.abs(d_output[at]))
-        terms = values.abs() @ d_o + (weights @ values).abs() @ d_o + abs(d_lse[at])
-        terms = weights * terms
-        if terms_of is not None:
-            d = torch.from_numpy(np.abs(d_scores[at][attended.numpy()]))
-            terms = terms + terms_of(weights, d)
+    for at, attended, q, k, v, p in attending(leaves, score, mask, valid_lens):
+        terms = terms_of(at, attended, FORMULAS[kind](q, k, p).detach(), v.detach())
         for times, formula in formulas:
             for one, term in zip(formula(q, k, p), terms, strict=True):
                 slopes = torch.autograd.grad(one, inputs, retain_graph=True, materialize_grads=True)
@@ -92,7 +112,7 @@ def largest_terms(
     return {name: float(x.max()) if x.numel() else 0.0 for name, x in sums.items()}
 
 
-def _leaves(query: Any, key: Any, value: Any, score: Any) -> dict[str, Tensor]:
+def leaves_of(query: Any, key: Any, value: Any, score: Any) -> dict[str, Tensor]:
     """Query, key, value and the parameters by name, in float64, to be differentiated."""
     tensors = {"query": query, "key": key, "value": value}
     tensors |= {name: x for name, x in _fields(score).items() if hasattr(x, "dtype")}
@@ -103,7 +123,7 @@ def _fields(score: Any) -> dict[str, Any]:
     return vars(score) if hasattr(score, "__dataclass_fields__") else {}
 
 
-def _attending(
+def attending(
     leaves: dict[str, Tensor], score: Any, mask: Any, valid_lens: Any
 ) -> Iterator[tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor, dict[str, Any]]]:
     """Where each query that attends anything stands, and which keys; it, these, their values, the

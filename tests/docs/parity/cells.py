@@ -15,14 +15,25 @@ from typing import Any
 
 import numpy as np
 
-from anyscore import attention
 from budget import BAND, EPS, assert_near, error, size
-from cases import case
-from parity.expected import RESULTS, Expected
+from parity.expected import Expected
+from parity.extras import EXTRAS
 from parity.frameworks import Framework
-from parity.rows import HALVES, Row, has_empty_rows, has_padding, padded, upstream
+from parity.rows import (
+    HALVES,
+    Row,
+    attended,
+    has_empty_rows,
+    has_padding,
+    kept,
+    of,
+    padded,
+    upstream,
+)
 
 IMPLEMENTATIONS = ("reference", "fused")
+WIDE = ("lse", "scores", "log_weights")
+"""Results that are float32 where inputs are of half precision."""
 BANDS = {"float32": BAND, "float64": BAND, "float16": 4, "bfloat16": 4}
 """Roundings that a result may be off: half precision accumulates in float32, so few are its own."""
 ROUND_FACTORS = ("W", "W_q", "W_k", "w_q")
@@ -52,12 +63,14 @@ class Cell:
         exact, eps = expected.exact[name], EPS[self.dtype]
         allowed = 2 * expected.plain.get(name, 0.0) + eps * BANDS[self.dtype] * size(exact)
         allowed += self.eps_of_terms() * expected.terms.get(name, 0.0)
-        if name == "gradient of value":  # of weights made again from a rounded log-sum-exp
+        if (
+            name == "gradient of value" and "lse" in expected.exact
+        ):  # of weights made again from a rounded log-sum-exp
             wide = "float32" if self.dtype in HALVES else self.dtype
             allowed += EPS[wide] * size(expected.exact["lse"]) * size(exact)
         try:
             assert_near(actual, exact, allowed, name, dtype)
-            _assert_zeros(name, actual, exact)
+            _assert_zeros(name, actual, self.row)
         except AssertionError as problem:
             self.outside.append(str(problem).split("[[")[0].rstrip(": "))  # without the array
             if tuple(actual.shape) != exact.shape:
@@ -69,7 +82,7 @@ class Cell:
 
     def eps_of_terms(self) -> float:
         """That of the dtype in which terms of gradients are computed and added up."""
-        score = case(*self.row).score
+        score = of(self.row).score
         rounds = any(score.shapes.get(name) for name in ROUND_FACTORS)
         rounds = rounds or score.kind in ("Cosine", "SquaredProduct")
         return EPS["float32" if self.dtype in HALVES and not rounds else self.dtype]
@@ -80,44 +93,45 @@ def _ratio(off: float, unit: float) -> float:
     return 0.0 if off == 0 else off / unit if unit else math.inf
 
 
-def _assert_zeros(name: str, actual: Any, exact: np.ndarray) -> None:
-    """Where a row is 0 because nothing is attended, it is 0 and not small."""
+def _assert_zeros(name: str, actual: Any, row: Row) -> None:
+    """Where it is 0 because nothing is attended, it is 0 and not small."""
     if name == "weights":
-        nothing = exact == 0
-    elif name in ("output", *(f"gradient of {x}" for x in ("query", "key", "value"))):
-        nothing = np.broadcast_to(~exact.any(axis=-1, keepdims=True), exact.shape)
+        some = kept(row)
+    elif name == "output":
+        some = kept(row).any(axis=-1, keepdims=True)
+    elif name.startswith("gradient"):
+        some = attended(row, name.removeprefix("gradient of "))
     else:
         return
     x = actual.double().numpy() if hasattr(actual, "detach") else np.asarray(actual, np.float64)
-    assert not x[nothing].any(), f"{name} is not 0 where nothing is attended"
+    assert not np.where(some, 0.0, x).any(), f"{name} is not 0 where nothing is attended"
 
 
 def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -> Cell:
     """Values without recording, the output alone too, whose way may be another; then gradients."""
     cell = Cell(row, dtype, impl, has_padding(row), has_empty_rows(row))
-    lse_dtype = "float32" if dtype in HALVES else dtype
+    extra, wide = EXTRAS[row[3]], "float32" if dtype in HALVES else dtype
     inputs = {name: f.array(x, dtype) for name, x in padded(row, dtype).items()}
-    masking = case(*row).masking(partial(f.mask, mask=row[2]))
+    masking = of(row).masking(partial(f.mask, mask=row[2]))
 
-    def call(given: dict[str, Any], **options: Any) -> Any:
-        c = case(*row)
+    def dtype_of(name: str) -> str:
+        return wide if name in WIDE else dtype
+
+    def call(given: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+        c = of(row)
         fields = {name: given.get(name, x) for name, x in c.parameters.items()}
         score = f.score(c.score.build(fields, lambda x: x))
-        tensors = (given[name] for name in ("query", "key", "value"))
-        return attention(*tensors, score=score, **masking, **options, impl=impl)
-
-    def both(given: dict[str, Any]) -> tuple[Any, Any]:
-        found = call(given, return_lse=True)
-        return found.output, found.lse
+        return tuple(extra.call(given, names, score=score, **masking, impl=impl))
 
     try:
         with np.errstate(all="ignore"):
-            found = call(inputs, return_weights=True, return_lse=True)
-            alone = call(inputs)
-            times = [f.array(x, d) for x, d in zip(upstream(row), (dtype, lse_dtype), strict=True)]
-            output, lse, slopes = f.gradients(both, inputs, *times)
-        results = [*zip(RESULTS, found, strict=True), ("output", alone), ("output", output)]
-        results += [("lse", lse), *((f"gradient of {name}", x) for name, x in slopes.items())]
+            results = [*zip(extra.results, call(inputs, extra.results), strict=True)]
+            if "output" in extra.results:
+                results += [("output", *call(inputs, ("output",)))]
+            times = tuple(f.array(x, dtype_of(name)) for name, x in upstream(row).items())
+            found, slopes = f.gradients(partial(call, names=extra.losses), inputs, times)
+        results += zip(extra.losses, found, strict=True)
+        results += [(f"gradient of {name}", x) for name, x in slopes.items()]
         results = [(name, f.numbers(x)) for name, x in results]  # MXNet computes no earlier
     except NotImplementedError as refusal:
         cell.refused = str(refusal)
@@ -131,5 +145,5 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
             cell.outside.append(text)
         return cell
     for name, x in results:
-        cell.judge(name, x, lse_dtype if name == "lse" else dtype, expected)
+        cell.judge(name, x, dtype_of(name), expected)
     return cell

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-Call = Callable[[dict[str, Any]], tuple[Any, Any]]
-"""From inputs by name to output and log-sum-exp."""
+Call = Callable[[dict[str, Any]], tuple[Any, ...]]
+"""From inputs by name to results."""
+Slopes = tuple[tuple[Any, ...], dict[str, Any]]
+"""Results, and gradients by name."""
 
 
 class Framework:
@@ -47,11 +49,9 @@ class Framework:
     def settle(self) -> None:
         """Let nothing of a call that failed reach the next."""
 
-    def gradients(
-        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        """Output, log-sum-exp, and the gradients of Σ d_output · output + Σ d_lse · lse."""
-        return *call(inputs), {}
+    def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
+        """The results, and the gradients of Σ times · results."""
+        return call(inputs), {}
 
 
 class Torch(Framework):
@@ -67,14 +67,12 @@ class Torch(Framework):
     def numbers(self, x: Any) -> Any:
         return x.detach()
 
-    def gradients(
-        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
+    def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
         for x in inputs.values():
             x.requires_grad_()
-        output, lse = call(inputs)
-        found = self.module.autograd.grad([output, lse], [*inputs.values()], [d_output, d_lse])
-        return output, lse, dict(zip(inputs, found, strict=True))
+        results = call(inputs)
+        found = self.module.autograd.grad(results, [*inputs.values()], times)
+        return results, dict(zip(inputs, found, strict=True))
 
 
 class Jax(Framework):
@@ -90,11 +88,9 @@ class Jax(Framework):
     def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
         return self.module.numpy.asarray(x, dtype)
 
-    def gradients(
-        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        (output, lse), back = self.module.vjp(call, inputs)
-        return output, lse, back((d_output, d_lse))[0]
+    def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
+        results, back = self.module.vjp(call, inputs)
+        return results, back(times)[0]
 
 
 class TensorFlow(Framework):
@@ -119,14 +115,12 @@ class TensorFlow(Framework):
     def numbers(self, x: Any) -> Any:
         return x.numpy()
 
-    def gradients(
-        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
+    def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
         with self.module.GradientTape() as tape:
             tape.watch(inputs)
-            output, lse = call(inputs)
+            results = call(inputs)
         zero = self.module.UnconnectedGradients.ZERO
-        return output, lse, tape.gradient([output, lse], inputs, [d_output, d_lse], zero)
+        return results, tape.gradient(list(results), inputs, list(times), zero)
 
 
 class MXNet(Framework):
@@ -160,17 +154,14 @@ class MXNet(Framework):
             except self.module.MXNetError:
                 continue
 
-    def gradients(
-        self, call: Call, inputs: dict[str, Any], d_output: Any, d_lse: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
+    def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
         autograd = self.module.autograd
         for x in inputs.values():
             x.attach_grad()
         with autograd.record():
-            output, lse = call(inputs)
-        results, times = (output, lse), (d_output, d_lse)
+            results = call(inputs)
         autograd.backward(*([x.as_nd_ndarray() for x in xs] for xs in (results, times)))
-        return output, lse, {name: x.grad for name, x in inputs.items()}
+        return results, {name: x.grad for name, x in inputs.items()}
 
 
 FRAMEWORKS: dict[str, type[Framework]] = {

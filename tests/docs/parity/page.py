@@ -9,55 +9,19 @@ import argparse
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from parity.age import MEASURED
+from parity.extras import EXTRAS
+from parity.words import AGAIN, BEYOND, INTRODUCTION, TITLE
 
+Groups = dict[tuple[str, str, str], list[Any]]
 DETAILED = ("float32", "bfloat16")
 """The dtypes whose every cell is shown; the others are in the summary."""
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 NAMES |= {"mxnet": "MXNet"}
-
-TITLE = "# The parity table"
-INTRODUCTION = """\
-# The parity table
-
-Every score × mask × dtype × implementation × framework, values and gradients, held against an \
-oracle in float64. This page is generated; do not edit it.
-
-A **cell** is one call of `attention`. Its output, weights and log-sum-exp are compared with the \
-papers' formulas, computed by loops over single numbers in float64 from the same inputs, rounded \
-to the cell's dtype as they are; and the gradients of query, key, value and every parameter, of \
-a random functional of output and log-sum-exp, with those of float64 automatic differentiation, \
-one query at a time over the keys that it attends. NumPy has no gradients.
-
-**What a mask lets nobody attend is NaN**: keys, values, and the queries that attend nothing, \
-wherever there are any (marked NaN). Where it leaves queries without keys (marked ∅), output, \
-weights and gradients must be 0 exactly and the log-sum-exp −∞.
-
-The **unit** is the dtype's eps (the distance from 1 to the next number) times the largest entry \
-of the exact result: 0.5 is one rounding of it. Shown is the largest error of any entry, `values/\
-gradients`, each the worst of its results. Where the sum that makes a gradient cancels, it is \
-small against its terms, and the multiple is large.
-
-The **budget** starts from that of the tests (`tests/helpers/budget.py`): twice the error of the \
-same formula in PyTorch's plain operations in the same dtype (for all frameworks), plus a band of \
-16 units, and for gradients the roundings of their terms. It differs in two places. In half \
-precision the band is 4 units. And gradients of values are also allowed the rounding of the \
-log-sum-exp, from which the [backward](kernel.md) makes the weights again. Zeros, NaN, infinities, \
-shapes and dtypes must be as they should. **✗** marks a cell outside its budget, – one that is \
-refused with a reason.
-"""
-
-AGAIN = """\
-## How to make it anew
-
-`make parity` measures every cell, and goes on where it was stopped: an hour and a half, most of \
-it JAX's. `make clean` lets it begin anew. Each framework runs in a process of its own; MXNet in \
-an environment of its own.
-"""
 
 
 def main() -> None:
@@ -79,6 +43,7 @@ def render(results: list[dict[str, Any]]) -> str:
     for result in results:
         by_framework[result["framework"]] += result["cells"]
     parts = [INTRODUCTION, verdict(by_framework), "## The worst of each", summary(by_framework)]
+    parts += [BEYOND, of_extras(by_framework)] if of_extras(by_framework) else []
     parts += [
         sampled(by_framework),
         refused(by_framework),
@@ -100,7 +65,7 @@ def verdict(by_framework: dict[str, list[Any]]) -> str:
         return f"**All {run:,} cells are within their budget.**"
     kinds: dict[tuple[str, ...], list[Any]] = defaultdict(list)
     for name, cell in wrong:
-        kinds[NAMES[name], cell["impl"], cell["dtype"], cell["row"][0]].append(cell)
+        kinds[NAMES[name], cell["impl"], cell["dtype"], _score(cell)].append(cell)
     rows = [
         (*kind, len(found), _where(found[0]), _code(found[0]["outside"][0]))
         for kind, found in sorted(kinds.items())
@@ -111,17 +76,33 @@ def verdict(by_framework: dict[str, list[Any]]) -> str:
 
 def summary(by_framework: dict[str, list[Any]]) -> str:
     """Framework × implementation × dtype: the worst values and gradients, and where."""
-    groups: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+    groups: Groups = defaultdict(list)
     for name, cells in by_framework.items():
         for cell in cells:
-            if cell["refused"] is None:
-                groups[NAMES[name], cell["impl"], cell["dtype"]].append(cell)
-    rows = [
-        (*group, len(cells), *_worst(cells, False), *_worst(cells, True), _percent(cells))
-        for group, cells in groups.items()
-    ]
-    head = ("framework", "implementation", "dtype", "cells", "values", "of", "gradients", "of")
-    return table((*head, "most of a budget"), rows)
+            groups[NAMES[name], cell["impl"], cell["dtype"]].append(cell)
+    return worst(("framework", "implementation", "dtype"), groups)
+
+
+def of_extras(by_framework: dict[str, list[Any]]) -> str:
+    """Extra × framework × dtype: the same of rows beyond the textbook call."""
+    groups: Groups = defaultdict(list)
+    for name, cells in by_framework.items():
+        for cell in cells:
+            if cell["row"][3]:
+                groups[cell["row"][3], NAMES[name], cell["dtype"]].append(cell)
+    ordered = sorted(groups.items(), key=lambda one: list(EXTRAS).index(one[0][0]))
+    return worst(("beyond", "framework", "dtype"), dict(ordered)) if ordered else ""
+
+
+def worst(head: tuple[str, ...], groups: Groups) -> str:
+    """A line for each group that has cells which were run."""
+    rows = []
+    for group, every in groups.items():
+        cells = [cell for cell in every if cell["refused"] is None]
+        if cells:
+            found = *_worst(cells, False), *_worst(cells, True), _percent(cells)
+            rows.append((*group, len(cells), *found))
+    return table((*head, "cells", "values", "of", "gradients", "of", "most of a budget"), rows)
 
 
 def sampled(by_framework: dict[str, list[Any]]) -> str:
@@ -141,7 +122,7 @@ def refused(by_framework: dict[str, list[Any]]) -> str:
     for name, cells in by_framework.items():
         for cell in cells:
             if cell["refused"] is not None:
-                reasons[NAMES[name], cell["impl"], cell["row"][0], cell["refused"]] += 1
+                reasons[NAMES[name], cell["impl"], _score(cell), cell["refused"]] += 1
     rows = [(*key[:3], count, _code(key[3])) for key, count in reasons.items()]
     head = ("framework", "implementation", "score", "cells", "what it says")
     return "Refused are\n\n" + table(head, rows) if rows else ""
@@ -163,7 +144,7 @@ def measured(results: list[dict[str, Any]]) -> str:
 
 
 def details(name: str, cells: list[Any]) -> str:
-    """Folded: for each dtype and implementation masks × scores, then other shapes."""
+    """Folded: for each dtype and implementation, the tables of `grid`."""
     parts = []
     for dtype in DETAILED:
         for impl in dict.fromkeys(cell["impl"] for cell in cells):
@@ -175,15 +156,15 @@ def details(name: str, cells: list[Any]) -> str:
 
 
 def grid(cells: list[Any]) -> str:
-    heads = [cell for cell in cells if cell["row"][1] == "heads"]
-    others = [cell for cell in cells if cell["row"][1] != "heads"]
+    """Masks × scores for heads, then other shapes, then extras."""
     tables = []
-    for label, some in (("mask, heads (2, 3)", heads), ("shape, mask", others)):
+    for label, name in GRIDS.items():
+        some = [cell for cell in cells if name(*cell["row"][1:])]
         scores = list(dict.fromkeys(cell["row"][0] for cell in some))
         lines: dict[str, dict[str, Any]] = defaultdict(dict)
         for cell in some:
-            score, shape, mask = cell["row"]
-            lines[mask if shape == "heads" else f"{shape}, {mask}"][score] = cell
+            score, *rest = cell["row"]
+            lines[name(*rest)][score] = cell
         rows = []
         for line, found in lines.items():
             marks = "NaN " * any(c["nan"] for c in found.values())
@@ -193,6 +174,20 @@ def grid(cells: list[Any]) -> str:
         if rows:
             tables.append(table((label, "", *scores), rows))
     return "\n\n".join(tables)
+
+
+GRIDS: dict[str, Callable[[str, str, str], str]] = {
+    "mask, heads (2, 3)": lambda shape, mask, extra: (
+        mask if (shape, extra) == ("heads", "") else ""
+    ),
+    "shape, mask": lambda shape, mask, extra: (
+        f"{shape}, {mask}" if shape != "heads" and not extra else ""
+    ),
+    "beyond the textbook, shape, mask": lambda shape, mask, extra: (
+        f"{extra}, {shape}, {mask}" if extra else ""
+    ),
+}
+"""The tables of cells: the name of a line, of what is in the table."""
 
 
 def short(cell: dict[str, Any]) -> str:
@@ -232,8 +227,14 @@ def _percent(cells: list[Any]) -> str:
 
 
 def _where(cell: dict[str, Any]) -> str:
-    score, shape, mask = cell["row"]
-    return f"{score}, {mask}" if shape == "heads" else f"{score}, {shape}, {mask}"
+    _, shape, mask, _ = cell["row"]
+    return f"{_score(cell)}, {mask}" if shape == "heads" else f"{_score(cell)}, {shape}, {mask}"
+
+
+def _score(cell: dict[str, Any]) -> str:
+    """The score of a cell, and what is added to its call."""
+    score, *_, extra = cell["row"]
+    return f"{score} + {extra}" if extra else str(score)
 
 
 def _short(x: float) -> str:

@@ -3,11 +3,12 @@
 `make parity` runs all of it, and goes on where it was stopped.
 
 export PYTHONPATH=tests/helpers:tests/docs
-python -m parity.run exact --out exact.npz          (three minutes; needs PyTorch)
+python -m parity.run exact --out exact.npz          (seven minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 
-Half a minute for NumPy, one for PyTorch, five for TensorFlow and MXNet, an hour for JAX, which
-compiles each operation for each shape and dtype.
+A minute for NumPy, two for PyTorch, some more for TensorFlow and MXNet, above an hour for JAX,
+which compiles each operation for each shape and dtype. `--scores`, `--extras` and `--every` leave
+out rows, in all of them alike.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", help="only these")
     parser.add_argument("--mend", type=Path, help="a result: measure what failed in it anew")
     parser.add_argument("--scores", nargs="+", help="only rows of these scores")
+    parser.add_argument("--extras", nargs="+", help="only rows of these extras; '' has none")
     parser.add_argument("--every", type=int, default=1, help="only every n-th row, to try it out")
     given = parser.parse_args()
-    rows = [row for row in ROWS if row[0] in (given.scores or row)][:: given.every]
+    rows = [row for row in ROWS if row[0] in (given.scores or row)]
+    rows = [row for row in rows if row[3] in (given.extras or row)][:: given.every]
     if given.what == "exact":
         expected.write(given.out, Framework.dtypes, rows)
         return

@@ -11,20 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import MASKS, WIDE
+from cases import MASKS, SCORES, WIDE
 from parity import expected
 from parity.age import age
 from parity.cells import IMPLEMENTATIONS, Cell, measure
+from parity.extras import EXTRAS
 from parity.frameworks import Framework, Torch
 from parity.page import render
-from parity.rows import ROWS, SCORES, Row, has_empty_rows, has_padding, padded, rounded
+from parity.rows import ROWS, Row, has_empty_rows, has_padding, padded, rounded
 
 SOME: list[Row] = [
-    ("additive", "heads", "lengths"),
-    ("cosine_tensor", "heads", "four"),
-    ("gaussian", "heads", "boolean_full"),
-    ("scaled_dot", "grouped_6_2", "causal_and_lengths"),
-    *((score, "square", "four") for score in WIDE),
+    ("additive", "heads", "lengths", ""),
+    ("cosine_tensor", "heads", "four", ""),
+    ("gaussian", "heads", "boolean_full", ""),
+    ("scaled_dot", "grouped_6_2", "causal_and_lengths", ""),
+    *((score, "square", "four", "") for score in WIDE),
+    *(row for row in ROWS if row[3] and row[:2] == ("euclidean", "heads") and row[2] == "lengths"),
+    *(row for row in ROWS if "capped" in row[3] and row[:3] == ("additive", "grouped_6_2", "four")),
 ]
 ROW = SOME[0]
 
@@ -36,7 +39,7 @@ def test_cells_are_within_budget(framework: type[Framework], row: Row) -> None:
         for impl in IMPLEMENTATIONS:
             cell = measure(framework(), row, dtype, impl, expected.of(row, dtype))
             assert (cell.outside, cell.refused) == ([], None)
-            assert {"output", "weights", "lse"} <= cell.errors.keys()
+            assert set(EXTRAS[row[3]].results) <= cell.errors.keys()
             assert ("gradient of query" in cell.errors) == (framework is Torch)
             assert 0 < cell.used <= 1
 
@@ -85,17 +88,27 @@ def test_what_is_wrong_is_reported() -> None:
     assert outside(Breaking) == "RuntimeError: it broke"
 
 
-def test_a_gradient_that_is_wrong_is_reported() -> None:
-    right = expected.of(ROW, "float32")
-    name = "gradient of W_q"
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [
+        ("", "gradient of W_q"),
+        ("log_weights", "log_weights"),
+        ("scores", "gradient of key"),
+        ("sink", "gradient of sink"),
+        ("t5", "gradient of bias_after"),
+        ("entmax15", "weights"),
+    ],
+)
+def test_one_that_is_wrong_is_reported(extra: str, name: str) -> None:
+    row = (*ROW[:3], extra)
+    right = expected.of(row, "float32")
     wrong = replace(right, exact={**right.exact, name: right.exact[name] * 1.001})
-    cell = measure(Torch(), ROW, "float32", "fused", wrong)
-    assert len(cell.outside) == 1
-    assert cell.outside[0].startswith("gradient of W_q is off by")
+    cell = measure(Torch(), row, "float32", "fused", wrong)
+    assert {text.split(" is off by")[0] for text in cell.outside} == {name}
 
 
 def test_refusals_are_no_failures() -> None:
-    row = ("callable", "heads", "lengths")
+    row = ("callable", "heads", "lengths", "")
     cell = measure(Framework(), row, "float32", "fused", expected.of(row, "float32"))
     assert cell.outside == []
     assert cell.refused is not None
@@ -112,16 +125,23 @@ def test_rounding_is_that_of_the_dtype() -> None:
 
 def test_rows() -> None:
     """Every score with every mask; NaN and empty rows where the masks leave room for them."""
-    assert {(score, mask) for score, shape, mask in ROWS if shape == "heads"} == {
+    textbook = [row for row in ROWS if not row[3]]
+    assert {(score, mask) for score, shape, mask, _ in textbook if shape == "heads"} == {
         (score, mask) for score in SCORES for mask in MASKS
     }
+    assert {row[3] for row in ROWS} == set(EXTRAS)
     for row, nan, empty in (
-        (("dot", "heads", "none"), False, False),
-        (("dot", "heads", "length"), True, False),
-        (("dot", "heads", "length_0"), True, True),
+        (("dot", "heads", "none", ""), False, False),
+        (("dot", "heads", "length", ""), True, False),
+        (("dot", "heads", "length_0", ""), True, True),
+        (("euclidean", "heads", "none", "bias"), False, False),
+        (("euclidean", "heads", "lengths", "bias"), True, True),
     ):
         assert (has_padding(row), has_empty_rows(row)) == (nan, empty)
-    given = padded(("dot", "heads", "length"), "float32")
+        assert any(
+            "bias" in name and np.isnan(x).any() for name, x in padded(row, "float32").items()
+        ) == (nan and row[3] == "bias")
+    given = padded(("dot", "heads", "length", ""), "float32")
     assert np.isnan(given["key"][:, :, 3:]).all()
     assert not np.isnan(given["key"][:, :, :3]).any()
 
@@ -138,14 +158,28 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 CELLS = [
-    Cell(("dot", "heads", "four"), "float32", "fused", True, True, {"output": 0.5}, 0.1),
+    Cell(("dot", "heads", "four", ""), "float32", "fused", True, True, {"output": 0.5}, 0.1),
     Cell(
-        ("gatv2", "heads", "four"), "float32", "fused", True, True, {"lse": 0.01}, 2.0, ["it | is"]
+        ("gatv2", "heads", "four", ""),
+        "float32",
+        "fused",
+        True,
+        True,
+        {"lse": 0.01},
+        2.0,
+        ["it | is"],
     ),
-    Cell(("dot", "heads", "none"), "float32", "fused", errors={"output": 2, "gradient of key": 31}),
-    Cell(("dot", "rank_2", "none"), "float32", "fused", errors={"weights": 0.0}),
-    Cell(("gatv2", "heads", "none"), "float32", "fused", refused="it cannot"),
-    Cell(("dot", "heads", "none"), "float16", "fused", errors={"output": 0.4}, used=0.2),
+    Cell(
+        ("dot", "heads", "none", ""),
+        "float32",
+        "fused",
+        errors={"output": 2, "gradient of key": 31},
+    ),
+    Cell(("dot", "rank_2", "none", ""), "float32", "fused", errors={"weights": 0.0}),
+    Cell(("gatv2", "heads", "none", ""), "float32", "fused", refused="it cannot"),
+    Cell(("dot", "heads", "none", ""), "float16", "fused", errors={"output": 0.4}, used=0.2),
+    Cell(("dot", "heads", "four", "sink"), "float16", "fused", errors={"lse": 0.3}, used=0.1),
+    Cell(("dot", "heads", "none", "sink"), "float32", "fused", errors={"lse": 0.3}),
 ]
 
 
@@ -156,19 +190,22 @@ def test_page() -> None:
 
     text = page(CELLS)
     for line in (
-        "**1 of 5 cells are outside their budget:**",
+        "**1 of 7 cells are outside their budget:**",
         "|PyTorch|fused|float32|gatv2|1|gatv2, four|`it / is`|",
-        "|PyTorch|fused|float32|4|2|output: dot, none|31|key: dot, none|200%: gatv2, four|",
-        "|PyTorch|fused|float16|1|0.4|output: dot, none|–||20%: dot, none|",
+        "|PyTorch|fused|float32|5|2|output: dot, none|31|key: dot, none|200%: gatv2, four|",
+        "|PyTorch|fused|float16|2|0.4|output: dot, none|–||20%: dot, none|",
         "|PyTorch|fused|gatv2|1|`it cannot`|",
         "|PyTorch|torch 9.9|Linux x, y|",
-        "**Only a sample** of the 5 rows: PyTorch float16 (1 rows).",
+        "**Only a sample** of the 6 rows: PyTorch float16 (2 rows).",
         "<summary>PyTorch</summary>",
         "#### PyTorch, fused, float32",
         "|mask, heads (2, 3)||dot|gatv2|",
         "|four|NaN ∅|0.5|**✗** <.1|",
         "|none||2/31|–|",
         "|rank_2, none||0|",
+        "|sink|PyTorch|float16|1|0.3|lse: dot + sink, four|–||10%: dot + sink, four|",
+        "|sink|PyTorch|float32|1|0.3|lse: dot + sink, none|–||0%: dot + sink, none|",
+        "|sink, heads, none||0.3|",
     ):
         assert line in text.splitlines()
     assert "fused, float16" not in text
@@ -182,8 +219,10 @@ def test_the_page_says_how_old_it_is() -> None:
     assert age("It does not say.", date(2026, 3, 2)) is None
 
 
-def test_the_page_shows_every_score_and_mask() -> None:
+def test_the_page_shows_every_score_mask_and_extra() -> None:
     lines = (Path(__file__).parents[3] / "docs" / "parity.md").read_text("utf-8").splitlines()
     head = next(line for line in lines if line.startswith("|mask, heads"))
     assert set(SCORES) <= set(head.split("|"))
-    assert set(MASKS) <= {line.split("|")[1] for line in lines if line.startswith("|")}
+    names = {line.split("|")[1] for line in lines if line.startswith("|")}
+    assert set(MASKS) <= names
+    assert {", ".join((extra, *at)) for _, *at, extra in ROWS if extra} <= names
