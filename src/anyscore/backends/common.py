@@ -20,14 +20,11 @@ from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
-def why_not(task: Task, sigmoid: bool = False) -> str | None:
-    """Return why no kernel can run a task, None if one that knows its pair can.
-
-    sigmoid: whether the kernel has that besides the softmax.
-    """
+def why_not(task: Task) -> str | None:
+    """Return why no kernel can run a task, None if one that knows its pair can."""
     f = task.score
-    if task.normalizer != "softmax" and not (sigmoid and isinstance(task.normalizer, Sigmoid)):
-        return "it has no weights but those of the softmax" + " and the sigmoid" * sigmoid
+    if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
+        return "it has no weights but those of the softmax and the sigmoid"
     if not isinstance(f, Factors):
         return "the score is a callable"
     if type(f.scale) is not float and not isinstance(f.scale, Real):  # which takes longer
@@ -47,7 +44,7 @@ def why_not(task: Task, sigmoid: bool = False) -> str | None:
 
 def why_not_core(task: Task) -> str | None:
     """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
-    return why_not(task, sigmoid=True) or cpu.problem()
+    return why_not(task) or cpu.problem()
 
 
 def why_not_pair(xp: Ops, task: Task) -> str | None:

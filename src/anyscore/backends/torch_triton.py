@@ -51,7 +51,7 @@ def _device_problem(index: int) -> str | None:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not(task, sigmoid=True):
+    if reason := why_not(task):
         return reason
     f = cast(Factors, task.score)
     if task.has_outer and any(bias.after for bias in task.biases):

@@ -37,12 +37,18 @@ def operands(dtype: Any, dropout: float) -> Operands:
 
 
 def lowered(
-    target: str, pair: Pair, dtype: Any = np.float32, dropout: float = 0.0, cap: float = 0.0
+    target: str,
+    pair: Pair,
+    dtype: Any = np.float32,
+    dropout: float = 0.0,
+    cap: float = 0.0,
+    normalizer: int = 0,
 ) -> list[str]:
     """Forward and backward for a platform, with scores in every other."""
     settings = Settings(
-        pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout
-    )
+        pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout,
+        normalizer=normalizer,
+    )  # fmt: skip
     s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
     sums = np.float64 if dtype == np.float64 else np.float32
     lse = jax.ShapeDtypeStruct((*LEAD, T_Q), sums)
@@ -78,6 +84,14 @@ def test_cuda(pair: str, dropout: float) -> None:
 @pytest.mark.parametrize("pair", ["product", "tanh"])
 def test_cuda_dtypes(pair: str, dtype: Any) -> None:
     assert [x.count(CUDA) for x in lowered("cuda", PAIRS[pair], dtype)] == [1, 2]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("normalizer", [1, 2])
+def test_cuda_by_a_sigmoid(normalizer: int, wide: bool) -> None:
+    with jax.enable_x64(wide):
+        found = lowered("cuda", PAIRS["product"], normalizer=normalizer)
+        assert [x.count(CUDA) for x in found] == [1, 2]
 
 
 @pytest.mark.parametrize("pair", ["product", "tanh", "leaky_relu", "squared"])

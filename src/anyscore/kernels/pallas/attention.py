@@ -22,7 +22,7 @@ from anyscore.kernels.pallas import backward as pallas_backward
 from anyscore.kernels.pallas import launch as pallas_call
 from anyscore.kernels.pallas.launch import run_kernel
 from anyscore.kernels.pallas.panels import Layout, panels
-from anyscore.kernels.pallas.tiles import Tiles, loop
+from anyscore.kernels.pallas.tiles import Tiles, loop, sigmoid
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import FfiCall
 from anyscore.operands import Operands, Results, Settings
@@ -159,9 +159,12 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
         scores = jnp.where(mask, tiles.scores(0, i, j)[0], -math.inf)
         if "scores" in refs:
             keep(k, scores)
-        top = jnp.maximum(m, scores.max(1))
-        at = jnp.where(top == -math.inf, 0, top)
-        p, shrink = jnp.exp(scores - at[:, None]), jnp.exp(m - at)
+        if by_sigmoid:
+            top, p, shrink = m, sigmoid(scores, shift), jnp.ones_like(m)
+        else:
+            top = jnp.maximum(m, scores.max(1))
+            at = jnp.where(top == -math.inf, 0, top)
+            p, shrink = jnp.exp(scores - at[:, None]), jnp.exp(m - at)
         z = p * tiles.dropout_mask(0, i, j) if s.settings.dropout else p
         new = (tiles.sum_of_rows(z, mask, 1, "value", 0, j, c) for c in chunks)
         o = tuple(x * shrink[:, None] + y for x, y in zip(o, new, strict=True))
@@ -181,12 +184,14 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
     m = jnp.full((s.rows,), -math.inf, s.acc_dtype)
     start = m, jnp.zeros_like(m), (jnp.zeros((s.rows, s.values), s.acc_dtype),) * len(chunks)
     low, high = tiles.take("low", 0, 0, t), tiles.take("high", 0, 0, t)
+    by_sigmoid = bool(s.settings.normalizer)
+    shift = tiles.shift(i, low, high) if by_sigmoid else m
     m, total, o = loop(high, step, start, low)
     if "scores" in refs:
         loop(jnp.minimum(low, s.column_tiles), unattended, None)
         loop(s.column_tiles, unattended, None, jnp.maximum(low, high))
-    empty = total == 0
-    total = jnp.where(empty, 1, total)
+    empty = shift == -math.inf if by_sigmoid else total == 0
+    total = jnp.where(empty | by_sigmoid, 1, total)
     for c, x in zip(chunks, o, strict=True):
         refs["output"][0, tiles.queries(i), s.chunk(c)] = jnp.where(
             empty[:, None], 0, x / total[:, None]
@@ -194,7 +199,8 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
 
     @pl.when(part == 0)
     def _() -> None:
-        refs["lse"][0, 0, tiles.queries(i)] = jnp.where(empty, -math.inf, m + jnp.log(total))
+        lse = shift if by_sigmoid else jnp.where(empty, -math.inf, m + jnp.log(total))
+        refs["lse"][0, 0, tiles.queries(i)] = lse
 
 
 _KERNELS: dict[str, Callable[[Layout, Mapping[str, Array]], dict[str, Array]]] = {

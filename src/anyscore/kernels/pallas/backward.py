@@ -2,6 +2,7 @@
 
     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D),  D_i = dO_i · O_i − dlse_i
     S = φ(X), if there is an outer function: then dS is multiplied by φ′(X)
+    P = sigmoid(S − lse)              dS = P ∘ (1 − P) ∘ dP, of that normalizer
 
 One owns queries: Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair; the other keys, for all groups that share
 them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. The slopes of a pair are what JAX derives
@@ -24,7 +25,7 @@ from jax.experimental import pallas as pl
 from anyscore.factors import PRODUCT
 from anyscore.kernels.pallas.launch import barrier, run_kernel
 from anyscore.kernels.pallas.panels import Layout, panels
-from anyscore.kernels.pallas.tiles import Tiles, dot, loop
+from anyscore.kernels.pallas.tiles import Tiles, dot, loop, sigmoid
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array, load
 
@@ -90,8 +91,10 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
 def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array | None]:
     """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of φ."""
     lse = tiles.take("lse", g, 0, tiles.queries(i))
-    lse = jnp.where(lse == -math.inf, math.inf, lse)
     mask, (scores, slope) = tiles.mask(g, i, j), tiles.scores(g, i, j)
+    if tiles.s.settings.normalizer:
+        return jnp.where(mask, sigmoid(scores, lse), 0), mask, slope
+    lse = jnp.where(lse == -math.inf, math.inf, lse)
     return jnp.where(mask, jnp.exp(scores - lse[:, None]), 0), mask, slope
 
 
@@ -111,7 +114,10 @@ def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, 
     if s.settings.dropout:
         dropout_mask = tiles.dropout_mask(g, i, j)
         dp, z = dp * dropout_mask, p * dropout_mask
-    ds = p * (dp - tiles.take("delta", g, 0, tiles.queries(i))[:, None])
+    if s.settings.normalizer:
+        ds = p * (1 - p) * dp
+    else:
+        ds = p * (dp - tiles.take("delta", g, 0, tiles.queries(i))[:, None])
     if tiles.has("d_scores"):
         ds = ds + tiles.take("d_scores", g, tiles.queries(i), tiles.keys(j))
     outside = ds = jnp.where(mask, ds, 0)

@@ -110,6 +110,22 @@ class Tiles:
             mask = jnp.logical_and(mask, self.take("mask", g, at_i, at_j) != 0)
         return mask
 
+    def shift(self, i: Any, low: Any, high: Any) -> Array:
+        """Return what the sigmoid subtracts from scores, (rows,); −∞ where nothing is attended.
+
+        low, high: the tiles of keys, between which all that is attended lies.
+        """
+        s = self.s
+
+        def count(k: Any, n: Array) -> Array:
+            return n + self.mask(0, i, pl.multiple_of(k * s.columns, s.columns)).sum(1, np.int32)
+
+        n = loop(high, count, jnp.zeros((s.rows,), np.int32), low)
+        log_n: Any = 0
+        if s.settings.normalizer == 2:
+            log_n = jnp.log(jnp.maximum(n, 1).astype(s.acc_dtype))
+        return jnp.where(n > 0, log_n - s.settings.sigmoid_bias, -jnp.inf).astype(s.acc_dtype)
+
     def dropout_mask(self, g: Any, i: Any, j: Any) -> Array:
         """Draw what dropout multiplies weights (rows, columns) by: 0 or 1 / (1 − rate).
 
@@ -183,6 +199,12 @@ def outer(name: str, c: float, x: Array) -> tuple[Array, Array | None]:
         value = 2 * jnp.log1p(jnp.sqrt(half) + half / (1 + jnp.sqrt(1 + half)))
         slope = 1 / (jnp.sqrt(safe) * jnp.sqrt(safe + 2))
     return -c * value, jnp.where(x == 0, 0, -c * slope)
+
+
+def sigmoid(scores: Array, shift: Array) -> Array:
+    """Return 1 / (1 + e^(shift − scores)) of scores (rows, columns), shift (rows,)."""
+    shift = jnp.where(shift == -jnp.inf, 0, shift)[:, None]
+    return 1 / (1 + jnp.exp(shift - scores))
 
 
 def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
