@@ -204,6 +204,7 @@ def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> 
     import ray
 
     last = board.tell.remote(number, {"node": ray.get_runtime_context().get_node_id()})
+    ray.get(last)  # known, even if this process dies at once
 
     def report(details: dict[str, Any]) -> None:
         nonlocal last
