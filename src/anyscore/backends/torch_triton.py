@@ -54,8 +54,6 @@ def _why_not(task: Task, options: Options) -> str | None:
     if reason := why_not(task):
         return reason
     f = cast(Factors, task.score)
-    if task.has_outer and any(bias.after for bias in task.biases):
-        return "it adds no bias after an outer function"
     if f.pair not in cpu.PAIRS and f.pair.triton is None and not f.pair.is_formula:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
     xs = factors(task)

@@ -18,13 +18,17 @@ from budget import assert_within_budget
 
 LEAD, GROUPS, WIDTH, D_V = (2, 4), 2, 5, 3
 CASES = [
-    ("squared", 1, (2, 4, 1, 130), "", False),
-    ("tanh", 2, (4, 1, 131), "tanh", True),
-    ("product", 70, (70, 130), "tanh", False),
-    ("product", 70, (2, 4, 1, 199), "", True),
-    ("leaky_relu", 70, (2, 1, 70, 130), "", False),
-    ("tanh", 300, (4, 1, 429), "", True),
+    ("squared", 1, (2, 4, 1, 130), "", False, False),
+    ("squared", 1, (2, 4, 1, 130), "log1p", False, True),
+    ("tanh", 2, (4, 1, 131), "tanh", True, False),
+    ("product", 70, (70, 130), "tanh", False, False),
+    ("product", 70, (2, 4, 1, 199), "", True, True),
+    ("leaky_relu", 70, (2, 1, 70, 130), "", False, False),
+    ("tanh", 70, (4, 1, 199), "tanh", True, True),
+    ("squared", 70, (2, 1, 70, 130), "log1p", False, True),
+    ("tanh", 300, (4, 1, 429), "", True, False),
 ]
+"""Pair, queries, shape of the bias, outer function, whether it has diagonals and comes after."""
 
 
 def made(queries: int, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Operands, Results]:
@@ -56,10 +60,10 @@ def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Ten
 
 
 @pytest.mark.parametrize("bands", [False, True])
-@pytest.mark.parametrize(("name", "queries", "shape", "outer", "diagonal"), CASES)
+@pytest.mark.parametrize(("name", "queries", "shape", "outer", "diagonal", "after"), CASES)
 def test_values_and_gradients(
-    name: str, queries: int, shape: tuple[int, ...], outer: str, diagonal: bool, bands: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, queries: int, shape: tuple[int, ...], outer: str, diagonal: bool, after: bool,
+    bands: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """bands: the backward works on some of the keys at a time."""
     if bands:
@@ -67,7 +71,9 @@ def test_values_and_gradients(
         monkeypatch.setattr(packed, "LEAST_BAND", 64)
         monkeypatch.setattr(triton, "SKEWED", 33)
     x, upstream = made(queries, shape, torch.float32)
-    s = Settings(name, 0.4, GROUPS, 0.0, 8, LEAD, outer, 2.0 if outer else 0.0, True, diagonal)
+    s = Settings(
+        name, 0.4, GROUPS, 0.0, 8, LEAD, outer, 2.0 if outer else 0.0, True, diagonal, after
+    )
     results = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32)
     gradients = triton.backward(triton_pairs.BY_NAME[name], x, s, results, upstream)
     exact = defined(x, s, upstream, "float64")

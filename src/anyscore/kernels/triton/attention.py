@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -126,9 +127,7 @@ def _decode(
     summed = lse.new_empty((rows, splits, d_v))
     a, b, value = (inputs.operand(y, 2) for y in (x.a, x.b, x.value))
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
-    scorer = scorers.elementwise(pair)._replace(
-        width=width, outer=inputs.s.outer, outer_scale=float(inputs.s.outer_scale)
-    )
+    scorer = scorers.elementwise(pair).of_settings(inputs.s, width=width)
     launch(
         triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
         value, inputs.mask, inputs.dropout, lse, tops, totals, summed, scores, sizes,
@@ -158,10 +157,12 @@ class _Gradients(NamedTuple):
 
 
 class _Band(NamedTuple):
-    """A band of keys: p, ds (problems, T_q, size) and some, as `weights_and_gradients` has them."""
+    """A band of keys: p, ds, outside (problems, T_q, size) and some, as `weights_and_gradients` has
+    them."""
 
     p: Tensor
     ds: Tensor
+    outside: Tensor | None
     some: Tensor
     first: int
     size: int
@@ -187,6 +188,7 @@ def backward(
     most = call.band(kind)
     p_band = lse.new_empty((problems, queries, most), dtype=kind)
     ds_band = lse.new_empty((problems, queries, most))
+    outside = torch.empty_like(ds_band) if call.scorer.after and x.bias is not None else None
     some = lse.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
     made = _Gradients(
         lse.new_zeros((problems, queries, width)),
@@ -209,7 +211,7 @@ def backward(
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call) if pair.is_product else None
     for first in range(0, keys, most):
-        band = _Band(p_band, ds_band, some, first, min(most, keys - first))
+        band = _Band(p_band, ds_band, outside, some, first, min(most, keys - first))
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
@@ -224,12 +226,13 @@ def backward(
         elif width:
             _feature_sums(call, band, made, of_query=True)
             _feature_sums(call, band, made, of_query=False)
-        stored = ds_band.view(-1)[: problems * queries * band.size]
-        stored = stored.view(problems, queries, band.size)
+        size = problems, queries, band.size
         if x.key_bias is not None:
-            made.key_bias[:, first : first + band.size].copy_(stored.sum(1))
+            ds = ds_band.view(-1)[: prod(size)].view(size)
+            made.key_bias[:, first : first + band.size].copy_(ds.sum(1))
         if made.bias is not None:
-            _add_to_bias(inputs, stored, first, made.bias)
+            ds = (ds_band if outside is None else outside).view(-1)[: prod(size)].view(size)
+            _add_to_bias(inputs, ds, first, made.bias)
     made = _of_weight(pair, x, s, inputs, made)
     summed = [
         None if y is None else inputs.sum_to(d, y.shape)

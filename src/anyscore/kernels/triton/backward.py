@@ -33,12 +33,13 @@ from anyscore.kernels.triton.tiles import (
 @triton.jit
 def weights_and_gradients(
     a, b, weights, biases, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
-    some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
+    outside, some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write weights and dS of `band` keys from `first` on, one tile a program.
 
-    p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended; some
+    p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended;
+    outside, the same or None: dS before the slope of an outer function, for a bias after it; some
     (problems, query tiles, band tiles): whether any entry is attended. value and d_output: `Rows`;
     DEPTH of their columns are multiplied at a time. d_scores: (problems, T_q, T_k), or None.
     """
@@ -96,6 +97,8 @@ def weights_and_gradients(
         if d_scores is not None:
             p_ds = d_scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
             b_ds += tl.load(p_ds, mask=m_s, other=0.0)
+        if outside is not None:
+            tl.store(outside + o_band, tl.where(m_s, b_ds, 0.0), mask=m_band)
         b_ds = tl.where(m_s, b_ds * b_slope, 0.0)
         tl.store(ds_band + o_band, b_ds, mask=m_band)
         b_p = b_dropped
@@ -104,6 +107,8 @@ def weights_and_gradients(
         b_zero = tl.zeros((TILE, TILE), ACC)
         tl.store(p_band + o_band, b_zero.to(p_band.dtype.element_ty), mask=m_band)
         tl.store(ds_band + o_band, b_zero, mask=m_band)
+        if outside is not None:
+            tl.store(outside + o_band, b_zero, mask=m_band)
 
 
 @triton.jit

@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, store_scores, take
-from anyscore.kernels.triton.outer import outer
-from anyscore.kernels.triton.scores import add_biases
+from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
 
 FEATURES = tl.constexpr(32)
@@ -55,8 +54,6 @@ def decode_queries(
     values. lse, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
-    OUTER: tl.constexpr = SCORER.outer
-    C: tl.constexpr = SCORER.outer_scale
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_split, rest = rest % n_splits, rest // n_splits
@@ -81,7 +78,7 @@ def decode_queries(
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = outer(add_biases(b_s, biases, i_p, o_q, o_k, sizes), OUTER, C)
+        b_s, _ = with_biases(b_s, biases, i_p, o_q, o_k, sizes, 0.0, SCORER)
         b_s = tl.where(m_s, b_s, float("-inf"))
         if scores is not None:
             store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)

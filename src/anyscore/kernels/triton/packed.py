@@ -189,12 +189,8 @@ class PackedCall:
         make = scorers.product if pair.is_product else scorers.elementwise
         if self.exponentials:
             make = scorers.tanh_by_exponentials
-        return make(pair)._replace(
-            width=self.width,
-            padded=self.padded,
-            precision=self.precision,
-            outer=self.inputs.s.outer,
-            outer_scale=float(self.inputs.s.outer_scale),
+        return make(pair).of_settings(
+            self.inputs.s, width=self.width, padded=self.padded, precision=self.precision
         )
 
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:

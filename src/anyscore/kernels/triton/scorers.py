@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from anyscore.kernels.triton import scores, slopes
 from anyscore.kernels.triton.pairs import Functions
+from anyscore.operands import Settings
 
 
 class Scorer(NamedTuple):
@@ -17,8 +18,8 @@ class Scorer(NamedTuple):
 
     bound, scores, constant: of `scores`. start, slopes: of `slopes`; None for products, whose sums
     are products too. pair: the `Functions`. width, padded: the features there are, and those of
-    panels. precision: of products in float32. outer, outer_scale: of
-    `Settings`.
+    panels. precision: of products in float32. outer, outer_scale, after: of `Settings`; the last
+    only where there is an outer function.
     """
 
     bound: Any
@@ -32,6 +33,12 @@ class Scorer(NamedTuple):
     precision: str = "ieee"
     outer: str = ""
     outer_scale: float = 0.0
+    after: bool = False
+
+    def of_settings(self, s: Settings, **fields: Any) -> Scorer:
+        """Return the scorer with the outer function of the settings, and with other fields."""
+        after = s.after and bool(s.outer)
+        return self._replace(outer=s.outer, outer_scale=float(s.outer_scale), after=after, **fields)
 
     @property
     def cache_key(self) -> str:

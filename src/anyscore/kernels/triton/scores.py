@@ -231,12 +231,38 @@ def exponential_scores(
 
 
 @triton.jit
-def add_biases(b_s, biases, i_p, o_q, o_k, sizes):
-    """Return b_s (Q, K) plus the biases of queries o_q (Q,) and keys o_k (K,) that there are."""
+def with_biases(b_s, biases, i_p, o_q, o_k, sizes, constant, SCORER: tl.constexpr):
+    """Return scores of sums b_s (Q, K) of queries o_q (Q,) and keys o_k (K,), and the slope of φ.
+
+    Biases that there are come before or after an outer function, of sums that lack the constant.
+    """
+    OUTER: tl.constexpr = SCORER.outer
+    C: tl.constexpr = SCORER.outer_scale
+    AFTER: tl.constexpr = SCORER.after
+    b_s = _add_key_bias(b_s, biases, i_p, o_k, sizes)
+    if not AFTER:
+        b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
+    if OUTER != "":
+        b_s += constant
+    b_s, b_slope = outer(b_s, OUTER, C)
+    if AFTER:
+        b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
+    return b_s, b_slope
+
+
+@triton.jit
+def _add_key_bias(b_s, biases, i_p, o_k, sizes):
+    """Return b_s (Q, K) plus the bias of keys o_k (K,), if there is one."""
     if biases.keys is not None:
         p_bias = entry(biases.keys, i_p, sizes.heads) + o_k.to(tl.int64) * biases.keys.column
         b_bias = tl.load(p_bias, mask=o_k < sizes.keys, other=0.0).to(b_s.dtype)
         b_s += (b_bias * LOG2_E)[None, :]
+    return b_s
+
+
+@triton.jit
+def _add_bias(b_s, biases, i_p, o_q, o_k, sizes):
+    """Return b_s (Q, K) plus the bias of queries o_q (Q,) and keys o_k (K,), if there is one."""
     if biases.pairs is not None:
         p_bias = entry(biases.pairs, i_p, sizes.heads)
         p_bias += o_q.to(tl.int64)[:, None] * biases.pairs.row
@@ -259,9 +285,5 @@ def tile_scores(
 ):  # fmt: skip
     """Return the scores (64, 64) of a tile, less `constant_of`, and the slope of φ."""
     b_s = SCORER.scores(a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC, SCORER)
-    b_s = add_biases(b_s, biases, i_p, o_q, o_k, sizes)
-    OUTER: tl.constexpr = SCORER.outer
-    C: tl.constexpr = SCORER.outer_scale
-    if OUTER != "":
-        b_s += SCORER.constant(weights, i_w)
-    return outer(b_s, OUTER, C)
+    constant = SCORER.constant(weights, i_w)
+    return with_biases(b_s, biases, i_p, o_q, o_k, sizes, constant, SCORER)
