@@ -72,8 +72,9 @@ class Number:
         return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
-        """As it is written to a tensor."""
-        return self.like(self.x, self.e + self.store * np.abs(self.x))
+        """As it is written to a tensor; float16 counts in steps of 2⁻²⁴ where it is smallest."""
+        step = 2.0**-25 if self.store == 2.0**-11 else 0.0
+        return self.like(self.x, self.e + self.store * np.abs(self.x) + step)
 
     def worse(self, e: Any) -> Number:
         """Off by e more."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import Call, calls
+from beside import Beside
+from drawing import calls
+from drawn import Call
 from exact import RANKS, Answer, solve
 from fuzzing import Effort
 from hostile import Hostile, attend, hostile_calls, is_announced
@@ -134,6 +136,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
     return dataclasses.replace(
         call, parameters=parameters, groups=1, query=(*lead, queries, 64), key=(*lead, keys, 64),
         value=(*lead, keys, 48), mask=[], valid_lens=None, poison=None, fill=None, prepared=False,
+        beside=Beside(),
     )  # fmt: skip
 
 

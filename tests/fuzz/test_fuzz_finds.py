@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import Call, calls
+from beside import Beside
+from drawing import calls
+from drawn import Call
 from exact import solve
 from fuzzing import Effort
 from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import dropout, mask_context, masks, reference
+from anyscore import dropout, functional, mask_context, masks, reference
 from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
@@ -113,15 +115,23 @@ def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         bias = f.query_bias
-        s = right(xp, dataclasses.replace(f, query_bias=None), *more)
-        return s if bias is None or not more[-1] else s + bias[..., None]
+        _, _, softcap, *_ = more
+        s = right(xp, f._replace(query_bias=None), *more)
+        return s if bias is None or not softcap else s + bias[..., None]
 
     patch.setattr(reference, "scores", scores)
+
+
+def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
+    """The log-sum-exp that is given back is that of the keys alone."""
+    right = functional.with_sink
+    patch.setattr(functional, "with_sink", lambda xp, sink, lse: (right(xp, sink, lse)[0], lse))
 
 
 DEFECTS: tuple[Defect, ...] = (
     _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
     _dropout_of_another_seed, _half_precision, _heads_swapped, _query_bias_not_capped,
+    _sink_not_in_lse,
 )  # fmt: skip
 
 
@@ -156,7 +166,7 @@ def wide(draw: st.DrawFn) -> Call:
         draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
         query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
         fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False,
-        softcap=0.0, dropout=0.0, layout=("dense",) * 3,
+        softcap=0.0, dropout=0.0, layout=("dense",) * 3, beside=Beside(),
     )  # fmt: skip
 
 
