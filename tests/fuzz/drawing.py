@@ -113,7 +113,8 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
         draw(st.sampled_from(SOFTCAPS)), rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
         draw(st.booleans()), draw(st.booleans()), gradients and draw(st.booleans()),
-        draw(st.booleans()), prepared, draw(st.integers(0, 2**16)), draw(besides(whole)),
+        draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
+        draw(besides(whole, queries, keys, half)),
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ class Call:
         }
         beside = {
             name: stored(x, self.dtype).astype(exact)
-            for name, x in self.beside.draw_numbers(rng).items()
+            for name, x in self.beside.draw_numbers(rng, keep, self.fill).items()
         }
         d_output = d_weights = d_lse = kept = None
         rows = (*self.lead, self.query[-2])

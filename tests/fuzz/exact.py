@@ -12,11 +12,12 @@ import formulas
 import numpy as np
 from beside import Beside
 from rounding import Number, mix, project, roundings, softmax
+from scored import scored
 from sinks import Sunk, sunk
 
 RANKS = {
     "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0, "sink=": 0,
+    "scale": 0, "sigma": 0, "tau": 0,
 }  # fmt: skip
 """Of a parameter of one head; axes before these are leading dimensions."""
 
@@ -133,18 +134,16 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         arrays[name] = Number(rows, np.zeros_like(rows), call.eps, call.store)
     q, k, v = (arrays[name] for name in ("query", "key", "value"))
     p: dict[str, Any] = {}
+    ranks = RANKS | call.beside.ranks
     for name, y in (call.parameters | call.tensors).items():
         p[name] = y
         if isinstance(y, np.ndarray):
-            at[name] = place(y.shape[: y.ndim - RANKS[name]], n, call.lead)
+            at[name] = place(y.shape[: y.ndim - ranks[name]], n, call.lead)
             p[name] = q.like(y[at[name]])
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
-    sums = formulas.sums(form, formulas.pairs(form))
-    s, slope = formulas.scores(form, sums), None
-    if call.softcap:
-        s, slope = formulas.cap(s, call.softcap, call.tanh)
-    weights, lse = softmax(s, keep)
+    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap)
+    weights, lse = softmax(scores.s, keep)
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
     output, sink = mix(weights * z, v).stored(), _sunk(call, p, lse)
     spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
@@ -167,7 +166,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
     along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
     d_s = weights * (d_p - along[:, None] + d_row[:, None])
-    found = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, d_row))
+    found = scores.back(d_s, d_row)
     found["sink="] = d_sink and d_sink.tokens(0)
     found["value"] = mix((weights * z).T, d_output)
     if call.d_weights is not None:  # which may be computed apart, and added
@@ -176,7 +175,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
             d_row, d_sink = sink.back((d_p * weights).tokens(1), none)
             d_p = d_p * share
         d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None] + d_row[:, None])
-        more = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, d_row))
+        more = scores.back(d_s, d_row)
         more["sink="] = d_sink and d_sink.tokens(0)
         found |= {
             name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
@@ -196,14 +195,6 @@ def _sunk(call: Problem, p: dict[str, Any], lse: Number) -> Sunk | None:
         return None
     sink = p.get("sink=", call.beside.sink)
     return sunk(lse, sink if isinstance(sink, Number) else lse.like(sink, call.eps * abs(sink)))
-
-
-def _uncapped(d_s: Number, slope: Number | None, d_row: Number) -> tuple[Number, Number]:
-    """Derivatives by scores before the cap and by the query bias, of those by scores after it."""
-    if slope is None:  # what the softmax gives each query adds up to 0
-        return d_s, d_row
-    d_s = d_s * slope
-    return d_s, d_s.tokens(1)
 
 
 def _apart(call: Problem, p: dict[str, Any], q: Number, key: np.ndarray) -> bool:

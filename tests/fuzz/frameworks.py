@@ -116,6 +116,9 @@ class TensorFlow(NumPy):
     def tanh(self, x: Any) -> Any:
         return self.tf.tanh(x)
 
+    def numbers(self, x: Any) -> np.ndarray:
+        return np.asarray(self.tf.cast(x, "float64"))  # one bfloat16 alone is no array
+
     def copied(self, x: Any) -> np.ndarray:
         return super().copied(x.numpy())
 

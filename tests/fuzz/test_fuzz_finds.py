@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import dropout, functional, mask_context, masks, reference
+from anyscore import biases, dropout, functional, mask_context, masks, reference
 from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
@@ -128,10 +128,26 @@ def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(functional, "with_sink", lambda xp, sink, lse: (right(xp, sink, lse)[0], lse))
 
 
+def _bias_after_inside(patch: pytest.MonkeyPatch) -> None:
+    """What is added after a cap is added before it."""
+    right = reference.scores
+
+    def scores(xp: Any, f: Any, *more: Any) -> Any:
+        *others, biases = more
+        return right(xp, f, *others, [(one, False) for one, _ in biases])
+
+    patch.setattr(reference, "scores", scores)
+
+
+def _diagonals_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    right = biases.Bias.lower
+    patch.setattr(biases.Bias, "lower", lambda self, *more: np.roll(right(self, *more), 1, axis=-1))
+
+
 DEFECTS: tuple[Defect, ...] = (
     _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
     _dropout_of_another_seed, _half_precision, _heads_swapped, _query_bias_not_capped,
-    _sink_not_in_lse,
+    _sink_not_in_lse, _bias_after_inside, _diagonals_off_by_one,
 )  # fmt: skip
 
 
