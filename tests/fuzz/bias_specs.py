@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from rounding import Number
+from rounding import Number, roundings
 
 import anyscore
 
@@ -65,8 +65,8 @@ class Bias:
     def slopes(self, d: Number) -> Number:
         """The derivative by the tensor of one head, of that by the bias.
 
-        What the bias is made of is stored as the tensor is: a matrix, of which rows or columns may
-        be alike, or one number for each diagonal.
+        The derivative by a bias that is gathered or repeated from the tensor is stored as the
+        tensor is, entry by entry, and that by one number for each diagonal too.
         """
         if self.kind == "tensor":
             d = d.stored()
@@ -78,9 +78,9 @@ class Bias:
         away = self._distances(*d.x.shape)
         if self.kind == "ALiBi":
             return (d * -np.abs(away).astype(d.x.dtype)).tokens(1).tokens(0)
-        columns = np.arange(self.shape[-1])[:, None, None]
-        terms = d[None] * (self._columns(away) == columns).astype(d.x.dtype)
-        return terms.tokens(2).tokens(1)
+        diagonals = np.arange(away.min(initial=0), away.max(initial=0) + 1)
+        d = _sums(d.stored(), away - diagonals[0], diagonals.size).stored()
+        return _sums(d, self._columns(diagonals), self.shape[-1])
 
     def _distances(self, queries: int, keys: int) -> np.ndarray:
         i, j = np.arange(queries)[:, None], np.arange(keys)[None]
@@ -90,6 +90,15 @@ class Bias:
     def _columns(self, away: np.ndarray) -> np.ndarray:
         half = self.shape[-1] // 2
         return np.clip(away, -half, half) + half
+
+
+def _sums(d: Number, index: np.ndarray, count: int) -> Number:
+    """Of the entries that have each index."""
+    sums = np.zeros((3, count), d.x.dtype)
+    for to, x in zip(sums, (d.x, d.e, np.abs(d.x)), strict=True):
+        np.add.at(to, index, x)
+    terms = int(np.bincount(index.reshape(-1), minlength=1).max())
+    return d.like(sums[0], sums[1] + d.eps * roundings(terms) * sums[2])
 
 
 def _used(keep: np.ndarray, shape: Shape) -> np.ndarray:

@@ -13,12 +13,14 @@ from mask_specs import bounds, specs
 
 KINDS = (
     "Dot", "ScaledDot", "Bilinear", "Cosine", "Trilinear",
-    "Gaussian", "Laplace", "Additive", "Concat", "GATv2",
+    "Gaussian", "Laplace", "Euclidean", "StudentT", "Lorentz", "Additive", "Concat", "GATv2",
 )  # fmt: skip
 SCALES = {
     "ScaledDot": "scale", "Bilinear": "scale",
     "Cosine": "tau", "Gaussian": "sigma", "Laplace": "sigma",
+    "Euclidean": "sigma", "StudentT": "sigma", "Lorentz": "sigma",
 }  # fmt: skip
+FIXED = {"StudentT": "nu", "Lorentz": "scale"}
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")
 SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
@@ -79,8 +81,11 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     natural = math.sqrt(max(d_q, 1)) if kind in ("Gaussian", "Laplace") else 1.0
     if kind in SCALES:
         number = round(natural * draw(st.sampled_from((1.0, 0.5, 1.7))), 3)
-        choices = [number, own(), own()] + [None] * (SCALES[kind] == "scale")
+        own_sigma = own if kind != "Lorentz" or groups == 1 else tuple  # it has the heads of keys
+        choices = [number, own_sigma(), own_sigma()] + [None] * (SCALES[kind] == "scale")
         parameters[SCALES[kind]] = draw(st.sampled_from(choices))
+    if kind in FIXED:
+        parameters[FIXED[kind]] = draw(st.sampled_from((1.0, 2.5, 8)))
     queries, keys = draw(TOKENS), draw(TOKENS)
     pair = hidden if kind in ("Additive", "Concat", "GATv2") else max(d_q, d_k)
     limit = WORK // 3 if dtype == "float64" else WORK

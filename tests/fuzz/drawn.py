@@ -82,7 +82,7 @@ class Call:
                     x = x / math.sqrt(max(given[-1], 1))
                 if RANKS[name] == 0:
                     x = np.exp(rng.uniform(-1, 1, given)) * self.spread
-                parameters[name] = x
+                parameters[name] = np.asarray(x)
         if self.poison is not None:
             which, what = self.poison
             flat = arrays[which].reshape(-1)

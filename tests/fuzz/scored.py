@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import formulas
+import outers
 from beside import Beside
 from formulas import Form, Parameters
 from rounding import Number
@@ -48,8 +49,11 @@ def scored(
     size = out.s.x.shape
     if beside.bias is not None:
         out.s = out.s + beside.bias.matrix(p["bias="], *size)
+    if form.outer is not None:
+        out.s, slope = outers.of_distance(*form.outer, out.s)
+        out.slopes.append(slope)
     if softcap:
-        out.s, slope = formulas.cap(out.s, softcap, form.tanh)
+        out.s, slope = outers.cap(out.s, softcap, form.tanh)
         out.slopes.append(slope)
     if beside.bias_after is not None:
         out.s = out.s + beside.bias_after.matrix(p["bias_after="], *size)

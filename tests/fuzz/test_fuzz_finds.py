@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import biases, dropout, functional, mask_context, masks, reference
+from anyscore import biases, dropout, functional, mask_context, masks, outer, reference
 from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
@@ -144,10 +144,30 @@ def _diagonals_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(biases.Bias, "lower", lambda self, *more: np.roll(right(self, *more), 1, axis=-1))
 
 
+def _distances_too_large(patch: pytest.MonkeyPatch) -> None:
+    """By 1e-4, as a poor logarithm would have them."""
+    for name in ("sqrt", "log1p", "arcosh"):
+        right = outer.FUNCTIONS[name]
+        patch.setitem(
+            outer.FUNCTIONS, name, lambda xp, x, c, right=right: right(xp, x, c * (1 + 1e-4))
+        )
+
+
+def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
+    """A score that ends in a function of its own is not capped."""
+    right = reference.scores
+
+    def scores(xp: Any, f: Any, mask: Any, per_query: Any, softcap: float, *more: Any) -> Any:
+        return right(xp, f, mask, per_query, 0.0 if f.outer else softcap, *more)
+
+    patch.setattr(reference, "scores", scores)
+
+
 DEFECTS: tuple[Defect, ...] = (
     _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
     _dropout_of_another_seed, _half_precision, _heads_swapped, _query_bias_not_capped,
     _sink_not_in_lse, _bias_after_inside, _diagonals_off_by_one,
+    _distances_too_large, _distance_not_capped,
 )  # fmt: skip
 
 
