@@ -9,6 +9,8 @@ import numpy as np
 from bias_specs import Bias, biases, shapes
 from hypothesis import strategies as st
 
+import anyscore
+
 Shape = tuple[int, ...]
 Tensors = dict[str, Any]
 """By the name of the argument and "=", as parameters of scores may have the same name."""
@@ -16,11 +18,12 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Beside:
-    """sink: a number, the shape of a tensor, or None."""
+    """sink: a number, the shape of a tensor, or None. normalizer: a name, or β of a sigmoid."""
 
     sink: float | Shape | None = None
     bias: Bias | None = None
     bias_after: Bias | None = None
+    normalizer: str | float = "softmax"
 
     @property
     def biases(self) -> dict[str, Bias]:
@@ -45,11 +48,20 @@ class Beside:
     def arguments(self, tensors: Tensors) -> dict[str, Any]:
         """What `attention` is given, the tensors being those of a framework."""
         made = {name[:-1]: bias.build(tensors[name]) for name, bias in self.biases.items()}
-        return {"sink": tensors.get("sink=", self.sink), **made}
+        one = self.normalizer
+        normalizer = one if isinstance(one, str) else anyscore.Sigmoid(one)
+        return {"sink": tensors.get("sink=", self.sink), "normalizer": normalizer, **made}
 
 
 # --------------------------------------------------------------------------------- strategies
 
+NORMALIZERS: tuple[str | float, ...] = (
+    *["softmax"] * 8,
+    "sigmoid",
+    "sparsemax",
+    "entmax15",
+    -3.25,
+)
 NUMBERS = (0, 0.0, -2.5, 4, 30.0, -100.0)
 
 
@@ -64,4 +76,7 @@ def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, half: bool) -
     if half:  # the core is given the sum of two in the type of the call
         names = names[:1]
     given = {name: draw(biases(lead, queries, keys)) for name in names}
-    return Beside(sink, **given)
+    normalizer = draw(st.sampled_from(NORMALIZERS))
+    if normalizer != "softmax":
+        sink = None  # which is refused
+    return Beside(sink, **given, normalizer=normalizer)

@@ -107,6 +107,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if prepared:  # before there is a mask
         fill = poison = None
     rate = draw(st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.5, 0.9)))
+    beside = draw(besides(whole, queries, keys, half))
     valid_lens = draw(bounds(whole, queries, keys)) if draw(some) < 2 else None
     return Call(
         framework, dtype, kind, parameters,
@@ -117,9 +118,10 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         fill, poison,
         (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
         draw(st.sampled_from(SOFTCAPS)), rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,
-        draw(st.booleans()), draw(st.booleans()), gradients and draw(st.booleans()),
+        draw(st.booleans()), beside.normalizer == "softmax" and draw(st.booleans()),
+        gradients and draw(st.booleans()),
         draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
-        draw(besides(whole, queries, keys, half)),
+        beside,
     )  # fmt: skip
 
 

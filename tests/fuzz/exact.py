@@ -11,7 +11,8 @@ from typing import Any
 import formulas
 import numpy as np
 from beside import Beside
-from rounding import Number, mix, project, roundings, softmax
+from normalized import normalized
+from rounding import Number, mix, project, roundings
 from scored import scored
 from sinks import Sunk, sunk
 
@@ -143,14 +144,16 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
     scores = scored(call.kind, p, q, k, form, call.beside, call.softcap)
-    weights, lse = softmax(scores.s, keep)
+    normal = normalized(call.beside.normalizer, scores.s, keep)
+    weights, lse = normal.p, normal.lse
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
     output, sink = mix(weights * z, v).stored(), _sunk(call, p, lse)
     spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
     share = 1.0 if sink is None else sink.share[:, None]
     answer.output.add(n, output if sink is None else (output * share).stored())
     answer.weights.add(n, (weights if sink is None else weights * share).stored())
-    answer.lse.add(n, lse if sink is None else sink.lse)
+    if lse is not None:
+        answer.lse.add(n, lse if sink is None else sink.lse)
     for one in (answer.output, answer.weights, answer.lse):
         one.known[n][spoilt] = False
     if call.d_output is None:
@@ -164,9 +167,8 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     d_p = project(d_output, v.T) * z
     size = mix(q.like(np.abs(weights.x) * z), q.like(np.abs(v.x))).x
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
-    along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
-    d_s = weights * (d_p - along[:, None] + d_row[:, None])
-    found = scores.back(d_s, d_row)
+    along_e = (d_output * sizes).features().e  # it may be made as Σ d_output · output
+    found = scores.back(*normal.back(d_p, along_e, d_row))
     found["sink="] = d_sink and d_sink.tokens(0)
     found["value"] = mix((weights * z).T, d_output)
     if call.d_weights is not None:  # which may be computed apart, and added
@@ -174,8 +176,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if sink is not None:
             d_row, d_sink = sink.back((d_p * weights).tokens(1), none)
             d_p = d_p * share
-        d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None] + d_row[:, None])
-        more = scores.back(d_s, d_row)
+        more = scores.back(*normal.back(d_p, none, d_row))
         more["sink="] = d_sink and d_sink.tokens(0)
         found |= {
             name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
@@ -189,9 +190,9 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
 
 
-def _sunk(call: Problem, p: dict[str, Any], lse: Number) -> Sunk | None:
+def _sunk(call: Problem, p: dict[str, Any], lse: Number | None) -> Sunk | None:
     """What a sink makes of the log-sum-exp of the keys; a number is rounded to the call's type."""
-    if call.beside.sink is None:
+    if call.beside.sink is None or lse is None:
         return None
     sink = p.get("sink=", call.beside.sink)
     return sunk(lse, sink if isinstance(sink, Number) else lse.like(sink, call.eps * abs(sink)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from rounding import BAND, Number
+from rounding import BAND, Number, sigmoid
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,9 @@ def sunk(alone: Number, sink: Number) -> Sunk:
     total = np.where(some, np.logaddexp(keys, sink.x), sink.x)
     # How far one logit may be off against the other.
     off = e + sink.e + alone.eps * (BAND + 0.5 * np.abs(keys - sink.x))
-    share = _share(alone, np.where(some, keys - sink.x, -np.inf), off)
-    rest = _share(alone, np.where(some, sink.x - keys, np.inf), off)
+    share = sigmoid(alone.like(np.where(some, keys - sink.x, -np.inf), off))
+    rest = sigmoid(alone.like(np.where(some, sink.x - keys, np.inf), off))
     slope = (share * rest).worse(4 * alone.eps * share.x)
     more = share.x * np.expm1(np.minimum(e, 50.0)) + rest.x * sink.e
     lse = alone.like(total, more + alone.eps * (2 + np.abs(total)))
     return Sunk(share, rest, slope, lse)
-
-
-def _share(like: Number, logit: np.ndarray, off: np.ndarray) -> Number:
-    """1 / (1 + e^−logit), of a logit that is off by that much."""
-
-    def sigmoid(x: np.ndarray) -> np.ndarray:
-        return np.exp(-np.logaddexp(0.0, -x))
-
-    x = sigmoid(logit)
-    worst = np.maximum(sigmoid(logit + off) - x, x - sigmoid(logit - off))
-    return like.like(x, worst + 4 * like.eps * x + like.least)

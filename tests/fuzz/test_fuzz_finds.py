@@ -185,7 +185,7 @@ def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
 
     defect(monkeypatch)
     with pytest.raises(AssertionError):
-        QUICK.spend(check, calls("numpy"), examples=300)
+        QUICK.spend(check, calls("numpy"), examples=600)
     monkeypatch.undo()
     _check(NumPy(), failed[0])
 
