@@ -20,6 +20,7 @@ SCALES = {
     "Cosine": "tau", "Gaussian": "sigma", "Laplace": "sigma",
     "Euclidean": "sigma", "StudentT": "sigma", "Lorentz": "sigma",
 }  # fmt: skip
+DISTANCES = "Euclidean", "StudentT", "Lorentz"
 FIXED = {"StudentT": "nu", "Lorentz": "scale"}
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")

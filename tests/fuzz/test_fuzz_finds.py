@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import biases, dropout, functional, mask_context, masks, outer, reference
+from anyscore import biases, dropout, functional, mask_context, masks, normalizers, outer, reference
 from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
@@ -163,11 +163,24 @@ def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reference, "scores", scores)
 
 
+def _sigmoid_of_all_keys(patch: pytest.MonkeyPatch) -> None:
+    """Keys that are masked count in −log n."""
+    right = normalizers.sigmoid
+    patch.setattr(normalizers, "sigmoid", lambda xp, s, mask, bias: right(xp, s, None, bias))
+
+
+def _support_too_small(patch: pytest.MonkeyPatch) -> None:
+    """The least weights of sparsemax and entmax15 are left out."""
+    right = normalizers.threshold
+    patch.setattr(normalizers, "threshold", lambda *given: right(*given) + 0.01)
+
+
 DEFECTS: tuple[Defect, ...] = (
     _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
     _dropout_of_another_seed, _half_precision, _heads_swapped, _query_bias_not_capped,
     _sink_not_in_lse, _bias_after_inside, _diagonals_off_by_one,
-    _distances_too_large, _distance_not_capped,
+    _distances_too_large, _distance_not_capped, _sigmoid_of_all_keys,
+    _support_too_small,
 )  # fmt: skip
 
 
