@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from fuzzing import Effort
-from runners import RUNNERS, NumPy
+from runners import NumPy
+
+from frameworks import RUNNERS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

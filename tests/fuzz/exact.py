@@ -10,11 +10,15 @@ from typing import Any
 
 import formulas
 import numpy as np
-from rounding import Number, mix, project, roundings, softmax
+from beside import Beside
+from normalized import normalized
+from rounding import Number, mix, project, roundings
+from scored import scored
+from sinks import Sunk, sunk
 
 RANKS = {
     "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0,
+    "scale": 0, "sigma": 0, "tau": 0, "nu": 0,
 }  # fmt: skip
 """Of a parameter of one head; axes before these are leading dimensions."""
 
@@ -58,7 +62,7 @@ class Problem:
 
     lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
     dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any. tanh: as
-    in `Form`. softcap: c, or 0 for no cap.
+    in `Form`. softcap: c, or 0 for no cap. beside: what stands beside the scores, and its tensors.
     """
 
     kind: str
@@ -77,6 +81,8 @@ class Problem:
     d_lse: np.ndarray | None = None
     tanh: float = 1.0
     softcap: float = 0.0
+    beside: Beside = field(default_factory=Beside)
+    tensors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,7 +106,9 @@ def solve(call: Problem) -> Answer:
     )
     if call.d_output is not None:
         tensors = {"query": call.query, "key": call.key, "value": call.value}
-        tensors |= {n: x for n, x in call.parameters.items() if isinstance(x, np.ndarray)}
+        tensors |= {
+            n: x for n, x in call.parameters.items() if isinstance(x, np.ndarray)
+        } | call.tensors
         answer.gradients = {n: Expected.nothing(x.shape, dtype) for n, x in tensors.items()}
     for n in np.ndindex(*call.lead):
         _solve_one(call, n, answer)
@@ -127,43 +135,49 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         arrays[name] = Number(rows, np.zeros_like(rows), call.eps, call.store)
     q, k, v = (arrays[name] for name in ("query", "key", "value"))
     p: dict[str, Any] = {}
-    for name, y in call.parameters.items():
+    ranks = RANKS | call.beside.ranks
+    for name, y in (call.parameters | call.tensors).items():
         p[name] = y
         if isinstance(y, np.ndarray):
-            at[name] = place(y.shape[: y.ndim - RANKS[name]], n, call.lead)
+            at[name] = place(y.shape[: y.ndim - ranks[name]], n, call.lead)
             p[name] = q.like(y[at[name]])
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
-    sums = formulas.sums(form, formulas.pairs(form))
-    s, slope = formulas.scores(form, sums), None
-    if call.softcap:
-        s, slope = formulas.cap(s, call.softcap, call.tanh)
-    weights, lse = softmax(s, keep)
+    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap)
+    normal = normalized(call.beside.normalizer, scores.s, keep)
+    weights, lse = normal.p, normal.lse
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
-    output = mix(weights * z, v).stored()
+    output, sink = mix(weights * z, v).stored(), _sunk(call, p, lse)
     spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
-    answer.output.add(n, output)
-    answer.weights.add(n, weights.stored())
-    answer.lse.add(n, lse)
+    share = 1.0 if sink is None else sink.share[:, None]
+    answer.output.add(n, output if sink is None else (output * share).stored())
+    answer.weights.add(n, (weights if sink is None else weights * share).stored())
+    if lse is not None:
+        answer.lse.add(n, lse if sink is None else sink.lse)
     for one in (answer.output, answer.weights, answer.lse):
         one.known[n][spoilt] = False
     if call.d_output is None:
         return
-    d_output, d_lse = q.like(call.d_output[n]), np.zeros(len(keep))
-    if call.d_lse is not None:
-        d_lse = np.where(attends["query"], call.d_lse[n], 0.0)
+    d_output, none = q.like(call.d_output[n]), np.zeros(len(keep))
+    d_lse, d_sink = none if call.d_lse is None else call.d_lse[n], None
+    d_row = q.like(np.where(attends["query"], d_lse, 0.0))  # of the log-sum-exp of the keys
+    if sink is not None:
+        d_row, d_sink = sink.back((d_output * output).features(), d_lse)
+        d_output = (d_output * share).stored()
     d_p = project(d_output, v.T) * z
     size = mix(q.like(np.abs(weights.x) * z), q.like(np.abs(v.x))).x
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
-    along = (weights * d_p).tokens(1).worse((d_output * sizes).features().e)  # Σ d_output · output
-    d_s = weights * (d_p - along[:, None] + d_lse[:, None])
-    found = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, d_lse))
+    along_e = (d_output * sizes).features().e  # it may be made as Σ d_output · output
+    found = scores.back(*normal.back(d_p, along_e, d_row))
+    found["sink="] = d_sink and d_sink.tokens(0)
     found["value"] = mix((weights * z).T, d_output)
     if call.d_weights is not None:  # which may be computed apart, and added
-        d_p = q.like(call.d_weights[n])
-        d_s = weights * (d_p - (weights * d_p).tokens(1)[:, None])
-        none = np.zeros(len(keep))
-        more = formulas.slopes(call.kind, p, q, k, form, *_uncapped(d_s, slope, none))
+        d_p, d_row = q.like(call.d_weights[n]), q.like(none)
+        if sink is not None:
+            d_row, d_sink = sink.back((d_p * weights).tokens(1), none)
+            d_p = d_p * share
+        more = scores.back(*normal.back(d_p, none, d_row))
+        more["sink="] = d_sink and d_sink.tokens(0)
         found |= {
             name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
         }
@@ -176,12 +190,12 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
 
 
-def _uncapped(d_s: Number, slope: Number | None, d_lse: np.ndarray) -> tuple[Number, Number]:
-    """Derivatives by scores before the cap and by the query bias, of those by scores after it."""
-    if slope is None:  # what the softmax gives each query adds up to 0
-        return d_s, d_s.like(d_lse)
-    d_s = d_s * slope
-    return d_s, d_s.tokens(1)
+def _sunk(call: Problem, p: dict[str, Any], lse: Number | None) -> Sunk | None:
+    """What a sink makes of the log-sum-exp of the keys; a number is rounded to the call's type."""
+    if call.beside.sink is None or lse is None:
+        return None
+    sink = p.get("sink=", call.beside.sink)
+    return sunk(lse, sink if isinstance(sink, Number) else lse.like(sink, call.eps * abs(sink)))
 
 
 def _apart(call: Problem, p: dict[str, Any], q: Number, key: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
     s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + query_bias_i + key_bias_j
 
-and, where scores are capped, c · tanh(s_ij / c) in its place.
+and, where a score ends in a function φ, or scores are capped, φ(s_ij) in its place (`outers`).
 
 `form` says what a score's parameters make of queries (T_q, d_q) and keys (T_k, d_k); `slopes` takes
 derivatives by that back to queries, keys and parameters. Written by hand, in `Number`s.
@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from outers import slope_of_tanh
 from rounding import Number, Operand, project, unit
 
 Parameters = dict[str, Any]
 """A field of the score each: a Number of one head, a plain number, or None."""
 
 PAIR = {
+    "Euclidean": "squared", "StudentT": "squared", "Lorentz": "squared",
     "Gaussian": "squared", "Laplace": "absolute", "GATv2": "leaky_relu",
     "Additive": "tanh", "Concat": "tanh",
 }  # fmt: skip
@@ -32,7 +34,7 @@ class Form:
     """tanh: roundings, of tanh itself, that the tanh in use may be off.
 
     apart: whether b lie so far apart that tanh(a + b) may be made of e^(2a) and e^(2b), with the
-    error that docs/kernel.md derives: ½ (1 − tanh²) 3ε.
+    error that docs/kernel.md derives: ½ (1 − tanh²) 3ε. outer: the name of φ, and its number c.
     """
 
     a: Number
@@ -44,6 +46,7 @@ class Form:
     key_bias: Number | None = None
     tanh: float = 1.0
     apart: bool = True
+    outer: tuple[str, float] | None = None
 
 
 def pairs(f: Form) -> Number:
@@ -59,7 +62,7 @@ def pairs(f: Form) -> Number:
     if f.pair == "leaky_relu":
         slope = np.where(x.x > 0, 1.0, 0.2)
         return x.rounded(slope * x.x, slope * x.e)
-    t, one = np.tanh(x.x), _slope_of_tanh(x.x)
+    t, one = np.tanh(x.x), slope_of_tanh(x.x)
     own = f.tanh * np.abs(t) + one * (_sizes(a, b) + 1.5 * f.apart)
     return x.like(t, one * x.e + x.eps * own)
 
@@ -78,15 +81,10 @@ def pair_slopes(f: Form) -> tuple[Number, Number]:
     if f.pair == "leaky_relu":
         slope = x.like(np.where(x.x > 0, 1.0, 0.2), 0.8 * (np.abs(x.x) < x.e))
     else:
-        one = _slope_of_tanh(x.x)
+        one = slope_of_tanh(x.x)
         off = 2 * np.abs(np.tanh(x.x)) * one * (x.e + x.eps * _sizes(a, b))
         slope = x.like(one, off + 4 * x.eps * one + np.minimum(4 * f.tanh * x.eps, one))
     return slope, slope
-
-
-def _slope_of_tanh(x: np.ndarray) -> np.ndarray:
-    """1 − tanh²(x), exact where tanh is all but ±1."""
-    return np.square(1 / np.cosh(np.minimum(np.abs(x), 300)))
 
 
 def _sizes(a: Number, b: Number) -> np.ndarray:
@@ -105,23 +103,6 @@ def scores(f: Form, sums: Number) -> Number:
     return s if f.key_bias is None else s + f.key_bias[None]
 
 
-def cap(s: Number, c: float, tanh: float) -> tuple[Number, Number]:
-    """c · tanh(s / c), and its slope 1 − tanh²(s / c).
-
-    An error may be larger than c, so that it is followed along the curve, to the side where the
-    curve is steeper. tanh: as in `Form`, but 2 at least: a tanh made of exponentials is off by
-    that. The slope may be made of the capped score, (1 − s / c)(1 + s / c), two roundings further.
-    """
-    x, m = s.rounded(s.x / c, s.e / c), max(tanh, 2.0)
-    size = np.abs(x.x)
-    t, one = np.tanh(x.x), _slope_of_tanh(x.x)
-    off = np.tanh(size) - np.tanh(size - x.e)
-    steepest = _slope_of_tanh(np.maximum(size - x.e, 0))
-    turned = np.maximum(steepest - one, one - _slope_of_tanh(size + x.e))
-    slope = x.like(one, turned + x.eps * ((2 * m + 3) * np.square(t) + 3 * one))
-    return c * x.like(t, off + x.eps * m * np.abs(t)), slope
-
-
 def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
     pair, one = PAIR.get(kind, "product"), q.like(1.0)
     if kind in ("Additive", "GATv2"):
@@ -138,6 +119,16 @@ def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
         return Form(*(unit(x)[0].stored() for x in (q, k)), pair, scale=_over(one, p["tau"]))
     if kind == "Gaussian":
         return Form(q, k, pair, scale=-0.5 * _over(one, one * p["sigma"] * p["sigma"]))
+    if kind == "Euclidean":
+        scale = _over(one, one * p["sigma"] * p["sigma"])
+        return Form(q, k, pair, scale=scale, outer=("sqrt", 1.0))
+    if kind == "StudentT":
+        scale = _over(one, one * p["nu"] * p["sigma"] * p["sigma"])
+        return Form(q, k, pair, scale=scale, outer=("log1p", (p["nu"] + 1) / 2))
+    if kind == "Lorentz":
+        signs = q.like(np.append(np.ones(q.x.shape[1]), -1.0))
+        a, b = lifted(q, p["sigma"]), lifted(k, p["sigma"])
+        return Form(a, b, pair, signs, 0.5, outer=("arcosh", p["scale"]))
     if kind == "Laplace":
         return Form(q, k, pair, scale=-1 * _over(one, p["sigma"]))
     a = project(q, p["W"]).stored() if kind == "Bilinear" else q
@@ -162,6 +153,9 @@ def slopes(
     d_weight = (each * values).tokens(0).tokens(0)
     if f.weight is not None:
         d_a, d_b = d_a * f.weight, d_b * f.weight
+    if kind == "Lorentz":
+        (d_q, by_q), (d_k, by_k) = _lowered(f.a, p["sigma"], d_a), _lowered(f.b, p["sigma"], d_b)
+        return {"query": d_q, "key": d_k, "sigma": by_q + by_k}
     d_a, d_b, d_weight = d_a.stored(), d_b.stored(), d_weight.stored()
     d_scale = (d_s * sums(f, values)).tokens(0).tokens(0)
     if kind in ("Additive", "GATv2", "Concat"):
@@ -195,9 +189,32 @@ def slopes(
     if kind == "Gaussian":  # scale = −1/(2σ²), so its derivative by σ is 1/σ³
         cubed = _over(q.like(1.0), q.like(1.0) * p["sigma"] * p["sigma"] * p["sigma"])
         return {"query": d_a, "key": d_b, "sigma": d_scale * cubed}
+    if kind in ("Euclidean", "StudentT"):  # scale = 1/(νσ²), so its derivative by σ is −2/(νσ³)
+        return {
+            "query": d_a,
+            "key": d_b,
+            "sigma": d_scale * f.scale * _over(q.like(-2.0), p["sigma"]),
+        }
     if kind == "Laplace":
         return {"query": d_a, "key": d_b, "sigma": d_scale * f.scale * f.scale}
     return {"query": d_a, "key": d_b, "scale": d_scale}
+
+
+def lifted(x: Number, sigma: Operand) -> Number:
+    """(y, √(1 + ‖y‖²)), y = x/σ, of each row."""
+    y = _over(x, sigma)
+    squared = (y * y).features() + 1.0
+    root = np.sqrt(squared.x)
+    root = squared.rounded(root, squared.e / root / 2)
+    x_e = (np.concatenate([getattr(y, n), getattr(root, n)[:, None]], 1) for n in "xe")
+    return x.like(*x_e)
+
+
+def _lowered(a: Number, sigma: Operand, d: Number) -> tuple[Number, Number]:
+    """The derivatives by x and σ of what `lifted` makes a of, that by a being d."""
+    y, root = a[:, :-1], a[:, -1:]
+    d_y = d[:, :-1] + d[:, -1:] * _over(y, root)
+    return _over(d_y, sigma), -1 * _over((d_y * y).features().tokens(0), sigma)
 
 
 def _projected(x: Number, W: Number | None) -> Number:
@@ -216,9 +233,8 @@ def _with(a: Number, bias: Number | None) -> Number:
 
 
 def _over(x: Number, y: Operand) -> Number:
-    """x/y, of single numbers."""
-    y = x * 0 + y
-    return x.rounded(x.x / y.x, abs(x.x / y.x) * (x.e / abs(x.x) + y.e / abs(y.x)))
+    y = y if isinstance(y, Number) else x.like(y)
+    return x.rounded(x.x / y.x, (x.e + abs(x.x / y.x) * y.e) / abs(y.x))
 
 
 def _of_unit(x: Number, d: Number) -> Number:

@@ -15,6 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import anyscore
+from anyscore.biases import Bias
 
 Tensor = Callable[[np.ndarray], Any]
 Arguments = dict[str, Any]
@@ -45,6 +46,10 @@ class Hostile:
         arguments = {name: tensor(np.float32(x)) for name, x in made.items()}
         change = CHANGES.get(self.change)
         new = self.what if change is None else change(arguments[self.to], self.what, tensor)
+        if self.change in BESIDE and isinstance(new, np.ndarray):
+            new = tensor(new)
+        elif isinstance(new, Bias):
+            new = new.map(tensor)
         return {**arguments, self.to: new}
 
 
@@ -121,6 +126,39 @@ MASKS = (
     np.ones((3, 6), bool), np.ones((9, 1, 3, 7), bool), np.ones((), bool), np.ones(7, bool),
     [[True]], True, "causal", anyscore.Causal, lambda: None, [], {},
 )  # fmt: skip
+BIASES = (
+    *MASKS[:9], 0.0, -math.inf, math.nan, "alibi", anyscore.ALiBi, anyscore.Relative,
+    np.zeros((3, 7), np.complex64), np.zeros((2, 3, 7), np.float32), np.zeros(7, np.float16),
+    np.zeros((2, 4, 3, 7)), np.full((3, 7), -math.inf), np.full((1, 7), 1e38, np.float32),
+    anyscore.ALiBi(), anyscore.ALiBi(align="end"), anyscore.ALiBi(np.ones(3), offset=1),
+    anyscore.ALiBi(np.ones(4, np.float32), offset=-3),
+    anyscore.Relative(np.zeros(5)), anyscore.Relative(np.zeros((4, 1), np.float32), align="start"),
+    anyscore.Relative(np.ones(5, int), align="end"),
+    anyscore.Relative(np.ones((9, 2, 5)), offset=0),
+)  # fmt: skip
+BESIDE: dict[str, tuple[Any, ...]] = {
+    "sink": (
+        *NUMBERS[1:4], *NUMBERS[5:-1], None, False,
+        [0.0], np.zeros(4, np.float32), np.zeros(2), np.zeros(3),
+        np.zeros((2, 1), np.float16), np.zeros((1, 1, 1, 1)), np.zeros(2, int), np.zeros(2, bool),
+        np.full(2, -math.inf, np.float32), np.full((), 1e38, np.float32), "zero", {},
+    ),
+    "bias": BIASES,
+    "bias_after": BIASES,
+    "normalizer": (
+        "Softmax", "sigmod", "", None, True, 0, 1.5, [], {}, "sigmoid", "sparsemax", "entmax15",
+        anyscore.Sigmoid, anyscore.Sigmoid(), anyscore.Sigmoid(1e30), anyscore.Sigmoid(-1e30),
+        anyscore.Sigmoid(bias=0), b"softmax", lambda scores: scores,
+    ),
+}  # fmt: skip
+UNREFUSED: dict[str, tuple[Any, ...]] = {
+    "sink": (1e200, 10**400),
+    "bias": (
+        anyscore.ALiBi(offset=1.5), anyscore.ALiBi(offset=10**30), anyscore.ALiBi(offset="1"),
+        anyscore.ALiBi(1.0, align="end"),
+    ),
+}  # fmt: skip
+"""What is refused by others than the package, or not at all."""
 WITH: dict[str, tuple[Any, ...]] = {
     "an axis longer": (0, 1, 2, 3),
     "an axis shorter": (0, 1, 2, 3),
@@ -137,8 +175,9 @@ WITH: dict[str, tuple[Any, ...]] = {
         -1, math.nan, math.inf, 1e-46, 1e39, "1", None, True, [1.0], 1j, 10**400, 1e-30, 1e30,
     ),
     "impl": ("fast", None, 1),
+    **BESIDE,
 }  # fmt: skip
-"""Values for each change; the last five changes set an argument, and so does `mask`."""
+"""Values for each change; those without an entry in `CHANGES`, numbers apart, set an argument."""
 
 
 @st.composite

@@ -72,8 +72,9 @@ class Number:
         return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
-        """As it is written to a tensor."""
-        return self.like(self.x, self.e + self.store * np.abs(self.x))
+        """As it is written to a tensor; float16 counts in steps of 2⁻²⁴ where it is smallest."""
+        step = 2.0**-25 if self.store == 2.0**-11 else 0.0
+        return self.like(self.x, self.e + self.store * np.abs(self.x) + step)
 
     def worse(self, e: Any) -> Number:
         """Off by e more."""
@@ -92,6 +93,7 @@ class Number:
         return self.rounded(self.x * y.x, e)
 
     __rmul__ = __mul__
+    __radd__ = __add__
 
     def __getitem__(self, at: Any) -> Number:
         return self.like(self.x[at], self.e[at])
@@ -154,6 +156,12 @@ def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
     error = np.maximum(np.exp(np.minimum(log_p + factor, 0.0)) - p, p * -np.expm1(-factor))
     error = np.where(keep, error + 4 * s.eps * p + s.least, 0.0)
     return s.like(p, error), s.like(lse[..., 0], more[..., 0])
+
+
+def sigmoid(x: Number) -> Number:
+    """1 / (1 + e^−x), at the ends of what x may be."""
+    y, low, high = (np.exp(-np.logaddexp(0.0, -z)) for z in (x.x, x.x - x.e, x.x + x.e))
+    return x.like(y, np.maximum(high - y, y - low) + 4 * x.eps * y + x.least)
 
 
 def _log_sum(x: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import Call, calls
+from beside import Beside
+from drawing import DISTANCES, calls
+from drawn import Call
 from exact import RANKS, Answer, solve
 from fuzzing import Effort
-from hostile import Hostile, attend, hostile_calls, is_announced
+from hostile import UNREFUSED, Hostile, attend, hostile_calls, is_announced
 from hypothesis import strategies as st
 from judge import judge
 from runners import Answered, NumPy
@@ -77,6 +79,15 @@ def check_refusal(runner: NumPy, call: Hostile) -> None:
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.xfail(strict=True, reason="the package does not look at these")
+@pytest.mark.parametrize(
+    ("to", "what"), [(to, what) for to, values in UNREFUSED.items() for what in values]
+)
+def test_unrefused_calls(runner: NumPy, to: str, what: Any) -> None:
+    """Each belongs to `hostile.BESIDE` as soon as the package says what is wrong with it."""
+    check_refusal(runner, Hostile("Dot", False, to, to, what, must=True))
+
+
 @pytest.mark.parametrize("moment", ["T_q=1", "T_q=2", "T_q=3", "T_q=70"])
 def test_prepared_keys_that_change(runner: NumPy, moment: str) -> None:
     """Keys that change in place after `prepare_keys` mean one thing, for every score and T_q."""
@@ -121,7 +132,9 @@ def _meaning(runner: NumPy) -> str:
 
 @st.composite
 def large(draw: st.DrawFn, framework: str) -> Call:
-    """Calls that several threads share, without projections, which are the framework's own."""
+    """Calls that several threads share, without projections, which are the framework's own, as are
+    capped distances.
+    """
     call = draw(
         calls(framework).filter(lambda call: call.kind not in ("Concat", "Bilinear", "Trilinear"))
     )
@@ -132,8 +145,11 @@ def large(draw: st.DrawFn, framework: str) -> Call:
         for name, x in call.parameters.items()
     } | {name: None for name in ("W_q", "W_k") if name in call.parameters}
     return dataclasses.replace(
-        call, parameters=parameters, groups=1, query=(*lead, queries, 64), key=(*lead, keys, 64),
+        call, parameters=parameters, groups=1,
+        softcap=0.0 if call.kind in DISTANCES else call.softcap,
+        query=(*lead, queries, 64), key=(*lead, keys, 64),
         value=(*lead, keys, 48), mask=[], valid_lens=None, poison=None, fill=None, prepared=False,
+        beside=Beside(),
     )  # fmt: skip
 
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import Call, calls
+from beside import Beside
+from drawing import calls
+from drawn import Call
 from exact import solve
 from fuzzing import Effort
 from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import dropout, mask_context, masks, reference
+from anyscore import biases, dropout, functional, mask_context, masks, normalizers, outer, reference
 from anyscore.backends import reference as backend
 
 Defect = Callable[[pytest.MonkeyPatch], None]
@@ -113,15 +115,72 @@ def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         bias = f.query_bias
-        s = right(xp, dataclasses.replace(f, query_bias=None), *more)
-        return s if bias is None or not more[-1] else s + bias[..., None]
+        _, _, softcap, *_ = more
+        s = right(xp, f._replace(query_bias=None), *more)
+        return s if bias is None or not softcap else s + bias[..., None]
 
     patch.setattr(reference, "scores", scores)
+
+
+def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
+    """The log-sum-exp that is given back is that of the keys alone."""
+    right = functional.with_sink
+    patch.setattr(functional, "with_sink", lambda xp, sink, lse: (right(xp, sink, lse)[0], lse))
+
+
+def _bias_after_inside(patch: pytest.MonkeyPatch) -> None:
+    """What is added after a cap is added before it."""
+    right = reference.scores
+
+    def scores(xp: Any, f: Any, *more: Any) -> Any:
+        *others, biases = more
+        return right(xp, f, *others, [(one, False) for one, _ in biases])
+
+    patch.setattr(reference, "scores", scores)
+
+
+def _diagonals_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    right = biases.Bias.lower
+    patch.setattr(biases.Bias, "lower", lambda self, *more: np.roll(right(self, *more), 1, axis=-1))
+
+
+def _distances_too_large(patch: pytest.MonkeyPatch) -> None:
+    """By 1e-4, as a poor logarithm would have them."""
+    for name in ("sqrt", "log1p", "arcosh"):
+        right = outer.FUNCTIONS[name]
+        patch.setitem(
+            outer.FUNCTIONS, name, lambda xp, x, c, right=right: right(xp, x, c * (1 + 1e-4))
+        )
+
+
+def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
+    """A score that ends in a function of its own is not capped."""
+    right = reference.scores
+
+    def scores(xp: Any, f: Any, mask: Any, per_query: Any, softcap: float, *more: Any) -> Any:
+        return right(xp, f, mask, per_query, 0.0 if f.outer else softcap, *more)
+
+    patch.setattr(reference, "scores", scores)
+
+
+def _sigmoid_of_all_keys(patch: pytest.MonkeyPatch) -> None:
+    """Keys that are masked count in −log n."""
+    right = normalizers.sigmoid
+    patch.setattr(normalizers, "sigmoid", lambda xp, s, mask, bias: right(xp, s, None, bias))
+
+
+def _support_too_small(patch: pytest.MonkeyPatch) -> None:
+    """The least weights of sparsemax and entmax15 are left out."""
+    right = normalizers.threshold
+    patch.setattr(normalizers, "threshold", lambda *given: right(*given) + 0.01)
 
 
 DEFECTS: tuple[Defect, ...] = (
     _stop_off_by_one, _window_off_by_one, _weights_too_large, _mean_of_nothing, _masked_values_read,
     _dropout_of_another_seed, _half_precision, _heads_swapped, _query_bias_not_capped,
+    _sink_not_in_lse, _bias_after_inside, _diagonals_off_by_one,
+    _distances_too_large, _distance_not_capped, _sigmoid_of_all_keys,
+    _support_too_small,
 )  # fmt: skip
 
 
@@ -139,7 +198,7 @@ def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
 
     defect(monkeypatch)
     with pytest.raises(AssertionError):
-        QUICK.spend(check, calls("numpy"), examples=300)
+        QUICK.spend(check, calls("numpy"), examples=600)
     monkeypatch.undo()
     _check(NumPy(), failed[0])
 
@@ -156,7 +215,7 @@ def wide(draw: st.DrawFn) -> Call:
         draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
         query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
         fill=None, data="normal", magnitude=1.0, weights=True, lse=True, prepared=False,
-        softcap=0.0, dropout=0.0, layout=("dense",) * 3,
+        softcap=0.0, dropout=0.0, layout=("dense",) * 3, beside=Beside(),
     )  # fmt: skip
 
 

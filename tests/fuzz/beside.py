@@ -1,0 +1,82 @@
+"""What stands beside the scores of a call, as plain data: drawn, and made into arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bias_specs import Bias, biases, shapes
+from hypothesis import strategies as st
+
+import anyscore
+
+Shape = tuple[int, ...]
+Tensors = dict[str, Any]
+"""By the name of the argument and "=", as parameters of scores may have the same name."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """sink: a number, the shape of a tensor, or None. normalizer: a name, or β of a sigmoid."""
+
+    sink: float | Shape | None = None
+    bias: Bias | None = None
+    bias_after: Bias | None = None
+    normalizer: str | float = "softmax"
+
+    @property
+    def biases(self) -> dict[str, Bias]:
+        """By the names of their tensors."""
+        both = {"bias=": self.bias, "bias_after=": self.bias_after}
+        return {name: bias for name, bias in both.items() if bias is not None}
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """Of the tensors for one head."""
+        return {"sink=": 0} | {name: bias.rank for name, bias in self.biases.items()}
+
+    def draw_numbers(
+        self, rng: np.random.Generator, keep: np.ndarray, fill: float | None
+    ) -> Tensors:
+        """The tensors, in numbers; `fill` stands in a bias where nobody attends."""
+        found: Tensors = {n: x.draw_numbers(rng, keep, fill) for n, x in self.biases.items()}
+        if isinstance(self.sink, tuple):
+            found["sink="] = 3 * rng.standard_normal(self.sink)
+        return found
+
+    def arguments(self, tensors: Tensors) -> dict[str, Any]:
+        """What `attention` is given, the tensors being those of a framework."""
+        made = {name[:-1]: bias.build(tensors[name]) for name, bias in self.biases.items()}
+        one = self.normalizer
+        normalizer = one if isinstance(one, str) else anyscore.Sigmoid(one)
+        return {"sink": tensors.get("sink=", self.sink), "normalizer": normalizer, **made}
+
+
+# --------------------------------------------------------------------------------- strategies
+
+NORMALIZERS: tuple[str | float, ...] = (
+    *["softmax"] * 8,
+    "sigmoid",
+    "sparsemax",
+    "entmax15",
+    -3.25,
+)
+NUMBERS = (0, 0.0, -2.5, 4, 30.0, -100.0)
+
+
+@st.composite
+def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, half: bool) -> Beside:
+    """Nothing, mostly; lead: the leading dimensions of the call."""
+    sink: float | Shape | None = None
+    if draw(st.integers(0, 9)) < 2:
+        sink = draw(st.sampled_from(NUMBERS) | shapes(lead))
+    some = st.sampled_from(((), (), (), ("bias",), ("bias_after",), ("bias", "bias_after")))
+    names = draw(some)
+    if half:  # the core is given the sum of two in the type of the call
+        names = names[:1]
+    given = {name: draw(biases(lead, queries, keys)) for name in names}
+    normalizer = draw(st.sampled_from(NORMALIZERS))
+    if normalizer != "softmax":
+        sink = None  # which is refused
+    return Beside(sink, **given, normalizer=normalizer)

@@ -1,0 +1,136 @@
+"""Biases as plain data: drawn, made into arguments, and worked out entry by entry.
+
+    tensor      b_ij = x_ij                                x (..., T_q or 1, T_k or 1)
+    Relative    b_ij = x_(R + clip(j − p_i, −R, R))        x (..., 2R + 1)
+    ALiBi       b_ij = −x · |j − p_i|                      x (...)
+
+where query i stands at the key position p_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from rounding import Number, roundings
+
+import anyscore
+
+Shape = tuple[int, ...]
+RANKS = {"tensor": 2, "Relative": 1, "ALiBi": 0}
+
+
+@dataclass(frozen=True)
+class Bias:
+    """shape: of the tensor, drawn as normal numbers times `spread`. align, offset: where queries
+    stand, for what is no tensor.
+    """
+
+    kind: str
+    shape: Shape
+    spread: float
+    align: str | None = None
+    offset: int | None = None
+
+    @property
+    def rank(self) -> int:
+        """Of the tensor for one head."""
+        return RANKS[self.kind]
+
+    def draw_numbers(
+        self, rng: np.random.Generator, keep: np.ndarray, fill: float | None
+    ) -> np.ndarray:
+        x = rng.standard_normal(self.shape) * self.spread
+        if self.kind == "tensor" and fill is not None:
+            x[~_used(keep, self.shape)] = fill
+        return x
+
+    def build(self, tensor: Any) -> Any:
+        if self.kind == "tensor":
+            return tensor
+        return getattr(anyscore, self.kind)(tensor, align=self.align, offset=self.offset)
+
+    def matrix(self, x: Number, queries: int, keys: int) -> Number:
+        """The bias (T_q, T_k) of one head."""
+        if self.kind == "tensor":
+            x = x.like(np.where(np.isfinite(x.x), x.x, 0.0))  # what is not is masked
+            return x + np.zeros((queries, keys))
+        away = self._distances(queries, keys)
+        if self.kind == "ALiBi":
+            return x * -np.abs(away).astype(x.x.dtype)
+        return x[self._columns(away)]
+
+    def slopes(self, d: Number) -> Number:
+        """The derivative by the tensor of one head, of that by the bias.
+
+        The derivative by a bias that is gathered or repeated from the tensor is stored as the
+        tensor is, entry by entry, and that by one number for each diagonal too.
+        """
+        if self.kind == "tensor":
+            d = d.stored()
+            for axis in (0, 1):
+                if self.shape[axis - 2] == 1:
+                    summed = d.tokens(axis)
+                    d = summed[None] if axis == 0 else summed[:, None]
+            return d
+        away = self._distances(*d.x.shape)
+        if self.kind == "ALiBi":
+            return (d * -np.abs(away).astype(d.x.dtype)).tokens(1).tokens(0)
+        diagonals = np.arange(away.min(initial=0), away.max(initial=0) + 1)
+        d = _sums(d.stored(), away - diagonals[0], diagonals.size).stored()
+        return _sums(d, self._columns(diagonals), self.shape[-1])
+
+    def _distances(self, queries: int, keys: int) -> np.ndarray:
+        i, j = np.arange(queries)[:, None], np.arange(keys)[None]
+        place = i + (keys - queries if self.align == "end" else 0) + (self.offset or 0)
+        return np.asarray(j - place)
+
+    def _columns(self, away: np.ndarray) -> np.ndarray:
+        half = self.shape[-1] // 2
+        return np.clip(away, -half, half) + half
+
+
+def _sums(d: Number, index: np.ndarray, count: int) -> Number:
+    """Of the entries that have each index."""
+    sums = np.zeros((3, count), d.x.dtype)
+    for to, x in zip(sums, (d.x, d.e, np.abs(d.x)), strict=True):
+        np.add.at(to, index, x)
+    terms = int(np.bincount(index.reshape(-1), minlength=1).max())
+    return d.like(sums[0], sums[1] + d.eps * roundings(terms) * sums[2])
+
+
+def _used(keep: np.ndarray, shape: Shape) -> np.ndarray:
+    """Which entries of a tensor that broadcasts to `keep` somebody attends by."""
+    whole = (1,) * (keep.ndim - len(shape)) + shape
+    axes = tuple(axis for axis, n in enumerate(whole) if n == 1)
+    return np.asarray(keep.any(axes, keepdims=True).reshape(shape))
+
+
+# --------------------------------------------------------------------------------- strategies
+
+
+@st.composite
+def biases(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Bias:
+    kind = draw(st.sampled_from(("tensor", "tensor", "Relative", "ALiBi")))
+    if queries + keys < 2:  # the core cannot count so few diagonals
+        kind = "tensor"
+    spread, own = draw(st.sampled_from((1.0, 0.1, 10.0))), draw(shapes(lead))
+    if kind == "tensor":
+        rows, columns = draw(st.sampled_from((queries, 1))), draw(st.sampled_from((keys, keys, 1)))
+        return Bias(kind, (*own, rows, columns), spread)
+    align = draw(st.sampled_from(("start", "end", None)))
+    offset = draw(st.none() | st.integers(-keys - 1, keys + 1))
+    if align is None and offset is None and queries != keys:
+        align = "end"
+    if kind == "Relative":
+        own = (*own, 2 * draw(st.sampled_from((3, 1, 16, 0))) + 1)
+    return Bias(kind, own, spread, align, offset)
+
+
+@st.composite
+def shapes(draw: st.DrawFn, lead: Shape) -> Shape:
+    """What broadcasts to leading dimensions: some of size 1, the first of them missing."""
+    own = tuple(n if draw(st.integers(0, 4)) else 1 for n in lead)
+    return own[draw(st.integers(0, len(lead))) :]

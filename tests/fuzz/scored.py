@@ -1,0 +1,60 @@
+"""The scores of one head with what is added and applied to them, and derivatives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import formulas
+import outers
+from beside import Beside
+from formulas import Form, Parameters
+from rounding import Number
+
+
+@dataclass
+class Scored:
+    """s: after everything. slopes: of the functions that were applied, the first one first."""
+
+    kind: str
+    p: Parameters
+    q: Number
+    k: Number
+    form: Form
+    beside: Beside
+    s: Number
+    slopes: list[Number] = field(default_factory=list)
+
+    def back(self, d_s: Number, d_row: Number) -> dict[str, Number | None]:
+        """Derivatives by name, from those by the scores; d_row: what they add up to for each query.
+
+        That is exact where a query bias is added to the log-sum-exp instead.
+        """
+        found: dict[str, Number | None] = {}
+        if self.beside.bias_after is not None:
+            found["bias_after="] = self.beside.bias_after.slopes(d_s)
+        for slope in reversed(self.slopes):
+            d_s = d_s * slope
+        if self.slopes:
+            d_row = d_s.tokens(1)
+        if self.beside.bias is not None:
+            found["bias="] = self.beside.bias.slopes(d_s)
+        return found | formulas.slopes(self.kind, self.p, self.q, self.k, self.form, d_s, d_row)
+
+
+def scored(
+    kind: str, p: Parameters, q: Number, k: Number, form: Form, beside: Beside, softcap: float
+) -> Scored:
+    sums = formulas.sums(form, formulas.pairs(form))
+    out = Scored(kind, p, q, k, form, beside, formulas.scores(form, sums))
+    size = out.s.x.shape
+    if beside.bias is not None:
+        out.s = out.s + beside.bias.matrix(p["bias="], *size)
+    if form.outer is not None:
+        out.s, slope = outers.of_distance(*form.outer, out.s)
+        out.slopes.append(slope)
+    if softcap:
+        out.s, slope = outers.cap(out.s, softcap, form.tanh)
+        out.slopes.append(slope)
+    if beside.bias_after is not None:
+        out.s = out.s + beside.bias_after.matrix(p["bias_after="], *size)
+    return out

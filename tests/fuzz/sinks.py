@@ -1,0 +1,46 @@
+"""A sink: one more column of scores, always attended, whose value is 0.
+
+What a call must give is that of the softmax with this column. The error is that of a softmax of the
+keys alone, p and its log-sum-exp l, whose results are multiplied by the weight of all keys, the
+share e^l / (e^l + e^σ): l is rounded by ε |l|, which no error of a softmax with the column holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from rounding import BAND, Number, sigmoid
+
+
+@dataclass(frozen=True)
+class Sunk:
+    """Numbers for each query. share: of the keys. rest: of the sink. lse: with the sink.
+
+    slope: share · rest, the derivative of the share by l, which may be made as share − share².
+    """
+
+    share: Number
+    rest: Number
+    slope: Number
+    lse: Number
+
+    def back(self, d_share: Number, d_lse: np.ndarray) -> tuple[Number, Number]:
+        """Derivatives by l and by the sink of each query, of those by share and lse."""
+        by_share = d_share * self.rest * self.share
+        return d_share * self.slope + self.share * d_lse, self.rest * d_lse - by_share
+
+
+def sunk(alone: Number, sink: Number) -> Sunk:
+    """The shares of keys, whose log-sum-exp is `alone`, and of the sink."""
+    some = np.isfinite(alone.x)
+    keys, e = np.where(some, alone.x, sink.x), np.where(some, alone.e, 0.0)
+    total = np.where(some, np.logaddexp(keys, sink.x), sink.x)
+    # How far one logit may be off against the other.
+    off = e + sink.e + alone.eps * (BAND + 0.5 * np.abs(keys - sink.x))
+    share = sigmoid(alone.like(np.where(some, keys - sink.x, -np.inf), off))
+    rest = sigmoid(alone.like(np.where(some, sink.x - keys, np.inf), off))
+    slope = (share * rest).worse(4 * alone.eps * share.x)
+    more = share.x * np.expm1(np.minimum(e, 50.0)) + rest.x * sink.e
+    lse = alone.like(total, more + alone.eps * (2 + np.abs(total)))
+    return Sunk(share, rest, slope, lse)
