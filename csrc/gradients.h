@@ -116,7 +116,8 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
     Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
     Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
-    Size diagonals = back.d_bias.data && call.bias.diagonal ? call.queries + call.keys - 1 : 0;
+    Size tokens = call.queries + call.keys;
+    Size diagonals = back.d_bias.data && call.bias.diagonal ? (tokens < 2 ? 1 : tokens - 1) : 0;
     Block d_diagonals = allocate(diagonals * Size(sizeof(double)), call.problems * chunks);
     Partial<T> partial{chunks,       call.queries,      padded,         diagonals,
                        (T*)d_a.data, (T*)d_weight.data, (T*)delta.data, (double*)d_diagonals.data};

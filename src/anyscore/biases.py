@@ -19,12 +19,15 @@ from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
 from anyscore.trees import tell, tree
 
+FAR = 2**30
+"""The farthest position that queries may start at; distances then fit 32 bits."""
+
 
 class LoweredBias(NamedTuple):
     """A bias lowered for one call.
 
-    array: (..., T_q, T_k); or of diagonals (..., 1, T_q + T_k − 1), entry j − i + T_q − 1. after:
-    whether it is added after the outer function.
+    array: (..., T_q, T_k); or of diagonals (..., 1, T_q + T_k − 1), entry j − i + T_q − 1, at least
+    one. after: whether it is added after the outer function.
     """
 
     array: Array
@@ -61,6 +64,12 @@ class Bias:
         tell()
         if self.align not in (None, "start", "end"):
             raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        offset = self.offset
+        if offset is not None and framework(offset) is None:
+            if isinstance(offset, bool) or not isinstance(offset, int):
+                raise TypeError(f"offset must be an integer or a tensor (), got {shown(offset)}.")
+            if abs(offset) > FAR:
+                raise ValueError(f"offset must be within ± 2³⁰, got {shown(offset)}.")
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the fields that are tensors."""
@@ -91,7 +100,7 @@ class Bias:
             shift = shift + (
                 self.offset if isinstance(self.offset, int) else xp.array(self.offset, query)
             )
-        count = queries + keys - 1 if queries or keys else 1
+        count = max(queries + keys - 1, 1)
         found = self.of(
             xp,
             xp.arange(count, query) - (queries - 1) - shift,
@@ -190,6 +199,12 @@ class ALiBi(Bias):
     offset: Any = None
     static = ("align",)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.slopes is not None and framework(self.slopes) is None:
+            got = shown(self.slopes)
+            raise TypeError(f"slopes must be a tensor (heads,) or (), or None, got {got}.")
+
     def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Multiply the distances by the slopes."""
         size = xp.where(distances > 0, distances, -distances)
@@ -235,7 +250,11 @@ def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: boo
     find_framework(query=query, **tensors)
     check_places(xp, query, **tensors)
     for field, x in tensors.items():
-        if xp.dtype(x) not in DTYPES and not field.endswith(".offset"):
+        if field.endswith(".offset"):
+            if "int" not in xp.dtype(x) or xp.shape(x):
+                got = f"{xp.dtype(x)} of shape {xp.shape(x)}"
+                raise TypeError(f"{field} is {got}, expected an integer or integers ().")
+        elif xp.dtype(x) not in DTYPES:
             hint = ": a boolean tensor is a mask, pass mask=" if xp.dtype(x) == "bool" else ""
             raise TypeError(f"{field} is {xp.dtype(x)}, expected one of {', '.join(DTYPES)}{hint}.")
     array = bias.lower(xp, query, sizes) if is_object else bias

@@ -189,7 +189,7 @@ def lower(
 ) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
     """Check and lower a call. Returns its backend, the context to compute in, and the task."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
-    if call.normalizer != "softmax":
+    if type(call.normalizer) is not str or call.normalizer != "softmax":
         check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
     query, key, value, score = call[:4]
     prepared = key if isinstance(key, PreparedKeys) else None

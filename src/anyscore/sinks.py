@@ -18,7 +18,7 @@ from typing import Any
 from anyscore.checks import Sizes, check_places, find_framework
 from anyscore.mask_context import broadcasts
 from anyscore.messages import shown
-from anyscore.ops import DTYPES, Array, Ops, framework
+from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
@@ -32,7 +32,7 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
     if framework(sink) is None:
         if isinstance(sink, bool) or not isinstance(sink, Real):
             raise TypeError(f"sink must be a number, or a tensor (heads,), got {shown(sink)}.")
-        check_finite(sink)
+        check_finite(sink, accumulation(xp.dtype(query)))
         return
     find_framework(query=query, sink=sink)
     check_places(xp, query, sink=sink)
@@ -48,13 +48,14 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
         )
 
 
-def check_finite(sink: Any) -> None:
-    """Check that a sink which is a number is finite.
+def check_finite(sink: Any, dtype: str = "float64") -> None:
+    """Check that a sink which is a number is finite, also in a dtype.
 
     Raises ValueError: it is not.
     """
-    if not math.isfinite(sink):
-        raise ValueError(f"sink must be finite, got {sink}: leave it out for none.")
+    if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
+        where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"
+        raise ValueError(f"sink must be finite{where}, got {shown(sink)}: leave it out for none.")
 
 
 def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:

@@ -113,13 +113,13 @@ def prepare(
         finite, per_query = True, mask.per_query
     elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.used
-        query, _ = zero_unread(xp, query, queries, 1, of_score)
-        shared_values = False
+        query, shared = zero_unread(xp, query, queries, 1, of_score)
         if value is not None:
-            value, shared_values = zero_unread(xp, value, keys, sizes.groups)
+            value, of_values = zero_unread(xp, value, keys, sizes.groups)
+            shared = shared or of_values
         if prepared is None:
-            key, shared_keys = zero_unread(xp, key, keys, sizes.groups, of_score)
-            finite, per_query = True, shared_keys or shared_values or mask.per_query
+            key, of_keys = zero_unread(xp, key, keys, sizes.groups, of_score)
+            finite, per_query = True, shared or of_keys or mask.per_query
     if prepared is not None:
         lowered: Factors | Array = prepared.bind(xp, score, query)
         packed = prepared.packed

@@ -36,6 +36,8 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (ALiBi(), ValueError, 'ALiBi needs to know where 5 queries stand among 7 keys: give align="st'),
     (Relative(np.zeros((3, 5)), align="end"), ValueError, r"leading dimensions \(3,\), expected"),
     (ALiBi(np.zeros(H, int), align="end"), TypeError, "bias.slopes is int64"),
+    (ALiBi(offset=np.array([0])), TypeError, r"bias.offset is int64 of shape \(1,\), expected an"),
+    (ALiBi(offset=np.array(1.5)), TypeError, "bias.offset is float64 of shape"),
 ]
 
 
@@ -57,8 +59,24 @@ def test_wrong_biases(wrong: Any, error: type[Exception], message: str) -> None:
         (lambda: Relative(np.zeros((H, 8)), "t5", max_distance=2), "max_distance=2 must be > 2"),
         (lambda: Relative([0.0]), "table must be a tensor"),
         (lambda: ALiBi(align="middle"), 'align must be "start" or "end"'),
+        (lambda: ALiBi(1.0), r"slopes must be a tensor \(heads,\) or \(\), or None, got 1.0"),
+        (lambda: ALiBi(offset=1.5), r"offset must be an integer or a tensor \(\), got 1.5"),
+        (lambda: ALiBi(offset="1"), "offset must be an integer"),
+        (lambda: ALiBi(offset=True), "offset must be an integer"),
+        (lambda: Relative(np.zeros(5), offset=-(10**30)), "offset must be within ± 2³⁰, got -10"),
     ],
 )
 def test_wrong_objects(make: Callable[[], Bias], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 0), (0, 1), (0, 0), (0, 3), (2, 0)])
+def test_objects_where_there_is_nothing(queries: int, keys: int) -> None:
+    """Their gradients are 0."""
+    xs = [torch.randn(2, n, 3, requires_grad=True) for n in (queries, keys, keys)]
+    table = torch.randn(5, requires_grad=True)
+    output = attention(*xs, bias=Relative(table, align="start"))
+    assert not output.any()
+    (slope,) = torch.autograd.grad(output.sum(), [table])
+    assert (slope == 0).all()

@@ -178,6 +178,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     ([1.0, 2.0], TypeError, "sink must be a number"),
     (math.nan, ValueError, "sink must be finite, got nan"),
     (math.inf, ValueError, "sink must be finite"),
+    (10**400, ValueError, "sink must be finite in float64, got 10"),
     (torch.zeros(3), ValueError, r"sink has shape \(3,\), expected \(\) or \(2,\)"),
     (torch.zeros(3, 1), ValueError, r"or what broadcasts to \(2, 2\), the leading dimensions"),
     (torch.zeros(1, 2, 2), ValueError, r"sink has shape \(1, 2, 2\)"),

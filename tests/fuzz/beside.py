@@ -66,15 +66,13 @@ NUMBERS = (0, 0.0, -2.5, 4, 30.0, -100.0)
 
 
 @st.composite
-def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, half: bool) -> Beside:
+def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Beside:
     """Nothing, mostly; lead: the leading dimensions of the call."""
     sink: float | Shape | None = None
     if draw(st.integers(0, 9)) < 2:
         sink = draw(st.sampled_from(NUMBERS) | shapes(lead))
     some = st.sampled_from(((), (), (), ("bias",), ("bias_after",), ("bias", "bias_after")))
     names = draw(some)
-    if half:  # the core is given the sum of two in the type of the call
-        names = names[:1]
     given = {name: draw(biases(lead, queries, keys)) for name in names}
     normalizer = draw(st.sampled_from(NORMALIZERS))
     if normalizer != "softmax":

@@ -108,7 +108,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if prepared:  # before there is a mask
         fill = poison = None
     rate = draw(st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.5, 0.9)))
-    beside = draw(besides(whole, queries, keys, half))
+    beside = draw(besides(whole, queries, keys))
     valid_lens = draw(bounds(whole, queries, keys)) if draw(some) < 2 else None
     return Call(
         framework, dtype, kind, parameters,

@@ -13,7 +13,7 @@ from drawing import DISTANCES, calls
 from drawn import Call
 from exact import RANKS, Answer, solve
 from fuzzing import Effort
-from hostile import UNREFUSED, Hostile, attend, hostile_calls, is_announced
+from hostile import Hostile, attend, hostile_calls, is_announced
 from hypothesis import strategies as st
 from judge import judge
 from runners import Answered, NumPy
@@ -77,15 +77,6 @@ def check_refusal(runner: NumPy, call: Hostile) -> None:
     given = isinstance(call.what, float) and not math.isfinite(call.what)
     assert given or np.isfinite(one).all(), "the output is not finite"
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-@pytest.mark.xfail(strict=True, reason="the package does not look at these")
-@pytest.mark.parametrize(
-    ("to", "what"), [(to, what) for to, values in UNREFUSED.items() for what in values]
-)
-def test_unrefused_calls(runner: NumPy, to: str, what: Any) -> None:
-    """Each belongs to `hostile.BESIDE` as soon as the package says what is wrong with it."""
-    check_refusal(runner, Hostile("Dot", False, to, to, what, must=True))
 
 
 @pytest.mark.parametrize("moment", ["T_q=1", "T_q=2", "T_q=3", "T_q=70"])

@@ -81,7 +81,7 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
-    bias, diagonal, after = _bias(task)
+    bias, diagonal, after = _bias(xp, task)
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
@@ -102,12 +102,15 @@ def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
     return (2, 0.0) if normalizer.bias is None else (1, float(normalizer.bias))
 
 
-def _bias(task: Task) -> tuple[Any, bool, bool]:
+def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
     """Return the one bias of a task that a kernel takes, as `LoweredBias`, or None."""
     if not task.biases:
         return None, False, False
     one, *other = task.biases
-    return sum((x.array for x in other), one.array), one.diagonal, one.after
+    array = one.array
+    if other:
+        array = accumulated(xp, array) + accumulated(xp, other[0].array)
+    return array, one.diagonal, one.after
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:

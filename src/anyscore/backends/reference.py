@@ -79,15 +79,15 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     f, mask = task.score, task.mask
     if task.unread_is_finite or mask is None:
         return task
-    (queries, keys), shared_b = mask.used, False
+    (queries, keys), shared_a, shared_b = mask.used, False, False
     if isinstance(f, Factors):
-        a, _ = zero_unread(xp, f.a, queries)
+        a, shared_a = zero_unread(xp, f.a, queries)
         b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
         f = f._replace(a=a, b=b)
     value, shared_value = task.value, False
     if value is not None:
         value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
-    per_query = shared_b or shared_value or mask.per_query
+    per_query = shared_a or shared_b or shared_value or mask.per_query
     return task._replace(
         score=f,
         value=value,

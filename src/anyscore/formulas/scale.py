@@ -10,8 +10,10 @@ from anyscore.ops import Array, Ops, accumulation
 
 
 def number(xp: Ops, x: Any, like: Array) -> Any:
-    """Convert a scale to the dtype of sums of `like`; a number stays as it is."""
-    return x if _is_number(x) else xp.astype(x, accumulation(xp.dtype(like)))
+    """Convert a scale to the dtype of sums of `like`; a number to one of Python."""
+    if _is_number(x):
+        return float(x)  # NumPy's own would make arrays of its type
+    return xp.astype(x, accumulation(xp.dtype(like)))
 
 
 def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
