@@ -32,7 +32,7 @@ def _stop_off_by_one(patch: pytest.MonkeyPatch) -> None:
     right = mask_context.MaskContext.bound
     patch.setattr(
         mask_context.MaskContext, "bound",
-        lambda self, x, name, nan: right(self, x, name, nan) - (1 if name == "stop" else 0),
+        lambda self, x, name, nan: np.maximum(right(self, x, name, nan) - (name == "stop"), 0),
     )  # fmt: skip
 
 
@@ -198,7 +198,10 @@ def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
 
     defect(monkeypatch)
     with pytest.raises(AssertionError):
-        QUICK.spend(check, calls("numpy"), examples=600)
+        some = calls("numpy")
+        if defect is _query_bias_not_capped:  # which one score in ten has, and one call in three
+            some = some.filter(lambda call: call.kind == "Trilinear" and bool(call.softcap))
+        QUICK.spend(check, some, examples=600)
     monkeypatch.undo()
     _check(NumPy(), failed[0])
 
