@@ -88,8 +88,9 @@ class _Forward(torch.autograd.Function):
         if x.value is not None and found.output is None:
             found = found._replace(output=torch.zeros_like(results.output))
         record = x, s, results, found
-        if differentiable([y for y in (*saved, *found) if y is not None]):
-            made = apply(_Backward, *torch_operators.backward.args(*record))
+        if differentiable(y for y in (*saved, *found) if y is not None):
+            args = torch_operators.backward.args(*record)
+            made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
         else:
             made = torch_operators.backward(*record)
         inputs = zip(saved, made, strict=False)
@@ -175,7 +176,8 @@ def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
     x, s = call_of(_xp, task, options, seed)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        found = apply(_Forward, *torch_operators.forward.args(x, s))
+        args = torch_operators.forward.args(x, s)
+        found = apply(_Forward, *args, tensors=torch_operators.forward.tensors)
         output, lse, scores = _recorded(x, s, found)
     else:
         output, lse, scores = torch_operators.forward(x, s)

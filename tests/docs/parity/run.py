@@ -3,11 +3,11 @@
 `make parity` runs all of it, and goes on where it was stopped.
 
 export PYTHONPATH=tests/helpers:tests/docs
-python -m parity.run exact --out exact.npz          (seven minutes; needs PyTorch)
+python -m parity.run exact --out exact.npz          (ten minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 
-A minute for NumPy, two for PyTorch, some more for TensorFlow and MXNet, above an hour for JAX,
-which compiles each operation for each shape and dtype. `--scores`, `--extras` and `--every` leave
+Three minutes for NumPy and for PyTorch, some more for TensorFlow and MXNet, a quarter of an hour
+for each dtype of JAX, which compiles each operation for each shape and dtype. `--scores`, `--extras` and `--every` leave
 out rows, in all of them alike.
 """
 
