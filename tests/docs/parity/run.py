@@ -7,8 +7,8 @@ python -m parity.run exact --out exact.npz          (ten minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 
 Three minutes for NumPy and for PyTorch, some more for TensorFlow and MXNet, a quarter of an hour
-for each dtype of JAX, which compiles each operation for each shape and dtype. `--scores`, `--extras` and `--every` leave
-out rows, in all of them alike.
+for each dtype of JAX, which compiles each operation for each shape and dtype. `--scores`,
+`--extras` and `--every` leave out rows, in all of them alike.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ refused with a reason.
 AGAIN = """\
 ## How to make it anew
 
-`make parity` measures every cell, and goes on where it was stopped: about an hour on \
-two cores (`make -j2 parity`), most of it JAX's. `make clean` lets it begin anew. Each framework runs in a process of its own; MXNet \
-in an environment of its own.
+`make parity` measures every cell, and goes on where it was stopped: about an hour on two \
+cores (`make -j2 parity`), most of it JAX's. `make clean` lets it begin anew. Each framework runs \
+in a process of its own; MXNet in an environment of its own.
 """
