@@ -222,7 +222,7 @@ def test_recording_keeps_no_graph() -> None:
     layer, (q, k, v) = make("additive"), inputs()
     leaf = q.requires_grad_()
     layer(leaf * 1, k, v)
-    held = [x for x in vars(layer._last.score).values() if isinstance(x, torch.Tensor)]
+    held = [x for x in layer._last.score if isinstance(x, torch.Tensor)]
     assert len(held) >= 3
     assert all(x.grad_fn is None and not x.requires_grad for x in held)
     assert layer._last.value is None
