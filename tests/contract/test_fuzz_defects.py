@@ -1,4 +1,4 @@
-"""What random calls have found, one call each."""
+"""Calls that random tests have found wrong, each once."""
 
 from __future__ import annotations
 

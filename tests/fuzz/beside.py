@@ -1,4 +1,4 @@
-"""What stands beside the scores of a call, as plain data: drawn, and made into arguments."""
+"""Sinks, biases and normalizers of a call, as plain data: drawn, and made into arguments."""
 
 from __future__ import annotations
 

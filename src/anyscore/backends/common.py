@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any, cast
 
 from anyscore.backends import reference
 from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors, pair_named
+from anyscore.formulas.scale import is_number
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.normalizers import Normalizer, Sigmoid
@@ -27,7 +27,7 @@ def why_not(task: Task) -> str | None:
         return "it has no weights but those of the softmax and the sigmoid"
     if not isinstance(f, Factors):
         return "the score is a callable"
-    if type(f.scale) is not float and not isinstance(f.scale, Real):  # which takes longer
+    if not is_number(f.scale):
         return "the scale of the score is not a number"
     if task.softcap and f.outer is not None:
         return f"a softcap over {f.outer.name} would be a second outer function"

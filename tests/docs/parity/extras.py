@@ -1,4 +1,4 @@
-"""What lies beyond the textbook call: extras by name, one of which a row adds to it.
+"""Extras by name: each adds to the textbook call one thing that lies beyond it.
 
 An extra is plain data: tensors of its own, arguments of the call, the results that are compared and
 those that gradients are of. `beyond` computes what is exact of it.

@@ -36,7 +36,7 @@ BEFORE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def logits(row: Row, s: Tensor, own: dict[str, Tensor]) -> Tensor:
-    """What is normalised of scores s (..., T_q, T_k)."""
+    """Compute weights of scores s (..., T_q, T_k)."""
     extra = EXTRAS[row[3]]
     biases = {
         name: ENTRIES[kind](own[name]) for name, kind in extra.tensors.items() if kind in ENTRIES

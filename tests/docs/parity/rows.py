@@ -136,7 +136,7 @@ def attended(row: Row, name: str) -> np.ndarray:
 
 @cache
 def upstream(row: Row) -> Arrays:
-    """What the results that gradients are of are weighted by: numbers that every dtype has."""
+    """Draw the upstream gradient of each result of a loss: numbers that every dtype has."""
     c, rng = of(row), np.random.default_rng(3)
     lead = (*c.shape.lead, c.shape.queries)
     last = {"output": c.value.shape[-1:], "lse": (), "weights": (c.shape.keys,)}

@@ -1,4 +1,4 @@
-"""What is exact beyond the textbook call: by definitions, by hand, and by differences."""
+"""Exact answers beyond the textbook call, tested by definitions, by hand and by differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/parity.md says in words."""
+"""The sentences of docs/parity.md."""
 
 from __future__ import annotations
 

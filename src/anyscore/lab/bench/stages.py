@@ -161,7 +161,7 @@ ALIGNER = Shape(16, 800, 200, 80, 80)
 
 
 def _beyond(settings: Settings, results: list[Result]) -> Plan:
-    """What is computed of scores besides attention; with gradients, beside attention itself."""
+    """Compare what is computed of scores besides attention, most of it beside attention itself."""
     aligner, shape = ALIGNER, settings.shapes[0]
     if settings.quick:
         aligner = aligner._replace(batch=1)

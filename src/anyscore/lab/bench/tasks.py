@@ -1,4 +1,4 @@
-"""What is computed of scores: attention, and what there is beyond it."""
+"""The tasks of a benchmark: attention, and what else is computed of scores."""
 
 from __future__ import annotations
 
@@ -97,17 +97,13 @@ def _counts(z: Tensor) -> Tensor:
     return torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
 
 
-def _normalized(by: str) -> Callable[..., Any]:
-    return partial(attention, normalizer=by)
-
-
 TASKS = {
     "attention": Task(("value",), _attention, attention),
     "aligner": Task(("prior",), _aligner, _our_aligner, "keys"),
     "log-sum-exp": Task((), _log_sum_exp, _our_log_sum_exp, "one"),
     "bias": Task(("bias", "value"), _with_bias, _our_bias),
-    "sigmoid": Task(("value",), _sigmoid, _normalized("sigmoid")),
-    "sparsemax": Task(("value",), _sparsemax, _normalized("sparsemax")),
-    "entmax15": Task(("value",), _entmax15, _normalized("entmax15")),
+    "sigmoid": Task(("value",), _sigmoid, partial(attention, normalizer="sigmoid")),
+    "sparsemax": Task(("value",), _sparsemax, partial(attention, normalizer="sparsemax")),
+    "entmax15": Task(("value",), _entmax15, partial(attention, normalizer="entmax15")),
 }
 """Tasks by name. The aligner is FastPitch's: the logarithm of weights, and a prior added."""
