@@ -41,9 +41,9 @@ protected:
     static_assert(check_scorer<Scorer, T>());
 
     TileScores(Arena& arena, const Call& call)
-        : padded(round_up(call.width, L)), scorer(arena, call.width), weight(arena, padded),
-          irregular_rows(arena, call.width), s(arena.take<T>(TILE * TILE)), query(arena.take<T>(TILE * padded)),
-          key(arena.take<T>(TILE * padded)), range(arena.take<T>(Scorer::Range::size(padded))),
+        : padded(round_up(call.width, L)), scorer(arena, call), weight(arena, padded), irregular_rows(arena, call.width),
+          s(arena.take<T>(TILE * TILE)), query(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
+          range(arena.take<T>(Scorer::Range::size(padded))),
           room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
           row(arena.take<T>(TILE)) {}
 
@@ -129,7 +129,7 @@ public:
     }
 
     void compute(const Tile& tile) override {
-        scorer.scores(tile.queries, panels, panel_size, tile.keys, all_keys, s);
+        scorer.scores(tile.queries, panels, panel_size, tile.attended_keys(), all_keys, s);
         Base::finish(tile);
     }
 

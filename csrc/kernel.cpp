@@ -4,6 +4,7 @@
 #include "plain.h"
 #include "prepare.h"
 #include "sparse.h"
+#include "split.h"
 #include "tanh.h"
 
 namespace anyscore::ANYSCORE_ISA {

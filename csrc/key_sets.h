@@ -77,7 +77,7 @@ public:
 private:
     struct Reader {
         Reader(Arena& arena, const Call& call)
-            : scorer(arena, call.width), rows(arena.take<T>((TILE + 2) * round_up(call.width, L))),
+            : scorer(arena, call), rows(arena.take<T>((TILE + 2) * round_up(call.width, L))),
               weight(arena.take<T>(round_up(call.width, L))) {}
         Scorer scorer;
         T *rows, *weight;

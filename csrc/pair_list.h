@@ -8,9 +8,9 @@
 #define ANYSCORE_PAIRS(PAIR) \
     PAIR(product, Plain<Product, T>) \
     PAIR(tanh, Tanh<T, Reciprocal>) \
-    PAIR(leaky_relu, Plain<LeakyRelu, T>) \
-    PAIR(absolute, Plain<Absolute, T>) \
-    PAIR(squared, Plain<Squared, T>)
+    PAIR(leaky_relu, Split<LeakyRelu, T>) \
+    PAIR(absolute, Split<Absolute, T>) \
+    PAIR(squared, Split<Squared, T>)
 
 namespace anyscore {
 

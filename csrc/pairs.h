@@ -25,7 +25,22 @@ struct Product {
     }
 };
 
+// Parts, for split.h: w · pair(a, b) = w · of_query(a) + w · of_key(b) + weight(w) · value(query(a, w), b), without
+// the last weight if IS_PRODUCT. IS_DISTANCE: no pair is negative. With z = join(a, b) the pair is z · slope(1, z), and
+// its derivatives are BY_A and BY_B times slope(1, z).
 struct LeakyRelu {
+    // 0.2 (a + b) + 0.8 max(a + b, 0), and max(a + b, 0) = b − min(−a, b).
+    struct Parts {
+        static constexpr bool IS_PRODUCT = false, IS_DISTANCE = false;
+        static constexpr int BY_A = 1, BY_B = 1, LIMIT = 16;
+        template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * constant<V>(0.2); }
+        template <class V> static ANYSCORE_INLINE V of_key(V b) { return b; }
+        template <class V> static ANYSCORE_INLINE V query(V a, V) { return -a; }
+        template <class V> static ANYSCORE_INLINE V weight(V w) { return w * constant<V>(-0.8); }
+        template <class V> static ANYSCORE_INLINE V value(V a, V b) { return min(a, b); }
+        template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a + b; }
+        template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return z > constant<V>(0) ? g : g * constant<V>(0.2); }
+    };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) {
         V x = a + b;
         return max(x, x * constant<V>(0.2));
@@ -38,6 +53,18 @@ struct LeakyRelu {
 };
 
 struct Absolute {
+    // 2 max(a, b) − a − b.
+    struct Parts {
+        static constexpr bool IS_PRODUCT = false, IS_DISTANCE = true;
+        static constexpr int BY_A = 1, BY_B = -1, LIMIT = 16;
+        template <class V> static ANYSCORE_INLINE V of_query(V a) { return -a; }
+        template <class V> static ANYSCORE_INLINE V of_key(V b) { return -b; }
+        template <class V> static ANYSCORE_INLINE V query(V a, V) { return a; }
+        template <class V> static ANYSCORE_INLINE V weight(V w) { return w + w; }
+        template <class V> static ANYSCORE_INLINE V value(V a, V b) { return max(a, b); }
+        template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a - b; }
+        template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return times_sign(g, z); }
+    };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return abs(a - b); }
     template <class V> static ANYSCORE_INLINE void gradient(V a, V b, V& value, V& da, V& db) {
         V x = a - b, zero = constant<V>(0);
@@ -48,6 +75,18 @@ struct Absolute {
 };
 
 struct Squared {
+    // a² + b² − 2ab.
+    struct Parts {
+        static constexpr bool IS_PRODUCT = true, IS_DISTANCE = true;
+        static constexpr int BY_A = 2, BY_B = -2, LIMIT = 12;
+        template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * a; }
+        template <class V> static ANYSCORE_INLINE V of_key(V b) { return b * b; }
+        template <class V> static ANYSCORE_INLINE V query(V a, V w) { return a * w * constant<V>(-2); }
+        template <class V> static ANYSCORE_INLINE V weight(V w) { return w; }
+        template <class V> static ANYSCORE_INLINE V value(V a, V b) { return a * b; }
+        template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a - b; }
+        template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return g * z; }
+    };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return (a - b) * (a - b); }
     template <class V> static ANYSCORE_INLINE void gradient(V a, V b, V& value, V& da, V& db) {
         V x = a - b;

@@ -6,6 +6,7 @@
 #include "gemm.h"
 #include "pairs.h"
 #include "scorer.h"
+#include "sums.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -24,8 +25,7 @@ template <class T> struct NoRange {
 template <class Pair, class T> class Plain {
     static constexpr int L = LANES<T>;
     static constexpr bool IS_PRODUCT = std::is_same_v<Pair, Product>;
-    // Queries and panels of keys at a time: as many as there are registers for.
-    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES < 64 ? 2 : IS_PRODUCT ? 4 : 2;
+    using Term = std::conditional_t<IS_PRODUCT, ProductTerm, WeightedTerm<Pair>>;
 
 public:
     using Literal = Pair;
@@ -33,8 +33,8 @@ public:
     static T limit() { return largest_finite<T>(); }
     static constexpr T FACTOR = T(1);
 
-    Plain(Arena& arena, Size width)
-        : width(width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
+    Plain(Arena& arena, const Call& call)
+        : width(call.width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
           product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
     void begin(const T* weight, bool, const Range&) { this->weight = weight; }
@@ -59,9 +59,7 @@ public:
     }
 
     void scores(int rows, const T* panels, Size stride, int keys, int, T* s) const {
-        int p = 0, count = int(round_up(keys, L)) / L;
-        for (; p + N <= count; p += N) score_rows<N>(rows, panels + p * stride, stride, s + p * L);
-        for (; p < count; p++) score_rows<1>(rows, panels + p * stride, stride, s + p * L);
+        Sums<Term, T>{a, weight, panels, width, padded, stride}.write(rows, int(round_up(keys, L)) / L, s);
     }
 
     void decode_queries(const T* rows, int count) { queries(rows, count); }
@@ -93,6 +91,7 @@ public:
                     dw[d] += sum * query_row[i * padded + d];
                 }
         } else {
+            constexpr int M = 4;
             for (Size d = 0; d < padded; d += L) {
                 int i = 0;
                 for (; i + M <= rows; i += M) gradient_tile<M>(i, d, keys, ds, da, db, dw);
@@ -101,7 +100,7 @@ public:
         }
     }
 
-private:
+protected:
     // Σ of the terms of a query with each of KEYS keys, of the features [from, to), in each lane. Several keys
     // at a time, as a sum waits for its last addition.
     template <int KEYS>
@@ -132,46 +131,6 @@ private:
             }
         }
         for (int j = 0; j < KEYS; j++) sums[j] = sum[j];
-    }
-
-    template <int COUNT> void score_rows(int rows, const T* panels, Size stride, T* s) const {
-        int i = 0;
-        for (; i + M <= rows; i += M) score_tile<M, COUNT>(a + i * padded, panels, stride, s + i * TILE);
-        for (; i < rows; i++) score_tile<1, COUNT>(a + i * padded, panels, stride, s + i * TILE);
-    }
-
-    template <int ROWS, int COUNT> ANYSCORE_INLINE void score_tile(const T* a, const T* panels, Size stride, T* s) const {
-        Vector<T> sum[ROWS][COUNT] = {};
-        add_up<8 * PIECE>(a, panels, stride, 0, width, sum);
-        for (int i = 0; i < ROWS; i++)
-            for (int p = 0; p < COUNT; p++) store(s + i * TILE + p * L, sum[i][p]);
-    }
-
-    // sum += the terms of the features [from, to): `SPAN` of them at a time have a sum of their own, of
-    // sums of PIECE of them.
-    template <int SPAN, int ROWS, int COUNT>
-    ANYSCORE_INLINE void add_up(const T* a, const T* panels, Size stride, Size from, Size to,
-                                Vector<T> (&sum)[ROWS][COUNT]) const {
-        for (; from < to; from += SPAN) {
-            Vector<T> part[ROWS][COUNT] = {};
-            Size end = from + left_of(to, from, SPAN);
-            if constexpr (SPAN > PIECE)
-                add_up<PIECE>(a, panels, stride, from, end, part);
-            else
-                for (Size d = from; d < end; d++) add_feature(a + d, panels + d * L, stride, weight[d], part);
-            for (int i = 0; i < ROWS; i++)
-                for (int p = 0; p < COUNT; p++) sum[i][p] += part[i][p];
-        }
-    }
-
-    template <int ROWS, int COUNT>
-    ANYSCORE_INLINE void add_feature(const T* a, const T* panels, Size stride, T w, Vector<T> (&sum)[ROWS][COUNT]) const {
-        Vector<T> b[COUNT];
-        for (int p = 0; p < COUNT; p++) b[p] = load(panels + p * stride);
-        for (int i = 0; i < ROWS; i++) {
-            Vector<T> x = fill(a[i * padded]);
-            for (int p = 0; p < COUNT; p++) sum[i][p] += IS_PRODUCT ? x * b[p] : w * Pair::value(x, b[p]);
-        }
     }
 
     template <int ROWS> ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {

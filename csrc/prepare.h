@@ -8,7 +8,7 @@ namespace anyscore::ANYSCORE_ISA {
 template <class Scorer, class T> class PreparedTile {
 public:
     PreparedTile(Arena& arena, const Call& call)
-        : padded(round_up(call.width, LANES<T>)), scorer(arena, call.width), rows(arena.take<T>(TILE * padded)),
+        : padded(round_up(call.width, LANES<T>)), scorer(arena, call), rows(arena.take<T>(TILE * padded)),
           made(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
 
     // The keys of one set from the first-th on; `to` is where the set's rows begin.

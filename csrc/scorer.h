@@ -44,8 +44,8 @@ template <class T, class OfPair, class OfKeys> struct ScorerInterface {
     // The largest |a| and |b| that the scorer takes: rows beyond are irregular.
     static T limit();
 
-    // Takes its buffers from the arena, for rows of `width` features.
-    ScorerInterface(Arena& arena, Size width);
+    // Takes its buffers from the arena, for the rows of a call.
+    ScorerInterface(Arena& arena, const Call& call);
 
     // Starts a problem. weight: `padded` numbers, with the scale in them, kept by the caller; is_new: not
     // those of the last call; range: of the problem's keys.
@@ -94,7 +94,7 @@ template <class S, class T> constexpr bool check_scorer() {
     using Wanted = ScorerInterface<T, typename S::Literal, Range>;
     static_assert(ALIKE<decltype(&S::limit), decltype(&Wanted::limit)>);
     static_assert(std::is_same_v<decltype(S::FACTOR), const T>);
-    static_assert(std::is_constructible_v<S, Arena&, Size>);
+    static_assert(std::is_constructible_v<S, Arena&, const Call&>);
     static_assert(ALIKE<decltype(&S::begin), decltype(&Wanted::begin)>);
     static_assert(ALIKE<decltype(&S::queries), decltype(&Wanted::queries)>);
     static_assert(ALIKE<decltype(&S::keys), decltype(&Wanted::keys)>);

@@ -29,8 +29,8 @@ public:
     static T limit() { return Limits::HUGE_INPUT; }
     static constexpr T FACTOR = T(4);
 
-    Tanh(Arena& arena, Size width)
-        : Rows(arena, width), width(width), query(arena.take<T>(2 * TILE * padded)), c(arena.take<T>(padded)),
+    Tanh(Arena& arena, const Call& call)
+        : Rows(arena, call.width), width(call.width), query(arena.take<T>(2 * TILE * padded)), c(arena.take<T>(padded)),
           c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
           halves(arena.take<T>(width / GROUP + 4)) {}
 

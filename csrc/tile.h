@@ -50,6 +50,8 @@ struct Tile {
     // Moves to the tile of keys from the first-th on, of keys up to `end`.
     void move_to_keys(Size first, Size end) { first_key = first, keys = left_of(end, first); }
 
+    // Keys from the first on that hold all that the bounds let any query attend: in a backward as in its forward.
+    int attended_keys() const { return bounds.high - first_key < keys ? int(bounds.high - first_key) : keys; }
     // Whether the bounds let any query attend any key.
     bool is_attended() const { return bounds.high > first_key && bounds.low < first_key + keys; }
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__AVX512F__)
@@ -59,6 +60,14 @@ template <class T> ANYSCORE_INLINE T from_bits(typename Bits<T>::Unsigned u) {
     T x;
     std::memcpy(&x, &u, sizeof x);
     return x;
+}
+
+// g, −g or 0, as z is positive, negative or 0: by bits, which is two instructions less than by comparing twice.
+template <class V> ANYSCORE_INLINE V times_sign(V g, V z) {
+    using T = std::remove_reference_t<decltype(V{}[0])>;
+    typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    V product = (V)((Unsigned)g ^ ((Unsigned)z & ~(~typename Bits<T>::Unsigned(0) >> 1)));
+    return z != 0 ? product : V{};
 }
 
 // The kernels are compiled for finite arithmetic: only bits tell what is not.
