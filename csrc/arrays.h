@@ -39,6 +39,9 @@ public:
     static Type type(const char* name, const View& array);
     [[noreturn]] static void refuse(const std::string& name, const std::string& why);
 
+    // Whether an array had to be copied: what was made of it holds for no other.
+    bool has_copies() const { return !copies.empty(); }
+
     Size problems = 1;
     std::vector<Size> lead;
 

@@ -4,12 +4,10 @@
 #include <cstring>
 #include <limits>
 
-#include "arrays.h"
 #include "isa.h"
 #include "own_pairs.h"
 
 namespace anyscore {
-namespace {
 
 Kernels find(const std::string& pair, Type sums) {
     int row = pair_row(pair);
@@ -20,6 +18,8 @@ Kernels find(const std::string& pair, Type sums) {
     throw std::invalid_argument("pair is \"" + pair + "\", expected one of " + names + ".");
 }
 
+namespace {
+
 // The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
 Type type_of_sums(const View& lse) {
     Type type = Arrays::type("lse", lse);
@@ -29,6 +29,8 @@ Type type_of_sums(const View& lse) {
 }
 
 std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
+
+}  // namespace
 
 Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     Call call;
@@ -70,6 +72,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         Arrays::refuse("the call", "is too large");
     return call;
 }
+
+namespace {
 
 // The kernels for the type of a result (..., keys), and how many rows that has.
 std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "view.h"
+#include "arrays.h"
 
 namespace anyscore {
 
@@ -61,6 +61,10 @@ struct Gradients {
 
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
+
+// The parts of a forward: its call as plain data, and the kernels that run it.
+Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);
+Kernels find(const std::string& pair, Type sums);
 
 void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);

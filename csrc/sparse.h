@@ -82,7 +82,12 @@ template <class T, int POWER> struct Sparse {
         for (Size j = 0; j < keys; j++) top = max(top, s[j]);
         for (Size j = 0; j < keys; j++) poisoned |= is_nan(s[j]) || bits(s[j]) == Bits<T>::INFINITE;
         if (poisoned) return fill_attended(s, keys, w);
-        for (Size j = 0; j < keys; j++) w[j] = (s[j] - top) * T(1.0 / POWER);
+        for (Size j = 0; j < keys; j++) {
+            // By halves, which cannot overflow; what is 4 below the top has no weight, nor has −∞, told by its bits.
+            T half = s[j] * T(0.5) - top * T(0.5);
+            half = bits(s[j]) == bits(minus_infinity<T>()) ? T(-2) : max(half, T(-2));
+            w[j] = half * T(2.0 / POWER);
+        }
         T tau = threshold_of<T, POWER>(w, keys);
         for (Size j = 0; j < keys; j++) {
             T x = max(w[j] - tau, T(0));

@@ -5,25 +5,27 @@ namespace anyscore {
 namespace {
 
 namespace dl = nanobind::dlpack;
-constexpr int CPU = 1;
-
 // The part that is used here of DLPack's exchange in C (DLPack 1.3, `__dlpack_c_exchange_api__`).
 // PyTorch has it from 2.10 on: 0.05 µs for an array instead of 7 through `__dlpack__`.
-struct Exchange {
+struct ExchangeTable {
     std::uint32_t major, minor;
     const void *older, *allocate, *managed_from_object, *managed_to_object;
     int (*from_object)(void* object, dl::dltensor* to);
     const void* stream;
 };
 
-const Exchange* exchange_of(PyObject* x) {
+}  // namespace
+
+Exchange exchange_of(PyObject* x) {
     static PyObject* name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     PyObject* capsule = PyObject_GetAttr((PyObject*)Py_TYPE(x), name);
-    auto* found = capsule ? (const Exchange*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : nullptr;
+    auto* found = capsule ? (const ExchangeTable*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : nullptr;
     Py_XDECREF(capsule);  // what it points to is never freed
     if (!found) PyErr_Clear();
-    return found && found->major == 1 ? found : nullptr;
+    return found && found->major == 1 ? found->from_object : nullptr;
 }
+
+namespace {
 
 void take(const dl::dltensor& from, View& to) {
     to.data = (char*)from.data + from.byte_offset;
@@ -58,10 +60,9 @@ std::vector<Size> dense_strides(const std::vector<Size>& shape) {
 }
 
 bool view(PyObject* x, bool writes, View& to) {
-    const Exchange* exchange = PyObject_CheckBuffer(x) ? nullptr : exchange_of(x);
-    if (exchange && exchange->from_object) {
+    if (Exchange exchange = PyObject_CheckBuffer(x) ? nullptr : exchange_of(x)) {
         dl::dltensor tensor;
-        if (exchange->from_object(x, &tensor)) return PyErr_Clear(), false;
+        if (exchange(x, &tensor)) return PyErr_Clear(), false;
         if (tensor.device.device_type != CPU) return false;
         take(tensor, to);
         return true;

@@ -36,6 +36,12 @@ struct View {
     }
 };
 
+// DLPack's exchange in C, where the type of an object has it: writes what the object lends, or sets an error and
+// gives another number than 0.
+using Exchange = int (*)(void* object, nanobind::dlpack::dltensor* to);
+Exchange exchange_of(PyObject* x);
+constexpr int CPU = 1;  // the device
+
 // A View that is written to.
 struct Output : View {};
 

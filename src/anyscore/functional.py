@@ -8,7 +8,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anyscore import backends, over_scores, separable
+from anyscore import again, backends, over_scores, separable
 from anyscore.autocast import autocast, cast
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
@@ -37,6 +37,9 @@ class AttentionOutput(NamedTuple):
     output: Array
     weights: Array | None = None
     lse: Array | None = None
+
+
+_DEFAULT = (False, False, "auto", "softmax")  # return_weights, return_lse, impl, normalizer
 
 
 def attention(
@@ -105,13 +108,25 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
+    is_default = (
+        mask is valid_lens is dropout_seed is sink is bias is bias_after is None
+        and type(dropout) is type(softcap) is float
+        and dropout == softcap == 0.0
+        and (return_weights, return_lse, impl, normalizer) == _DEFAULT
+    )
+    if is_default and again.run is not None:
+        output = again.run(query, key, value, score)
+        if output is not None:
+            return output
     call = Call(
         query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
     )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
-    result, _ = attend(call, options)
+    result, task = attend(call, options)
+    if is_default and again.learn is not None:
+        again.learn(query, key, value, score, task)
     return result if return_weights or return_lse else result.output
 
 

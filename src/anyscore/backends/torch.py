@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.backends import (  # noqa: F401
+    torch_again,
     torch_autograd,
     torch_flops,
     torch_modes,

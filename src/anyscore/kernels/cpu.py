@@ -130,6 +130,17 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
     _core.forward(x, s.pair, s.numbers, results, threads)
 
 
+def again(x: Operands, s: Settings, results: Results) -> Any:
+    """Return a function that runs this forward with other arrays of the same shapes and strides.
+
+    (a, b, weight, value, packed, threads) → the output, which it makes, or None where arrays are of
+    another kind.
+
+    Raises ValueError: the call has other operands, or the core would have to copy one.
+    """
+    return _core.Again(x, s.pair, s.numbers, results)
+
+
 def backward(
     x: Operands, s: Settings, results: Results, upstream: Results, to: Operands, threads: int
 ) -> None:
