@@ -64,7 +64,9 @@ def run(query: Any, key: Any, value: Any, score: Any) -> Tensor | None:
         for x in (query, key, value, weight):
             if x is not None and x.requires_grad:
                 return None
-    if torch.is_autocast_enabled("cpu") or is_watched(query, key, value, weight) or why_not():
+    if torch.is_autocast_enabled("cpu") or is_watched() or why_not():
+        return None
+    if query.is_neg() or key.is_neg() or value.is_neg():  # lent as they lie, without their sign
         return None
     threads = torch.get_num_threads()
     for known in found.known:

@@ -215,6 +215,24 @@ def test_modes_see_the_call() -> None:
     assert any("anyscore" in event.key for event in profile.key_averages())
 
 
+def test_tensors_that_are_not_what_their_memory_holds() -> None:
+    score = anyscore.Dot()
+    q, k, v = inputs(2)
+    first = warm(score, q, k, v)
+    negative = torch.complex(torch.zeros_like(q), -q).conj().imag  # −(−q), not computed yet
+    same = torch.empty_strided(q.shape, tuple(2 * s for s in q.stride())).copy_(q)
+    warm(score, same, k, v)  # of the strides of the negative
+    assert negative.is_neg()
+    assert negative.stride() == same.stride()
+    escaped: list[Tensor] = []
+    torch.func.grad(lambda x: (escaped.append(x), x.sum())[1])(q)
+    for other in (negative, escaped[0]):
+        assert torch.equal(attention(other, k, v, score=score), first)
+    zeros = torch._efficientzerotensor(q.shape)
+    exact = attention(torch.zeros_like(q), k, v, score=score)
+    assert torch.equal(attention(zeros, k, v, score=score), exact)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_graph_holds_the_operator() -> None:
     score = anyscore.Dot()
