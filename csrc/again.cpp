@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
@@ -17,24 +18,49 @@ namespace nb = nanobind;
 namespace anyscore {
 namespace {
 
-using Lent = nb::dlpack::dltensor;
-
 // An array that came, and what another must be like to take its place.
 struct Place {
     PyTypeObject* of;
-    Exchange exchange;
+    Exchange exchange;  // or none: it has a buffer, as NumPy's arrays have
     nb::dlpack::dtype dtype;
-    std::vector<Size> shape, strides;
+    std::string format;  // of the buffer
+    std::vector<Size> shape, strides;  // strides: in elements, of a buffer in bytes
 
-    // The memory of an array, null if it is another kind of array.
-    const void* memory(nb::handle x) const {
-        Lent lent;
-        if (Py_TYPE(x.ptr()) != of) return nullptr;
-        if (exchange(x.ptr(), &lent)) return PyErr_Clear(), nullptr;
-        bool same = lent.device.device_type == CPU && lent.dtype == dtype && std::size_t(lent.ndim) == shape.size() &&
-                    lent.strides && std::equal(shape.begin(), shape.end(), lent.shape) &&
-                    std::equal(strides.begin(), strides.end(), lent.strides);
-        return same ? (const char*)lent.data + lent.byte_offset : nullptr;
+    Place(PyObject* x, const View& view) : of(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype) {
+        shape = view.shape, strides = view.strides;
+        Py_buffer buffer;
+        if (!PyObject_CheckBuffer(x)) {
+            exchange = exchange_of(x);
+            if (!exchange) throw std::invalid_argument("its arrays are not lent.");
+        } else if (PyObject_GetBuffer(x, &buffer, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+            strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+            format = buffer.format;
+            PyBuffer_Release(&buffer);
+        } else {
+            throw nb::python_error();
+        }
+    }
+
+    // The memory of an array, null if it is of another kind.
+    const void* memory(PyObject* x) const {
+        if (Py_TYPE(x) != of) return nullptr;
+        if (exchange) {
+            nb::dlpack::dltensor lent;
+            if (exchange(x, &lent)) return PyErr_Clear(), nullptr;
+            if (lent.device.device_type != CPU || !(lent.dtype == dtype) || !lent.strides) return nullptr;
+            return is_alike(lent.ndim, lent.shape, lent.strides) ? (const char*)lent.data + lent.byte_offset : nullptr;
+        }
+        Py_buffer lent;
+        if (PyObject_GetBuffer(x, &lent, PyBUF_STRIDES | PyBUF_FORMAT)) return PyErr_Clear(), nullptr;
+        const void* data = format == lent.format && is_alike(lent.ndim, lent.shape, lent.strides) ? lent.buf : nullptr;
+        PyBuffer_Release(&lent);  // whoever calls holds the array
+        return data;
+    }
+
+private:
+    template <class N> bool is_alike(int rank, const N* its_shape, const N* its_strides) const {
+        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), its_shape) &&
+               std::equal(strides.begin(), strides.end(), its_strides);
     }
 };
 
@@ -43,34 +69,33 @@ constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed"};
 
 class Again {
 public:
-    // As `forward` of module.cpp: the call that it took, without masks, biases and dropout. Raises
-    // std::invalid_argument where another cannot take its place, as its arrays are not lent or have to be copied.
-    Again(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers, nb::tuple results)
-        : pair(pair), settings(numbers.data()) {
+    // A call that `forward` could take, without masks, biases and dropout; lead: of its output, which is of the type
+    // of a, and is made by empty(a, shape). Raises std::invalid_argument where no other call can take its place.
+    Again(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
+          const std::vector<Size>& lead, nb::object empty)
+        : pair(pair), empty(empty), settings(numbers.data()), arrays(lead, settings.groups) {
         Operands in;
         for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
             nb::handle x = operands[i];
-            auto* kind = std::find(std::begin(KINDS), std::end(KINDS), OPERANDS[i].name);
-            if (kind == std::end(KINDS) && !x.is_none()) throw std::invalid_argument("the call has more operands.");
             if (x.is_none()) continue;
-            View& view = in.*OPERANDS[i].view;
-            Exchange exchange = exchange_of(x.ptr());
-            if (!exchange || !anyscore::view(x.ptr(), false, view)) throw std::invalid_argument("its arrays are not lent.");
-            places[kind - KINDS] = Place{Py_TYPE(x.ptr()), exchange, view.dtype, view.shape, view.strides};
+            auto* kind = std::find(std::begin(KINDS), std::end(KINDS), OPERANDS[i].name);
+            if (kind == std::end(KINDS)) throw std::invalid_argument("the call has operands that are made for it.");
+            View& array = in.*OPERANDS[i].view;
+            if (!view(x.ptr(), false, array)) throw std::invalid_argument("its arrays are not lent.");
+            places[std::size_t(kind - KINDS)].emplace(x.ptr(), array);
+            if (Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
         }
-        Output output, lse;
-        if (!view(nb::handle(results[0]).ptr(), true, output) || !view(nb::handle(results[1]).ptr(), true, lse))
-            throw std::invalid_argument("its results are not lent.");
-        arrays.emplace(std::vector<Size>(lse.shape.begin(), lse.shape.end() - 1), settings.groups);
-        call = describe(*arrays, in, settings, lse.shape.back());
-        sums = Arrays::type("lse", lse), output_type = Arrays::type("output", output);
-        if (in.packed) call.packed = arrays->rows("packed", in.packed, {call.keys + 1, call.width}, true);
-        if (in.packed && call.packed.type != sums) throw std::invalid_argument("packed must have the type of lse.");
-        if (arrays->has_copies()) throw std::invalid_argument("its arrays have to be copied.");
-        rows = lse.size();
-        shape = nb::steal<nb::tuple>(PyTuple_New(output.rank()));
-        for (Size i = 0; i < output.rank(); i++)
-            PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(output.shape[std::size_t(i)]));
+        if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
+        call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
+        output_type = call.a.type;
+        if (in.packed) call.packed = arrays.rows("packed", in.packed, {call.keys + 1, call.width}, true);
+        if (in.packed && call.packed.type != sums) throw std::invalid_argument("packed is of another type.");
+        if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
+        std::vector<Size> sizes = lead;
+        sizes.push_back(call.queries), sizes.push_back(call.value_width);
+        shape = nb::steal<nb::tuple>(PyTuple_New(Py_ssize_t(sizes.size())));
+        for (std::size_t i = 0; i < sizes.size(); i++)
+            PyTuple_SET_ITEM(shape.ptr(), Py_ssize_t(i), PyLong_FromLongLong(sizes[i]));
     }
 
     Again(const Again&) = delete;
@@ -83,16 +108,15 @@ public:
         for (std::size_t i = 0; i < std::size(operands); i++) {
             if (operands[i].is_none() == places[i].has_value()) return nb::none();
             if (!places[i]) continue;
-            rows_of[i]->data = places[i]->memory(operands[i]);
+            rows_of[i]->data = places[i]->memory(operands[i].ptr());
             if (!rows_of[i]->data) return nb::none();
         }
-        static PyObject* new_empty = PyUnicode_InternFromString("new_empty");
-        nb::object output = nb::steal(PyObject_CallMethodOneArg(a.ptr(), new_empty, shape.ptr()));
+        nb::object output = nb::steal(PyObject_CallFunctionObjArgs(empty.ptr(), a.ptr(), shape.ptr(), nullptr));
         if (!output.is_valid()) throw nb::python_error();
         View to;
         if (!view(output.ptr(), true, to) || Arrays::type("output", to) != output_type) return nb::none();
         nb::gil_scoped_release release;
-        Block lse = allocate(Size(sizeof(double)), rows);
+        Block lse = allocate(Size(sizeof(double)), call.problems * call.queries);
         Forward made;
         made.output = to.data, made.output_type = output_type, made.lse = lse.data;
         find(pair, sums).forward(now, made, threads);
@@ -101,12 +125,12 @@ public:
 
 private:
     std::string pair;
+    nb::object empty;
     Settings settings;
     std::array<std::optional<Place>, std::size(KINDS)> places;
-    std::optional<Arrays> arrays;  // what the call points to
+    Arrays arrays;  // what the call points to
     Call call;
-    Type sums, output_type;
-    Size rows;
+    Type sums = Type::F32, output_type;
     nb::tuple shape;
 };
 
@@ -114,7 +138,8 @@ private:
 
 void bind_again(nb::module_& module) {
     nb::class_<Again>(module, "Again")
-        .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, nb::tuple>())
+        .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, const std::vector<Size>&,
+                      nb::object>())
         .def("__call__", &Again::run, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
              nb::arg("packed").none(), nb::arg("threads"));
 }

@@ -1,14 +1,21 @@
-"""Calls that come again: where a backend says how it runs them without another look.
-
-A backend that can sets both when it is loaded; they see calls of default options alone.
-"""
+"""Calls that come again: where a backend says that it can run them without another look."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-run: Callable[[Any, Any, Any, Any], Any] | None = None
-"""(query, key, value, score) → the output, None where the call must be looked at."""
-learn: Callable[[Any, Any, Any, Any, Any], None] | None = None
-"""(query, key, value, score, task), of a call that was looked at."""
+from anyscore.ops import Array
+
+
+class Again(Protocol):
+    """What a backend knows of calls of default options that came before."""
+
+    def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
+        """Return the output, None where the call must be looked at."""
+
+    def learn(self, query: Array, key: Any, value: Array, score: Any, task: Any) -> None:
+        """Look at a call that was run in full, as the task that it became."""
+
+
+KNOWN: dict[type, Again] = {}
+"""By the type of the query; a backend that can adds its own when it is loaded."""

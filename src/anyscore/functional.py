@@ -8,7 +8,8 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anyscore import again, backends, over_scores, separable
+from anyscore import backends, over_scores, separable
+from anyscore.again import KNOWN
 from anyscore.autocast import autocast, cast
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
@@ -114,8 +115,9 @@ def attention(
         and dropout == softcap == 0.0
         and (return_weights, return_lse, impl, normalizer) == _DEFAULT
     )
-    if is_default and again.run is not None:
-        output = again.run(query, key, value, score)
+    before = KNOWN.get(type(query)) if is_default else None
+    if before is not None:
+        output = before.run(query, key, value, score)
         if output is not None:
             return output
     call = Call(
@@ -125,8 +127,8 @@ def attention(
     if value is None:  # which stands for no output elsewhere
         find_framework(query=query, value=value)
     result, task = attend(call, options)
-    if is_default and again.learn is not None:
-        again.learn(query, key, value, score, task)
+    if before is not None:
+        before.learn(query, key, value, score, task)
     return result if return_weights or return_lse else result.output
 
 

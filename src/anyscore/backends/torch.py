@@ -10,14 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyscore.again import KNOWN
 from anyscore.backends import (  # noqa: F401
-    torch_again,
     torch_autograd,
     torch_flops,
     torch_modes,
     torch_sparse,
     torch_triton,
 )
+from anyscore.backends.again import CoreAgain
 from anyscore.backends.reference import reference_in
 from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.factors import PRODUCT, Factors
@@ -127,3 +128,24 @@ _SDPA = Implementation("sdpa", _why_not, _run)
 _ON_CPU = _SDPA, torch_autograd.CORE
 _ON_GPU = _SDPA, torch_triton.KERNELS
 BACKEND = Torch()
+
+
+class _Again(CoreAgain):
+    """What `torch.compile` traces has no part in it."""
+
+    def run(self, query: Tensor, key: Any, value: Tensor, score: Any) -> Tensor | None:
+        return None if is_compiling() else super().run(query, key, value, score)
+
+    def learn(self, query: Tensor, key: Any, value: Tensor, score: Any, task: Task) -> None:
+        if not is_compiling():
+            super().learn(query, key, value, score, task)
+
+
+KNOWN[Tensor] = _Again(
+    Tensor,
+    BACKEND,
+    torch_autograd.CORE,
+    torch_modes.must_look,
+    torch.get_num_threads,
+    Tensor.new_empty,
+)

@@ -21,6 +21,7 @@ __all__ = [
     "is_transforming",
     "is_watched",
     "is_wrapper",
+    "must_look",
     "why_not",
 ]
 
@@ -85,6 +86,19 @@ def is_watched(*args: Any) -> bool:
     keys = torch._C._dispatch_keys
     for x in args:  # a generator takes 1 µs more of every call
         if x is not None and isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN:
+            return True
+    return False
+
+
+def must_look(query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None) -> bool:
+    """Return whether more than the memory of these tensors takes part in a call without options:
+    a mode, a gradient, or what is not yet computed.
+    """
+    if torch.is_autocast_enabled("cpu") or is_watched() or why_not() is not None:
+        return True
+    for x in (query, key, value, weight):
+        # Their memory is lent as it lies, without the sign that a tensor may still owe it.
+        if x is not None and ((x.requires_grad and torch.is_grad_enabled()) or x.is_neg()):
             return True
     return False
 

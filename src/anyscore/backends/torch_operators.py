@@ -77,7 +77,7 @@ def _lent(x: Results) -> Results:
 
 
 def _forward(x: Operands, s: Settings) -> Results:
-    made = fake_forward(x, s)
+    made = _fake_forward(x, s)
     if x.packed is not None and x.packed.dtype != made.lse.dtype:
         x = x._replace(packed=None)
     cpu.forward(_arrays(x), s, _lent(made), torch.get_num_threads())
@@ -100,8 +100,7 @@ def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> 
 # Without values
 
 
-def fake_forward(x: Operands, s: Settings) -> Results:
-    """Make the results of a forward, with nothing written in them yet."""
+def _fake_forward(x: Operands, s: Settings) -> Results:
     a, value = x.a, x.value
     rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
     lse, output, scores = a.new_empty(rows, dtype=dtype), None, None
@@ -274,5 +273,5 @@ backward = _Operator(
     _backward_args,
     _backward_record,
 )
-forward.implement(_forward, fake_forward, _batched_forward, _given)
+forward.implement(_forward, _fake_forward, _batched_forward, _given)
 backward.implement(_backward, _fake_backward, _batched_backward, lambda found, *_: found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -130,15 +131,15 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
     _core.forward(x, s.pair, s.numbers, results, threads)
 
 
-def again(x: Operands, s: Settings, results: Results) -> Any:
+def again(x: Operands, s: Settings, empty: Callable[[Array, tuple[int, ...]], Array]) -> Any:
     """Return a function that runs this forward with other arrays of the same shapes and strides.
 
-    (a, b, weight, value, packed, threads) → the output, which it makes, or None where arrays are of
-    another kind.
+    (a, b, weight, value, packed, threads) → the output, or None where arrays are of another kind.
+    empty: (a, shape) → an array of the type of a, for the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """
-    return _core.Again(x, s.pair, s.numbers, results)
+    return _core.Again(x, s.pair, s.numbers, s.lead, empty)
 
 
 def backward(

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.backends import torch_again
+from anyscore.again import KNOWN
+from anyscore.backends import again
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
 
@@ -51,7 +52,7 @@ def warm(score: Any, *tensors: Any) -> Any:
 
 
 def is_known(score: Any, *tensors: Any) -> bool:
-    return torch_again.run(*tensors, score) is not None
+    return KNOWN[Tensor].run(*tensors, score) is not None
 
 
 @pytest.fixture
@@ -258,7 +259,7 @@ def test_few_calls_are_kept_and_none_of_a_score_that_is_gone() -> None:
     score = anyscore.Dot()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    assert len(torch_again._calls[score].known) == torch_again._MOST
+    assert len(KNOWN[Tensor].calls[score].known) == again.MOST
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))
     gone = weakref.ref(score)

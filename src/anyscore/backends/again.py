@@ -1,0 +1,115 @@
+"""Calls of the core that come again, of the same shapes: run with no other look than at those.
+
+A call takes 40 µs to check, lower and choose; the core takes one for the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from anyscore.backends.common import call_of
+from anyscore.factors import Factors
+from anyscore.implementations import Backend, Implementation, choose
+from anyscore.kernels import cpu
+from anyscore.ops import Array
+from anyscore.prepared import PreparedKeys
+from anyscore.score import Score
+from anyscore.task import Options, Task
+
+MOST = 8
+"""Calls of one score that are kept, the last that came."""
+
+
+class Calls:
+    """What is known of a score: its tensor, the sizes of the last call, and calls to run again."""
+
+    def __init__(self) -> None:
+        self.weight: Array | None = None
+        self.last: Any = None
+        self.known: tuple[Any, ...] = ()
+
+
+class CoreAgain:
+    """An `again.Again` of arrays of one type.
+
+    type: of the arrays. core: the implementation that is repeated. must_look: whether anything but
+    memory takes part in a call of these arrays, a weight of None among them. threads: how many to
+    compute with. empty: (query, shape) → an array of its dtype, with nothing written in it.
+    """
+
+    def __init__(
+        self,
+        type: type,
+        backend: Backend,
+        core: Implementation,
+        must_look: Callable[..., bool],
+        threads: Callable[[], int],
+        empty: Callable[[Array, tuple[int, ...]], Array],
+    ) -> None:
+        self.type, self.backend, self.core = type, backend, core
+        self.must_look, self.threads, self.empty = must_look, threads, empty
+        self.calls: WeakKeyDictionary[Score, Calls] = WeakKeyDictionary()
+
+    def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
+        """Return the output of a call that came before, None where it must be looked at."""
+        if not isinstance(score, Score):
+            return None
+        found = self.calls.get(score)
+        if found is None or not found.known:
+            return None
+        weight, packed = found.weight, None
+        if type(key) is PreparedKeys:
+            if key.score is not type(score) or key.key_bias is not None:
+                return None
+            key, packed = key.b, key.packed
+        if type(key) is not self.type or type(value) is not self.type:
+            return None
+        if self.must_look(query, key, value, weight):
+            return None
+        threads = self.threads()
+        for known in found.known:
+            output = known(query, key, weight, value, packed, threads)
+            if output is not None:
+                return output
+        return None
+
+    def learn(self, query: Array, key: Any, value: Array, score: Any, task: Task) -> None:
+        """Keep a call that was run in full, if one of the same sizes came right before.
+
+        Only scores of ours are known to be the same when they come again, and of those only what is
+        made of no tensor but query, key, value and at most one weight.
+        """
+        f = task.score
+        if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
+            return
+        key = getattr(key, "b", key)
+        made_of = zip((f.a, f.b, task.value), (query, key, value), strict=True)
+        if any(x is not y or type(x) is not self.type for x, y in made_of):
+            return
+        weight, tensors = f.weight, list(score.tensors().values())
+        if not type(score).__module__.startswith("anyscore.formulas") or score.projections():
+            return
+        if len(tensors) > 1 or weight is not (tensors[0] if tensors else None):
+            return
+        if query.dtype != value.dtype or self.must_look(query, key, value, weight):
+            return
+        found = self.calls.setdefault(score, Calls())
+        sizes, last = (query.shape, key.shape, value.shape), found.last
+        found.last = sizes
+        if sizes == last:
+            found.weight, found.last = weight, None
+            made = self._made(task)
+            if made is not None:
+                found.known = (made, *found.known)[:MOST]
+
+    def _made(self, task: Task) -> Any:
+        """Return what runs the call of a task again, None if nothing does."""
+        options = Options()
+        if choose(self.backend, task, options)[1] is not self.core:
+            return None
+        try:
+            return cpu.again(*call_of(self.backend.xp, task, options, None), self.empty)
+        except ValueError:  # its arrays have to be copied
+            return None

@@ -1,0 +1,128 @@
+"""NumPy's calls that come again; those of PyTorch are in frameworks/torch/test_torch_again.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anyscore
+from anyscore import attention, functional
+from anyscore.cache import prepare_keys
+from anyscore.kernels import cpu
+
+pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+
+HIDDEN = 8
+
+
+def score_of(name: str, dtype: Any) -> Any:
+    weight = np.random.default_rng(1).standard_normal(HIDDEN).astype(dtype)
+    scores: dict[str, Any] = {
+        "dot": anyscore.Dot(),
+        "scaled_dot": anyscore.ScaledDot(),
+        "additive": anyscore.Additive(None, None, weight),
+        "gatv2": anyscore.GATv2(None, None, weight),
+        "gaussian": anyscore.Gaussian(2.0),
+        "laplace": anyscore.Laplace(2.0),
+        "lorentz": anyscore.Lorentz(),
+    }
+    return scores[name]
+
+
+def inputs(*lead: int, dtype: Any = np.float32, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    sizes = (3, HIDDEN), (10, HIDDEN), (10, 5)
+    return [rng.standard_normal((*lead, *size)).astype(dtype) for size in sizes]
+
+
+@pytest.fixture
+def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that are looked at in full."""
+    seen: list[Any] = []
+    whole = functional.attend
+
+    def attend(*args: Any) -> Any:
+        seen.append(args)
+        return whole(*args)
+
+    monkeypatch.setattr(functional, "attend", attend)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("name", ["dot", "scaled_dot", "additive", "gatv2", "gaussian", "laplace"])
+def test_the_same_bits(name: str, dtype: Any, misses: list[Any]) -> None:
+    score = score_of(name, dtype)
+    for lead in ((), (2,), (2, 4)):
+        first, _, _ = (attention(*inputs(*lead, dtype=dtype), score=score) for _ in range(3))
+        misses.clear()
+        again = attention(*inputs(*lead, dtype=dtype), score=score)
+        others = inputs(*lead, dtype=dtype, seed=1)
+        found = attention(*others, score=score)
+        assert not misses
+        assert again.dtype == dtype
+        assert again.tobytes() == first.tobytes()
+        assert found.tobytes() == attention(*others, score=score, return_lse=True).output.tobytes()
+
+
+def test_arrays_of_another_kind_are_looked_at(misses: list[Any]) -> None:
+    score = anyscore.Dot()
+    q, k, v = inputs(2)
+    for _ in range(3):
+        attention(q, k, v, score=score)
+    for others in (
+        (q.astype(">f4"), k.astype(">f4"), v.astype(">f4")),
+        (q.astype("f8"), k.astype("f8"), v.astype("f8")),
+        (np.asfortranarray(q), k, v),
+        (q, k[::-1], v[::-1]),
+        (q, np.broadcast_to(k[:1], k.shape), v),
+        (q.view(np.recarray), k, v),
+    ):
+        misses.clear()
+        found = attention(*others, score=score)
+        assert len(misses) == 1
+        exact = attention(*others, score=score, impl="reference")
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+    misses.clear()
+    for x in (q, k, v):
+        x.flags.writeable = False
+    attention(q, k, v, score=score)
+    assert not misses
+    with pytest.raises(ValueError, match="d_q"):
+        attention(q[..., :3], k, v, score=score)
+
+
+def test_a_weight_that_changes_in_place_is_seen() -> None:
+    score = score_of("additive", np.float32)
+    for _ in range(3):
+        attention(*inputs(), score=score)
+    score.w_v[:] *= -1
+    exact = attention(*inputs(), score=score, impl="reference")
+    np.testing.assert_allclose(attention(*inputs(), score=score), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_prepared_keys(misses: list[Any]) -> None:
+    score = score_of("additive", np.float32)
+    q, k, v = inputs(2)
+    keys = prepare_keys(k, score)
+    first, _, _ = (attention(q, keys, v, score=score) for _ in range(3))
+    misses.clear()
+    assert attention(q, keys, v, score=score).tobytes() == first.tobytes()
+    assert not misses
+
+
+@pytest.mark.parametrize("name", ["dot", "lorentz"])
+def test_what_may_not_be_repeated_is_right(name: str) -> None:
+    """A score that makes its factors anew, arrays without entries, a list of options."""
+    score = score_of(name, np.float32)
+    for n in (0, 4):
+        q, k, v = (x[:n] for x in inputs(4))
+        for _ in range(4):
+            found = attention(q, k, v, score=score)
+            assert found.shape == (n, 3, 5)
+    for _ in range(4):
+        found = attention(*inputs(), score=score, valid_lens=np.int64(2))
+    exact = attention(*inputs(), score=score, valid_lens=np.int64(2), impl="reference")
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
