@@ -104,6 +104,7 @@ void python_sparse_backward(int power, View w, View dw, Output ds, int threads) 
 
 NB_MODULE(_core, module) {
     using namespace anyscore;
+    nb::set_leak_warnings(false);  // calls that come again may outlive the interpreter's last collection
     module.def("forward", &python_forward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "threads"_a);
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
