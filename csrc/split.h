@@ -86,26 +86,26 @@ private:
         if (bits(most) > bits(largest_finite<T>())) return false;
         if (!is_distance && most * slope_from(0) > (has_positive && has_negative ? LIMIT_OF_BOTH_SIGNS : LIMIT))
             return false;
-        Sums<Joint, T>{joint, joint_weight, panels, width, padded, stride}.write(rows, count, s);
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < count * L; j++) s[i * TILE + j] += own[i] + of_keys[j];
+        Sums<Joint, T>{joint, joint_weight, panels, width, padded, stride, own, of_keys}.write(rows, count, s);
         return !is_distance || are_exact_distances(rows, keys, most, s);
     }
 
     // Whether distances are, whose parts amount to `most`; gives none of them the wrong sign.
     bool are_exact_distances(int rows, int keys, T most, T* s) const {
-        T low[TILE], high[TILE] = {};  // of each key
-        for (T& x : low) x = largest_finite<T>();
-        for (int i = 0; i < rows; i++) {
-            T* row = s + i * TILE;
-            for (int j = 0; j < keys; j++) {
-                T distance = max(has_positive ? row[j] : -row[j], T(0));
-                row[j] = has_positive ? distance : -distance;
-                low[j] = min(low[j], distance), high[j] = max(high[j], distance);
+        T low[TILE], high[TILE];  // of each key
+        const Vector<T> sign = fill<T>(has_positive ? 1 : -1);
+        for (int j = 0; j < keys; j += L) {
+            Vector<T> lowest = fill(largest_finite<T>()), highest{};
+            for (int i = 0; i < rows; i++) {
+                T* at = s + i * TILE + j;
+                Vector<T> distance = max(sign * load(at), Vector<T>{});
+                store(at, sign * distance);
+                lowest = min(lowest, distance), highest = max(highest, distance);
             }
+            store(low + j, lowest), store(high + j, highest);
         }
-        T least = low[0], greatest = high[0];
-        for (int j = 1; j < keys; j++) least = min(least, low[j]), greatest = max(greatest, high[j]);
+        T least = largest_finite<T>(), greatest = 0;
+        for (int j = 0; j < keys; j++) least = min(least, low[j]), greatest = max(greatest, high[j]);
         return (most - least) * slope_from(least) <= LIMIT && most <= RATIO * greatest;
     }
 

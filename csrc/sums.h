@@ -24,6 +24,7 @@ template <class Term, class T> struct Sums {
 
     const T *a, *weight, *panels;
     Size width, padded, stride;
+    const T *of_rows = nullptr, *of_columns = nullptr;  // added to the sums of each query, and of each key
 
     // s[i · TILE + j] = the sum of query i and key j. Few rows take more panels: a sum waits for its last addition.
     void write(int rows, int count, T* s) const {
@@ -64,7 +65,11 @@ private:
             for (int t = 0; t < ROWS; t++)
                 for (int q = 0; q < COUNT; q++) {
                     T* to = s + (i + t) * TILE + (p + q) * L;
-                    store(to, from ? load(to) + sum[t][q] : sum[t][q]);
+                    if (from)
+                        sum[t][q] += load(to);
+                    else if (of_rows)
+                        sum[t][q] += load(of_columns + (p + q) * L) + of_rows[i + t];
+                    store(to, sum[t][q]);
                 }
             from += SPAN;
         } while (from < width);
