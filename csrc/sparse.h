@@ -22,6 +22,7 @@ template <class T, int POWER> struct Row {
     T step_from(T t) const {
         T total, slope;
         sums(t, total, slope);
+        if (slope == 0) return t;  // nothing has a weight, and 0/0 is no number to compare with
         if (POWER == 1) return t + (total - 1) / slope;
         T norm = std::sqrt(total);
         return t + (norm - 1) * norm / slope;

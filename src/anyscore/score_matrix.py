@@ -52,10 +52,10 @@ def scores(
     >>> import numpy as np
     >>> from anyscore import Gaussian, scores
     >>> frames, texts = np.array([[0.0], [1.0], [2.0]]), np.array([[0.0], [2.0]])
-    >>> -2 * scores(frames, texts, score=Gaussian())        # squared distances
-    array([[-0.,  4.],
-           [ 1.,  1.],
-           [ 4., -0.]])
+    >>> 0 - 2 * scores(frames, texts, score=Gaussian())     # squared distances
+    array([[0., 4.],
+           [1., 1.],
+           [4., 0.]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
     return _compute(call, Options(with_scores=True, impl=impl))[0]
