@@ -88,8 +88,7 @@ public:
         if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
         output_type = call.a.type;
-        if (in.packed) call.packed = arrays.rows("packed", in.packed, {call.keys + 1, call.width}, true);
-        if (in.packed && call.packed.type != sums) throw std::invalid_argument("packed is of another type.");
+        if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
         std::vector<Size> sizes = lead;
         sizes.push_back(call.queries), sizes.push_back(call.value_width);

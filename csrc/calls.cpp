@@ -73,6 +73,11 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     return call;
 }
 
+void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
+    call.packed = arrays.rows("packed", packed, {call.keys + 1, call.width}, true);
+    if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
+}
+
 namespace {
 
 // The kernels for the type of a result (..., keys), and how many rows that has.
@@ -106,10 +111,7 @@ void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& 
     Type sums = type_of_sums(to.lse);
     Arrays arrays(lead_of(to.lse), s.groups);
     Call call = describe(arrays, in, s, to.lse.shape.back());
-    if (in.packed) {
-        call.packed = arrays.rows("packed", in.packed, {call.keys + 1, call.width}, true);
-        if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
-    }
+    if (in.packed) take_packed(call, arrays, in.packed, sums);
     if (bool(in.value) != bool(to.output)) Arrays::refuse("output", "must be given with value, and only with it");
     std::vector<Size> rows = to.lse.shape, shape = rows;
     Forward made;

@@ -65,6 +65,8 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 // The parts of a forward: its call as plain data, and the kernels that run it.
 Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);
 Kernels find(const std::string& pair, Type sums);
+// Keys packed before, for sums of that type, as prepare_keys writes them.
+void take_packed(Call& call, Arrays& arrays, View& packed, Type sums);
 
 void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);

@@ -41,6 +41,7 @@ public:
 
     void begin(const T* weight, bool is_new, const NoRange<T>& range) {
         Base::begin(weight, is_new, range);
+        if (!is_new) return;
         has_positive = has_negative = false;
         for (Size d = 0; d < padded; d++) {
             joint_weight[d] = Parts::weight(weight[d]), magnitude[d] = abs(weight[d]);

@@ -6,11 +6,13 @@ import gc
 import os
 import shutil
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from anyscore import functional
 from anyscore.kernels import cpu
 
 if find_spec("torch"):
@@ -40,6 +42,20 @@ def _seeded() -> None:
 def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the C++ core were not there."""
     monkeypatch.setattr(cpu, "_problem", "it is not there")
+
+
+@pytest.fixture
+def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Lists the calls of `attention` that are looked at in full."""
+    seen: list[Any] = []
+    whole = functional.attend
+
+    def attend(*args: Any) -> Any:
+        seen.append(args)
+        return whole(*args)
+
+    monkeypatch.setattr(functional, "attend", attend)
+    return seen
 
 
 @pytest.fixture

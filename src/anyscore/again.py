@@ -8,7 +8,7 @@ from anyscore.ops import Array
 
 
 class Again(Protocol):
-    """What a backend knows of calls of default options that came before."""
+    """Repeat calls of default options that came before."""
 
     def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
         """Return the output, None where the call must be looked at."""

@@ -40,9 +40,6 @@ class AttentionOutput(NamedTuple):
     lse: Array | None = None
 
 
-_DEFAULT = (False, False, "auto", "softmax")  # return_weights, return_lse, impl, normalizer
-
-
 def attention(
     query: Array,
     key: Array,
@@ -113,7 +110,9 @@ def attention(
         mask is valid_lens is dropout_seed is sink is bias is bias_after is None
         and type(dropout) is type(softcap) is float
         and dropout == softcap == 0.0
-        and (return_weights, return_lse, impl, normalizer) == _DEFAULT
+        and return_weights is return_lse is False
+        and type(impl) is type(normalizer) is str
+        and (impl, normalizer) == ("auto", "softmax")
     )
     before = KNOWN.get(type(query)) if is_default else None
     if before is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anyscore
-from anyscore import attention, functional
+from anyscore import attention
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
 
@@ -35,20 +35,6 @@ def inputs(*lead: int, dtype: Any = np.float32, seed: int = 0) -> list[np.ndarra
     rng = np.random.default_rng(seed)
     sizes = (3, HIDDEN), (10, HIDDEN), (10, 5)
     return [rng.standard_normal((*lead, *size)).astype(dtype) for size in sizes]
-
-
-@pytest.fixture
-def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls that are looked at in full."""
-    seen: list[Any] = []
-    whole = functional.attend
-
-    def attend(*args: Any) -> Any:
-        seen.append(args)
-        return whole(*args)
-
-    monkeypatch.setattr(functional, "attend", attend)
-    return seen
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])

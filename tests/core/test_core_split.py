@@ -101,7 +101,7 @@ def test_no_distance_has_the_wrong_sign(pair: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("pair", SPLIT)
 def test_the_backward_sees_the_scores_of_the_forward(pair: str, dtype: str) -> None:
-    """Of one attended key the weight is 1 exactly, whatever the keys that no query attends are."""
+    """The weight of one attended key is 1 exactly, whatever the keys are that no query attends."""
     rng = np.random.default_rng(5)
     start = rng.integers(0, 100, (1, QUERIES))
     call = made(pair, "normal", dtype, start=start, stop=start + 1, groups=1, lead=(HEADS,))

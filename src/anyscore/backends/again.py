@@ -23,7 +23,7 @@ MOST = 8
 
 
 class Calls:
-    """What is known of a score: its tensor, the sizes of the last call, and calls to run again."""
+    """Hold what is known of a score: its tensor, sizes of the last call, and calls to repeat."""
 
     def __init__(self) -> None:
         self.weight: Array | None = None
@@ -32,7 +32,7 @@ class Calls:
 
 
 class CoreAgain:
-    """An `again.Again` of arrays of one type.
+    """Repeat calls of arrays of one type, see `again.Again`.
 
     type: of the arrays. core: the implementation that is repeated. must_look: whether anything but
     memory takes part in a call of these arrays, a weight of None among them. threads: how many to

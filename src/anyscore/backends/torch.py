@@ -131,7 +131,7 @@ BACKEND = Torch()
 
 
 class _Again(CoreAgain):
-    """What `torch.compile` traces has no part in it."""
+    """Repeat calls that no compiler traces."""
 
     def run(self, query: Tensor, key: Any, value: Tensor, score: Any) -> Tensor | None:
         return None if is_compiling() else super().run(query, key, value, score)

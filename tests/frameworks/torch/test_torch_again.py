@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -53,22 +52,6 @@ def warm(score: Any, *tensors: Any) -> Any:
 
 def is_known(score: Any, *tensors: Any) -> bool:
     return KNOWN[Tensor].run(*tensors, score) is not None
-
-
-@pytest.fixture
-def misses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The calls that are looked at in full."""
-    from anyscore import functional
-
-    seen: list[Any] = []
-    whole = functional.attend
-
-    def attend(*args: Any) -> Any:
-        seen.append(args)
-        return whole(*args)
-
-    monkeypatch.setattr(functional, "attend", attend)
-    return seen
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
