@@ -15,12 +15,15 @@ struct Divide {
     template <class T> static constexpr T CAP = sizeof(T) == 4 ? T(0x1p60) : T(0x1p500);  // SHARE of them may be multiplied
     template <class V> static ANYSCORE_INLINE V ratio(V x, V y) { return x / y; }
 
+    // Whether `reciprocals` of x that are bounded, above 1 and ≤ Estimate's CAP, are cheaper.
+    template <class T> static constexpr bool HAS_BOUNDED = ANYSCORE_VECTOR_BYTES < 64 || sizeof(T) == 8;
+
     // Of any x. 0 beyond CAP: its square would be no normal number, which costs Intel's processors a
     // hundred cycles. Float32 by division under AVX-512 is for processors that take no harm.
-    template <class T, int N> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
+    template <class T, int N, bool IS_BOUNDED> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
         for (int t = 0; t < N; t++) {
             r[t] = T(1) / x[t];
-            if (ANYSCORE_VECTOR_BYTES < 64 || sizeof(T) == 8) r[t] = x[t] < CAP<T> ? r[t] : fill(T(0));
+            if (HAS_BOUNDED<T> && !IS_BOUNDED) r[t] = x[t] < CAP<T> ? r[t] : fill(T(0));
         }
     }
 };
@@ -29,6 +32,7 @@ struct Divide {
 // By the processor's estimate and a step of Newton's method, r(2 − xr): about 1 ulp, for x ≤ 2¹²⁰, and
 // exact for 1. More share it, as it takes instructions where a division takes time.
 class Estimate {
+    using V = Vector<float>;
     static ANYSCORE_INLINE Vector<float> estimate(Vector<float> x) {
         return (Vector<float>)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
     }
@@ -44,16 +48,23 @@ public:
     static constexpr int SHARE = 4;
     static constexpr bool SPARES_ADDITIONS = true;
     template <class T> static constexpr T CAP = T(0x1p30);
+    template <class T> static constexpr bool HAS_BOUNDED = true;
 
     static ANYSCORE_INLINE Vector<float> ratio(Vector<float> x, Vector<float> y) {
         Vector<float> r = estimate(y);
         return x * (r + r * (1 - y * r));
     }
 
-    // Of any x, as above. One in four by division, which goes on beside. They share nothing: a gradient
-    // needs 1/1 = 1 and 1/∞ = 0.
-    template <class T, int N> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
-        for (int t = 0; t < N; t++) r[t] = reciprocal_or_zero(x[t], t % 4 == 3);
+    // Of any x, as above. Four that are bounded share an estimate: 1/x = y/(xy). Others share nothing, as a gradient
+    // needs 1/1 = 1 and 1/∞ = 0; one in four is a division, which goes on beside.
+    template <class T, int N, bool IS_BOUNDED> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
+        if constexpr (IS_BOUNDED && N == 4) {
+            V low = x[0] * x[1], high = x[2] * x[3], all = ratio(fill(1.0f), low * high);
+            V of_low = all * high, of_high = all * low;
+            r[0] = of_low * x[1], r[1] = of_low * x[0], r[2] = of_high * x[3], r[3] = of_high * x[2];
+        } else {
+            for (int t = 0; t < N; t++) r[t] = reciprocal_or_zero(x[t], t % 4 == 3);
+        }
     }
 };
 #endif

@@ -32,7 +32,7 @@ public:
     Tanh(Arena& arena, const Call& call)
         : Rows(arena, call.width), width(call.width), query(arena.take<T>(2 * TILE * padded)), c(arena.take<T>(padded)),
           c_at(arena.take<T>(width + 4 * SHARE)), order(arena.take<int>(width + 4 * SHARE)),
-          halves(arena.take<T>(width / GROUP + 4)) {}
+          halves(arena.take<T>(width / GROUP + 4)), query_most(arena.take<T>(padded)) {}
 
     void begin(const T* weight, bool is_new, const Range& range) {
         bool was_wide = Rows::range.any_wide;
@@ -48,6 +48,7 @@ public:
 
     void queries(const T* rows, int count) {
         Rows::queries(rows, count);
+        zero(query_most, padded);
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {
                 const T* row = Rows::query + i * padded + d;
@@ -58,7 +59,9 @@ public:
                     by = (load(weight + d) < T(0) ? fill(T(-1)) : fill(T(1))) / by;
                     power *= by;
                 }
-                store(query + i * padded + d, by * value);
+                value *= by;
+                store(query + i * padded + d, value);
+                store(query_most + d, max(load(query_most + d), value));
                 if (forms[d / L] != Rows::NORMAL) store(query + (TILE + i) * padded + d, power);
             }
     }
@@ -93,6 +96,8 @@ public:
                 continue;
             }
             int i = 0;
+            if (rows >= 2 * M && is_bounded(panels, left_of(keys, j, L)))
+                for (; i + M <= rows; i += M) score_tile<M, true>(i, panels, s + i * TILE);
             for (; i + M <= rows; i += M) score_tile<M>(i, panels, s + i * TILE);
             if (i + 2 <= rows) score_tile<2>(i, panels, s + i * TILE), i += 2;
             if (i < rows) score_tile<1>(i, panels, s + i * TILE);
@@ -152,7 +157,19 @@ private:
         for (segments = SMALL_ONES + 1; segments > 0 && first[segments - 1] == count;) segments--;
     }
 
-    template <int ROWS> ANYSCORE_INLINE void score_tile(int i, const T* panel, T* s) const {
+    // Whether no x of these keys of a panel is beyond CAP, with any query.
+    bool is_bounded(const T* panel, int count) const {
+        V high{};
+        for (Size k = 0; k < first[2]; k++) {
+            int d = order[k];
+            high = max(high, query_most[d] * load(panel + Size(d) * L) + c[d]);
+        }
+        bool bounded = true;
+        for (int j = 0; j < count; j++) bounded &= high[j] <= CAP;
+        return bounded;
+    }
+
+    template <int ROWS, bool IS_BOUNDED = false> ANYSCORE_INLINE void score_tile(int i, const T* panel, T* s) const {
         V sums[ROWS] = {};
         const T* a = query + i * padded;
         for (int segment = 0; segment < segments; segment++) {
@@ -164,7 +181,7 @@ private:
                 if (segment == SMALL_ONES)
                     small<ROWS>(a, padded, panel, order + k, c_at + k, count, parts);
                 else if (segment < 2)
-                    narrow<ROWS>(a, padded, panel, order + k, c_at + k, half, count, parts);
+                    narrow<ROWS, IS_BOUNDED>(a, padded, panel, order + k, c_at + k, half, count, parts);
                 else
                     wide<ROWS>(a, panel, k, half, count, parts);
                 for (int t = 0; t < ROWS; t++) sums[t] += factor * parts[t];
@@ -200,7 +217,7 @@ private:
     }
 
     // Σ 1/x − 1/(2C) over `count` features. A function of its own: it needs all registers.
-    template <int ROWS>
+    template <int ROWS, bool IS_BOUNDED>
     static __attribute__((noinline)) void narrow(const T* a, Size padded, const T* panel, const int* order, const T* c,
                                                  const T* half, int count, V* sums) {
         V sum[ROWS];
@@ -210,21 +227,23 @@ private:
             for (int t = 0; t < ROWS; t++) part[t] = fill(-*half);
             if (count >= GROUP)
 #pragma GCC unroll 8
-                for (int k = 0; k < GROUP; k += SHARE) add<ROWS>(a, padded, panel, order + k, c + k, part);
+                for (int k = 0; k < GROUP; k += SHARE) add<ROWS, IS_BOUNDED>(a, padded, panel, order + k, c + k, part);
             else
-                for (int k = 0; k < count; k += SHARE) add<ROWS>(a, padded, panel, order + k, c + k, part);
+                for (int k = 0; k < count; k += SHARE) add<ROWS, IS_BOUNDED>(a, padded, panel, order + k, c + k, part);
             for (int t = 0; t < ROWS; t++) sum[t] += part[t];
         }
         for (int t = 0; t < ROWS; t++) sums[t] = sum[t];
     }
 
-    // SHARE features.
-    template <int ROWS>
+    // SHARE features. What is bounded needs no CAP, but those that fill a segment up have up to twice that.
+    template <int ROWS, bool IS_BOUNDED>
     static ANYSCORE_INLINE void add(const T* a, Size padded, const T* panel, const int* order, const T* c, V* part) {
         for (int t = 0; t < ROWS; t++) {
             V x[SHARE];
-            for (int n = 0; n < SHARE; n++)
-                x[n] = min(a[t * padded + order[n]] * load(panel + Size(order[n]) * L) + fill(c[n]), fill(CAP));
+            for (int n = 0; n < SHARE; n++) {
+                x[n] = a[t * padded + order[n]] * load(panel + Size(order[n]) * L) + fill(c[n]);
+                if (!IS_BOUNDED) x[n] = min(x[n], fill(CAP));
+            }
             auto sum = sum_of_reciprocals<SHARE>(x);
             part[t] += Reciprocal::ratio(sum.above, sum.below);
         }
@@ -257,7 +276,7 @@ private:
     Size width;
     T *query, *c, *c_at;  // query: times C, and exponents; or over ±C, and e^(2a) − 1 too
     int* order;
-    T* halves;
+    T *halves, *query_most;  // query_most: the largest of each feature
     T most = 0;
     int segments = 0;  // up to the last that has any
     Size first[SMALL_ONES + 2] = {}, first_half[SMALL_ONES + 1] = {};

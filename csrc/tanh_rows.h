@@ -64,6 +64,8 @@ public:
         }
         for (Size d = 0; d < padded; d += L) {
             int i = 0;
+            if (Reciprocal::template HAS_BOUNDED<T> && are_bounded(rows, keys, d))
+                for (; i + M <= rows; i += M) gradient_rows<M, true>(i, d, keys, ds, total, da, db, dw);
             for (; i + M <= rows; i += M) gradient_rows<M>(i, d, keys, ds, total, da, db, dw);
             if (M > 2 && i + 2 <= rows) gradient_rows<2>(i, d, keys, ds, total, da, db, dw), i += 2;
             for (; i < rows; i++) gradient_rows<1>(i, d, keys, ds, total, da, db, dw);
@@ -146,15 +148,35 @@ private:
             }
     }
 
-    template <int ROWS> void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
-        auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS>
-                    : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS>
-                                                  : gradient_tile<NORMAL, ROWS>;
+    // Whether 1 + e^(2a + 2b) is more than 1 and at most 2³⁰ in a vector of features, for all rows: then no feature
+    // is saturated, and four of the sums may be multiplied.
+    bool are_bounded(int rows, int keys, Size d) const {
+        if (query_forms[d / L] == WIDE) return false;
+        V low = fill(T(1)), high = fill(T(1)), low_key = low, high_key = high;
+        for (int i = 0; i < rows; i++) {
+            V x = load(query + i * padded + d);
+            low = min(low, x), high = max(high, x);
+        }
+        for (int j = 0; j < keys; j++) {
+            V x = load(key + j * padded + d);
+            low_key = min(low_key, x), high_key = max(high_key, x);
+        }
+        low *= low_key, high *= high_key;
+        bool bounded = true;
+        for (int l = 0; l < L; l++) bounded &= low[l] >= T(0x1p-23) && high[l] < T(0x1p30);
+        return bounded;
+    }
+
+    template <int ROWS, bool IS_BOUNDED = false>
+    void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
+        auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS, false>
+                    : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS, IS_BOUNDED>
+                                                  : gradient_tile<NORMAL, ROWS, IS_BOUNDED>;
         tile(query + i * padded + d, key + d, padded, keys, ds + i * TILE, total + i, da + i * padded + d, db + d, dw + d);
     }
 
     // One vector of features. A function of its own: it needs all registers.
-    template <Form FORM, int ROWS>
+    template <Form FORM, int ROWS, bool IS_BOUNDED>
     static __attribute__((noinline)) void gradient_tile(const T* query, const T* key, Size padded, int keys, const T* ds,
                                                         const T* total, T* da, T* db, T* dw) {
         const Size plane = TILE * padded;
@@ -172,7 +194,7 @@ private:
                 u[t] = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b), less 1 if small
                 x[t] = u[t] + T(FORM == SMALL ? 2 : 1);
             }
-            Reciprocal::template reciprocals<T, ROWS>(x, r);
+            Reciprocal::template reciprocals<T, ROWS, IS_BOUNDED>(x, r);
             if constexpr (Reciprocal::SPARES_ADDITIONS) {
                 V sum_b = load(db);
                 for (int t = 0; t < ROWS; t++) {
