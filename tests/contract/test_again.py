@@ -9,6 +9,7 @@ import pytest
 
 import anyscore
 from anyscore import attention
+from anyscore.again import KNOWN
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
 
@@ -29,6 +30,12 @@ def score_of(name: str, dtype: Any) -> Any:
         "lorentz": anyscore.Lorentz(),
     }
     return scores[name]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    for known in KNOWN.values():
+        vars(known)["calls"].clear()
 
 
 def inputs(*lead: int, dtype: Any = np.float32, seed: int = 0) -> list[np.ndarray]:

@@ -6,8 +6,9 @@ A call takes 40 µs to check, lower and choose; the core takes one for the small
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from anyscore.backends.common import call_of
 from anyscore.factors import Factors
@@ -18,17 +19,40 @@ from anyscore.prepared import PreparedKeys
 from anyscore.score import Score
 from anyscore.task import Options, Task
 
-MOST = 8
-"""Calls of one score that are kept, the last that came."""
+MOST, MOST_SCORES = 8, 64
+"""Calls of one score that are kept, the last that came, and scores: beyond, all are forgotten."""
+
+_NUMBERS = frozenset((type(None), bool, int, float, str))
 
 
 class Calls:
-    """Hold what is known of a score: its tensor, sizes of the last call, and calls to repeat."""
+    """Hold what is known of a score: the sizes of the last call, and calls to repeat."""
 
     def __init__(self) -> None:
-        self.weight: Array | None = None
         self.last: Any = None
         self.known: tuple[Any, ...] = ()
+
+
+@cache
+def _fields_of(score: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(score))
+
+
+def _known_as(score: Score) -> tuple[Any, Any]:
+    """Return what two scores have alike that differ in nothing but one tensor, and that tensor.
+
+    The first is None where there are more, or a field that is called.
+    """
+    kind: Any = type(score)
+    alike, tensor = [kind], None
+    for name in _fields_of(kind):
+        x: Any = getattr(score, name)
+        if type(x) not in _NUMBERS:
+            if tensor is not None:
+                return None, None
+            tensor, x = x, Score
+        alike.append(x)
+    return tuple(alike), tensor
 
 
 class CoreAgain:
@@ -50,16 +74,17 @@ class CoreAgain:
     ) -> None:
         self.type, self.backend, self.core = type, backend, core
         self.must_look, self.threads, self.empty = must_look, threads, empty
-        self.calls: WeakKeyDictionary[Score, Calls] = WeakKeyDictionary()
+        self.calls: dict[Any, Calls] = {}
 
     def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
         """Return the output of a call that came before, None where it must be looked at."""
         if not isinstance(score, Score):
             return None
-        found = self.calls.get(score)
+        known_as, weight = _known_as(score)
+        found = self.calls.get(known_as)
         if found is None or not found.known:
             return None
-        weight, packed = found.weight, None
+        packed = None
         if type(key) is PreparedKeys:
             if key.score is not type(score) or key.key_bias is not None:
                 return None
@@ -88,18 +113,19 @@ class CoreAgain:
         made_of = zip((f.a, f.b, task.value), (query, key, value), strict=True)
         if any(x is not y or type(x) is not self.type for x, y in made_of):
             return
-        weight, tensors = f.weight, list(score.tensors().values())
-        if not type(score).__module__.startswith("anyscore.formulas") or score.projections():
-            return
-        if len(tensors) > 1 or weight is not (tensors[0] if tensors else None):
+        known_as, weight = _known_as(score)
+        is_ours = type(score).__module__.startswith("anyscore.formulas")
+        if not is_ours or known_as is None or f.weight is not weight:
             return
         if query.dtype != value.dtype or self.must_look(query, key, value, weight):
             return
-        found = self.calls.setdefault(score, Calls())
+        if len(self.calls) >= MOST_SCORES:
+            self.calls.clear()
+        found = self.calls.setdefault(known_as, Calls())
         sizes, last = (query.shape, key.shape, value.shape), found.last
         found.last = sizes
         if sizes == last:
-            found.weight, found.last = weight, None
+            found.last = None
             made = self._made(task)
             if made is not None:
                 found.known = (made, *found.known)[:MOST]

@@ -35,6 +35,12 @@ SCORES: dict[str, Any] = {
 Inputs = tuple[Tensor, Tensor, Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    for known in KNOWN.values():
+        vars(known)["calls"].clear()
+
+
 def inputs(
     *lead: int, dtype: torch.dtype = torch.float32, queries: int = 3, seed: int = 0
 ) -> Inputs:
@@ -238,17 +244,44 @@ def test_a_score_of_ones_own_is_looked_at_each_time(misses: list[Any]) -> None:
         assert len(misses) == calls
 
 
-def test_few_calls_are_kept_and_none_of_a_score_that_is_gone() -> None:
-    score = anyscore.Dot()
+def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
+    score = SCORES["additive"]()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    assert len(KNOWN[Tensor].calls[score].known) == again.MOST
+    assert max(len(calls.known) for calls in KNOWN[Tensor].calls.values()) == again.MOST
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))
-    gone = weakref.ref(score)
+    gone = weakref.ref(score), weakref.ref(score.w_v)
     del score
     gc.collect()
-    assert gone() is None
+    assert [x() for x in gone] == [None, None]
+    for n in range(2 * again.MOST_SCORES):
+        warm(anyscore.Gaussian(1.0 + n), *inputs())
+    assert len(KNOWN[Tensor].calls) <= again.MOST_SCORES
+
+
+def test_a_score_that_is_made_anew_is_known_by_what_it_is_made_of(misses: list[Any]) -> None:
+    q, k, v = inputs(2)
+    warm(SCORES["additive"](), q, k, v)
+    warm(anyscore.Gaussian(2.0), q, k, v)
+    misses.clear()
+    w = torch.ones(HIDDEN)
+    found = attention(q, k, v, score=anyscore.Additive(None, None, w))
+    assert not misses
+    exact = attention(q, k, v, score=anyscore.Additive(None, None, w), impl="reference")
+    torch.testing.assert_close(found, exact)
+    for other in (
+        anyscore.Gaussian(3.0),
+        anyscore.Gaussian(torch.tensor(2.0)),
+        anyscore.Additive(torch.eye(HIDDEN), None, w),
+        anyscore.Additive(None, None, w, torch.ones(HIDDEN)),
+        anyscore.GATv2(None, None, w),
+    ):
+        misses.clear()
+        found = attention(q, k, v, score=other)
+        assert len(misses) == 1
+        exact = attention(q, k, v, score=other, impl="reference")
+        torch.testing.assert_close(found, exact)
 
 
 def test_another_instruction_set_is_used() -> None:

@@ -1,17 +1,63 @@
-"""The bars of what lies beyond attention, beside what a benchmark found on this processor."""
+"""The bars of a benchmark on a CPU, beside what it found on this processor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from anyscore.lab.bench.stages import ALIGNER, LARGE
+from anyscore.lab.bench.formulas import DOT
+from anyscore.lab.bench.stages import ALIGNER, BESIDE_DOT, LARGE, SMALL
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
 
 Result = dict[str, Any]
 
 
+_LONG, _SHORT = Shape(1, 4096, 4096, 64, 64), Shape(64, 30, 50, 256, 256)
+_STEP = Shape(64, 1, 50, 256, 512)
+_DOT_BARS: dict[tuple[str, Shape, str], tuple[float, float | None, float]] = {
+    # of scaled_dot; of gatv2, laplace and gaussian; of additive
+    ("float32", LARGE, FORWARD): (2.2, 1.8, 1.25),
+    ("float32", LARGE, TRAINING): (2.0, 1.5, 1.15),
+    ("float32", _SHORT, FORWARD): (1.5, 1.3, 1.0),
+    ("float32", _SHORT, TRAINING): (1.6, 1.3, 1.0),
+    ("float32", _LONG, FORWARD): (2.4, 2.0, 1.25),
+    ("float32", _LONG, TRAINING): (2.7, 2.0, 1.3),
+    ("float32", _STEP, FORWARD): (1.0, 1.0, 0.9),
+    ("float32", SMALL, FORWARD): (0.8, 1.0, 1.0),
+    ("bfloat16", LARGE, FORWARD): (1.2, None, 0.8),
+    ("bfloat16", LARGE, TRAINING): (1.3, None, 0.8),
+    ("bfloat16", _LONG, FORWARD): (1.5, None, 1.2),
+    ("bfloat16", _LONG, TRAINING): (2.0, None, 1.1),
+}
+"""The time of the best dot product ÷ ours, set for two threads of AMD's Zen 5."""
+
+
 def bars(results: Sequence[Result]) -> list[Result]:
+    """Return all bars of which something was measured."""
+    return [*_of_dot(results), *_beyond(results)]
+
+
+def _of_dot(results: Sequence[Result]) -> list[Result]:
+    """Return the bars of the part `dot`, for the shapes, passes and dtype that it measured."""
+    found = []
+    for r in results:
+        key = r["dtype"], Shape(*r["shape"]), r["passes"]
+        if r["part"] != "dot" or key not in _DOT_BARS:
+            continue
+        of_dot, of_cheap, of_additive = _DOT_BARS[key]
+        goals = dict.fromkeys(BESIDE_DOT, of_cheap) | {DOT: of_dot, "additive": of_additive}
+        rivals = [_ratio(r, e["name"]) for e in r["entrants"] if e["name"].startswith("dot")]
+        best = min((x for x in rivals if x is not None), default=None)
+        for score in (DOT, *BESIDE_DOT):
+            ours = 1.0 if score == DOT else _ratio(r, f"anyscore, {score}")
+            goal = goals[score]
+            if best is not None and ours is not None and goal is not None:
+                name = f"best dot product ÷ {score}, {key[1]}, {r['passes']}"
+                found.append(judged(name, best / ours, ">", goal))
+    return found
+
+
+def _beyond(results: Sequence[Result]) -> list[Result]:
     """Return the bars beside what was measured: name, target, value, met; none where all is not.
 
     Those of a pair of one's own are for the large call, and compare forward passes.

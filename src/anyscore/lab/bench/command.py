@@ -38,8 +38,9 @@ BENCH_HELP = (
     "All do the same work in one process, in turns. Answers are checked against float64 first: "
     "who is wrong gets no time. Rivals: eager (the broadcast formula in PyTorch), blocks (a few "
     "queries at a time), compile (torch.compile), flex (FlexAttention), cdist, keops, jax, keras, "
-    "and dot, the best of what PyTorch has for a dot product of the same sizes. Ctrl-C stops early "
-    "and writes what was measured.\n\n"
+    "and dot, the best of what PyTorch has for a dot product of the same sizes (for scaled_dot "
+    "itself also what torch.compile, JAX and ONNX Runtime have). Ctrl-C stops early and writes "
+    "what was measured.\n\n"
     "[bold]A GPU[/], or [bold]a framework[/] against what its user would write today:\n\n"
     "    anyscore bench --device cuda\n\n"
     "    anyscore bench --framework jax"
@@ -69,7 +70,7 @@ def bench(
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, pairs, beyond, isa; on a GPU of forward, "
+            help="Of speed, memory, growth, range, dot, pairs, beyond, isa; on a GPU of forward, "
             "training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),

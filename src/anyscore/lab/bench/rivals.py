@@ -110,7 +110,16 @@ RIVALS = _by_name(
     Rival("own pair", "variants_torch.own_pair", ("gatv2",), quick=False),
     Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
-    Rival("dot", "variants_torch.dot", computes=DOT),
+    Rival("dot", "variants_dot.in_torch", computes=DOT),
+    Rival("dot, compiled", "variants_dot.compiled", (DOT,), quick=False),
+    Rival("dot, jax", "variants_dot.in_jax", (DOT,), package="jax"),
+    Rival(
+        "dot, onnxruntime",
+        "variants_dot.in_onnxruntime",
+        (DOT,),
+        package="onnxruntime",
+        extra="bench",
+    ),
 )
 ON_GPU = _by_name(
     OURS,
@@ -121,7 +130,7 @@ ON_GPU = _by_name(
     Rival("flex, sigmoid", "variants_flex.sigmoid", ("additive",), quick=False),
     Rival("flex, approximate", "variants_flex.approximate", ("additive",), quick=False),
     _KEOPS,
-    Rival("dot", "variants_torch.dot", computes=DOT),
+    Rival("dot", "variants_dot.in_torch", computes=DOT),
 )
 IN_FRAMEWORKS = {
     "torch": _by_name(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
-from anyscore.lab.bench.formulas import FORMULAS
+from anyscore.lab.bench.formulas import DOT, FORMULAS
 from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
 from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Pace
@@ -157,6 +157,23 @@ def _pairs(settings: Settings, results: list[Result]) -> Plan:
             yield [Comparison("pairs", work, some)]
 
 
+SMALL, LARGE = Shape(1, 1, 10, 8, 4), Shape(4, 512, 512, 128, 128)
+
+
+def _dot(settings: Settings, results: list[Result]) -> Plan:
+    """Compare a dot product by everybody with what other scores take in its place."""
+    for shape in settings.shapes if settings.quick else (*settings.shapes, SMALL):
+        for passes in _PASSES:
+            work = settings.work(shape, passes, score=DOT)
+            first, *others = contestants(work, settings)
+            ours = [
+                Contestant(f"anyscore, {score}", OURS.name, work.to(score=score))
+                for score in BESIDE_DOT
+            ]
+            yield [Comparison("dot", work, [first, *ours, *others])]
+
+
+BESIDE_DOT = "gatv2", "laplace", "gaussian", "additive"
 ALIGNER = Shape(16, 800, 200, 80, 80)
 
 
@@ -196,7 +213,6 @@ def _isa(settings: Settings, results: list[Result]) -> Plan:
             core().use(known[0])
 
 
-SMALL, LARGE = Shape(1, 1, 10, 8, 4), Shape(4, 512, 512, 128, 128)
 _CALLS: dict[str, list[tuple[Shape, str, str, bool]]] = {
     # shape, passes, how the framework calls, whether queries and keys come projected
     "torch": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in _PASSES],
@@ -236,6 +252,7 @@ PARTS = {
     "memory": Part("what the process grows by, at the largest size", _memory),
     "growth": Part("time and memory as T grows", _growth),
     "range": Part("what inputs of extreme magnitude cost", _range),
+    "dot": Part("a dot product by everybody, and other scores in its place", _dot),
     "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
     "beyond": Part("what is computed of scores besides attention", _beyond),
     "isa": Part("what older instruction sets cost", _isa),

@@ -17,6 +17,7 @@ _TITLES = {
     "memory": "Peak memory growth, MiB",
     "growth": "Growth with T = T_q = T_k",
     "range": "Inputs of extreme magnitude: time ÷ time of normal ones",
+    "dot": "A dot product, and other scores in its place: time ÷ time of anyscore's scaled_dot",
     "pairs": "Other scores: time ÷ time of anyscore, forward",
     "beyond": "Beyond attention: time ÷ time of anyscore",
     "isa": "Instruction sets: time ÷ time of the best",

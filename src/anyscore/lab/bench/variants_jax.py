@@ -41,7 +41,7 @@ def anyscore_(work: Work) -> list[Variant]:
             score = Additive(W_q, W_k, w)
             return attention(q, k, v, score=score, valid_lens=lengths)
 
-        return _called(attend, work)
+        return called(attend, work)
 
     return [Variant(f"anyscore.attention{'' if _is_eager(work) else ' in jax.jit'}", build)]
 
@@ -50,7 +50,7 @@ def keras_layer(work: Work) -> list[Variant]:
     """AdditiveAttention of Keras 3 on the backend chosen with KERAS_BACKEND, else on JAX."""
     if importlib.util.find_spec("jax") is not None:
         os.environ.setdefault("KERAS_BACKEND", "jax")
-    keras = _load("keras")
+    keras = load("keras")
     backend = keras.backend.backend()
     builds = {"jax": _keras_on_jax, "torch": _keras_on_torch}
     if backend not in builds:
@@ -66,7 +66,7 @@ def _is_eager(work: Work) -> bool:
 
 
 def _build(work: Work, summed: bool) -> Call:
-    jax, jnp = _load("jax"), _load("jax.numpy")
+    jax, jnp = load("jax"), load("jax.numpy")
     lengths = None if work.valid_lens is None else _array(work.valid_lens)
 
     def scores(q: Any, k: Any, w: Any) -> Any:
@@ -88,12 +88,12 @@ def _build(work: Work, summed: bool) -> Call:
             s = jnp.where(jnp.arange(k.shape[1]) < lengths[:, None, None], s, -1e6)
         return jax.nn.softmax(s, -1) @ v
 
-    return _called(attend, work)
+    return called(attend, work)
 
 
-def _called(attend: Callable[..., Any], work: Work) -> Call:
+def called(attend: Callable[..., Any], work: Work) -> Call:
     """`attend(*inputs, weight)`, compiled unless eager; with the gradients when training."""
-    jax = _load("jax")
+    jax = load("jax")
     inputs = [_array(x) for x in work.inputs.values()]
     fixed = [] if work.formula.learned else [_array(work.weight)]
     upstream = _array(work.upstream)
@@ -119,7 +119,7 @@ def _keras_on_jax(work: Work) -> Call:
     def attend(q: Any, k: Any, v: Any, w: Any) -> Any:
         return layer.stateless_call([w], [], [q, v, k])[0]
 
-    return _called(attend, work)
+    return called(attend, work)
 
 
 def _keras_on_torch(work: Work) -> Call:
@@ -140,7 +140,7 @@ def _keras_on_torch(work: Work) -> Call:
 
 
 def _layer(work: Work) -> Any:
-    layer = _load("keras").layers.AdditiveAttention(dtype=work.dtype)
+    layer = load("keras").layers.AdditiveAttention(dtype=work.dtype)
     layer.build([tuple(x.shape) for x in (work.query, work.value, work.key)])
     layer.set_weights([work.weight.float().numpy()])
     return layer
@@ -149,10 +149,10 @@ def _layer(work: Work) -> Any:
 def _array(x: Tensor) -> Any:
     x = x.detach()
     name = str(x.dtype).removeprefix("torch.")
-    return _load("jax.numpy").asarray((x.float() if x.is_floating_point() else x).numpy(), name)
+    return load("jax.numpy").asarray((x.float() if x.is_floating_point() else x).numpy(), name)
 
 
-def _load(package: str) -> Any:
+def load(package: str) -> Any:
     """Import the package; JAX starts its threads at its first use, as many as PyTorch has."""
     if package in sys.modules:
         return sys.modules[package]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -221,26 +220,6 @@ def own_pair(work: Work) -> list[Variant]:
 
     how = f"anyscore.attention, Pair.from_formula of {LEAKY_RELU!r}"
     return [Variant(how, partial(gradient_call, attend, work), compiles=True)]
-
-
-def dot(work: Work) -> list[Variant]:
-    """The better of the two; the product is scaled by 1/√H in both."""
-    scale = 1 / math.sqrt(work.shape.width)
-
-    def products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.bmm(torch.softmax(torch.bmm(q * scale, k.mT), -1), v)
-
-    def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
-    def build(attend: Attend, axes: int) -> Call:
-        tensors = work.query, work.key, work.value
-        return call_of(attend, [x.unsqueeze(1) if axes == 4 else x for x in tensors], work)
-
-    return [
-        Variant("scaled_dot_product_attention, 4-D", partial(build, fused, 4)),
-        Variant("bmm, softmax, bmm", partial(build, products, 3)),
-    ]
 
 
 def graphed(variant: Variant) -> Variant:

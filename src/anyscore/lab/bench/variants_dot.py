@@ -1,0 +1,118 @@
+"""A dot product, the reason to give other scores up, by the best of what others have for it.
+
+The product is scaled by 1/√H in all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.lab.bench.rivals import Call, Unavailable, Variant
+from anyscore.lab.bench.variants_jax import called, load
+from anyscore.lab.bench.variants_torch import Attend, call_of
+from anyscore.lab.bench.work import Work
+
+
+def in_torch(work: Work) -> list[Variant]:
+    """List PyTorch's fused attention, and the products with a softmax between them."""
+    fused = torch.nn.functional.scaled_dot_product_attention
+    return [
+        Variant("scaled_dot_product_attention, 4-D", partial(_call, _with_head(fused), work)),
+        Variant("bmm, softmax, bmm", partial(_call, partial(_products, work), work)),
+    ]
+
+
+def compiled(work: Work) -> list[Variant]:
+    """List what `torch.compile` makes of the products, and FlexAttention."""
+    flex = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
+
+    def build(attend: Attend, **options: Any) -> Call:
+        return _call(torch.compile(attend, fullgraph=True, dynamic=False, **options), work)
+
+    tuned = partial(build, partial(_products, work), mode="max-autotune-no-cudagraphs")
+    return [
+        Variant("torch.compile of bmm, softmax, bmm, max-autotune", tuned, compiles=True),
+        Variant("flex_attention, compiled", partial(build, _with_head(flex)), compiles=True),
+    ]
+
+
+def in_jax(work: Work) -> list[Variant]:
+    """List jax.nn.dot_product_attention, and the products, under jax.jit."""
+    jax = load("jax")
+
+    def products(q: Any, k: Any, v: Any, w: Any) -> Any:
+        return jax.nn.softmax(q @ k.mT * w, -1) @ v
+
+    def own(q: Any, k: Any, v: Any, w: Any) -> Any:
+        return jax.nn.dot_product_attention(*(x[:, :, None] for x in (q, k, v)))[:, :, 0]
+
+    return [
+        Variant(f"jax.jit of {how}", partial(called, attend, work), compiles=True)
+        for how, attend in (("jax.nn.dot_product_attention", own), ("the products", products))
+    ]
+
+
+def in_onnxruntime(work: Work) -> list[Variant]:
+    """List ONNX Runtime's MultiHeadAttention of one head, its inputs and output bound."""
+    if work.training:
+        raise Unavailable("computes no gradients")
+    if work.dtype != "float32":
+        raise Unavailable(f"computes no {work.dtype} on a CPU")
+    onnx, runtime = (importlib.import_module(name) for name in ("onnx", "onnxruntime"))
+    make, names = onnx.helper, ("query", "key", "value")
+    shapes = {name: list(getattr(work, name).shape) for name in names}
+    shapes["output"] = list(work.upstream.shape)
+    told = {
+        name: make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    node = make.make_node(
+        "MultiHeadAttention", names, ["output"], domain="com.microsoft", num_heads=1
+    )
+    graph = make.make_graph([node], "dot", [told[name] for name in names], [told["output"]])
+    domains = [make.make_opsetid("", 17), make.make_opsetid("com.microsoft", 1)]
+    model = make.make_model(graph, opset_imports=domains, ir_version=8)
+
+    def build() -> Call:
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        bound, output = session.io_binding(), work.upstream.numpy().copy()
+        for name in names:
+            bound.bind_cpu_input(name, getattr(work, name).numpy())
+        held = runtime.OrtValue.ortvalue_from_numpy(output)
+        bound.bind_ortvalue_output("output", held)
+
+        def call() -> tuple[Any]:
+            session.run_with_iobinding(bound)
+            return (held.numpy(),)
+
+        return call
+
+    return [Variant("onnxruntime, MultiHeadAttention, inputs and output bound", build)]
+
+
+def _products(work: Work, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scale = 1 / math.sqrt(work.shape.width)
+    return torch.bmm(torch.softmax(torch.bmm(q * scale, k.mT), -1), v)
+
+
+def _with_head(attend: Attend) -> Attend:
+    """Give `attend` for tensors (B, 1, T, …)."""
+
+    def of_one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
+
+    return of_one_head
+
+
+def _call(attend: Attend, work: Work) -> Call:
+    return call_of(attend, (work.query, work.key, work.value), work)
