@@ -168,12 +168,11 @@ def _dot(settings: Settings, results: list[Result]) -> Plan:
             first, *others = contestants(work, settings)
             ours = [
                 Contestant(f"anyscore, {score}", OURS.name, work.to(score=score))
-                for score in BESIDE_DOT
+                for score in ("gatv2", "laplace", "gaussian", "additive")
             ]
             yield [Comparison("dot", work, [first, *ours, *others])]
 
 
-BESIDE_DOT = "gatv2", "laplace", "gaussian", "additive"
 ALIGNER = Shape(16, 800, 200, 80, 80)
 
 
