@@ -49,10 +49,16 @@ def call(**change: Any) -> dict[str, Any]:
 
 @needs_core
 @pytest.mark.parametrize(
-    ("dtype", "route"), [(torch.float32, "cpu"), (torch.float64, "cpu"), (torch.bfloat16, "sdpa")]
+    ("dtype", "queries", "route"),
+    [
+        (torch.float32, T_Q, "cpu"),
+        (torch.float64, T_Q, "cpu"),
+        (torch.bfloat16, T_Q, "sdpa"),
+        (torch.bfloat16, 2, "cpu"),
+    ],
 )
-def test_products_take_the_faster_one(dtype: Any, route: str) -> None:
-    q, k, v = (torch.tensor(normal(B, t, D)).to(dtype) for t in (T_Q, T_K, T_K))
+def test_products_take_the_faster_one(dtype: Any, queries: int, route: str) -> None:
+    q, k, v = (torch.tensor(normal(B, t, D)).to(dtype) for t in (queries, T_K, T_K))
     assert plan(q, k, v) == Plan(route, FUSED)
 
 

@@ -417,6 +417,43 @@ def test_what_lies_beyond_attention_is_held_against_its_bars(
     assert bench(replace(settings, parts=("speed",)), tmp_path)["targets"] == []
 
 
+@pytest.mark.parametrize("passes", [FORWARD, TRAINING])
+@pytest.mark.parametrize("name", ["dot", "dot, jax", "dot, onnxruntime"])
+def test_a_dot_product_by_others_is_right(name: str, passes: str) -> None:
+    if not RIVALS[name].installed:
+        pytest.skip(f"{RIVALS[name].package} is not installed")
+    answer = prepared(RIVALS[name], Work(Shape(2, 5, 7, 8, 8), "scaled_dot", passes))
+    if (name, passes) == ("dot, onnxruntime", TRAINING):
+        assert answer["problem"] == "computes no gradients"
+        return
+    assert answer["problem"] is None, answer
+    assert answer["ways"]
+    assert None not in answer["ways"].values(), answer["ways"]
+
+
+def test_other_scores_are_held_against_the_best_dot_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = {("float32", SHAPE, FORWARD): (1e-9, 1e9, 1.0)}
+    monkeypatch.setattr("anyscore.lab.bench.bars._DOT_BARS", goals)
+    settings = Settings((SHAPE,), rivals=("dot", "dot, jax"), parts=("dot",), pace=QUICK)
+    record = bench(settings, tmp_path)
+    assert [tuple(r["shape"]) for r in record["results"]] == [SHAPE] * 2 + [SMALL] * 2
+    ratios = {e["name"]: e["ratio"]["median"] for e in record["results"][0]["entrants"][1:]}
+    assert list(ratios)[:4] == [
+        f"anyscore, {s}" for s in ("gatv2", "laplace", "gaussian", "additive")
+    ]
+    best = min(ratio for name, ratio in ratios.items() if name.startswith("dot"))
+    cheap = max(ratios[f"anyscore, {s}"] for s in ("gatv2", "laplace", "gaussian"))
+    dot, others, additive = record["targets"]
+    assert dot["name"] == f"dot product ÷ scaled_dot: {SHAPE}, forward"
+    assert (dot["value"], dot["met"]) == (best, True)
+    assert others["name"].startswith("dot product ÷ gatv2, laplace, gaussian")
+    assert (others["value"], others["met"]) == (best / cheap, False)
+    assert additive["value"] == best / ratios["anyscore, additive"]
+    assert "| 2, 5, 7, 11, 3 + backward |" in (tmp_path / "bench.md").read_text(encoding="utf-8")
+
+
 def test_who_gets_too_slow_drops_out_of_the_growth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,8 +96,9 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "d_v ≠ d_k leaves its fused path"
     if 0 in (*task.sizes.lead, *f.a.shape, *f.b.shape):
         return "there is nothing to compute"
-    if f.a.is_cpu and f.a.dtype in (torch.float32, torch.float64) and cpu.problem() is None:
-        return "the core is faster"
+    is_half = f.a.dtype not in (torch.float32, torch.float64)
+    if f.a.is_cpu and cpu.problem() is None and not (is_half and task.sizes.queries > 2):
+        return "the core is faster"  # in half precision at a decoder's step alone
     if not is_compiling() and is_transforming():
         return "function transforms do not reach into it"
     return torch_modes.why_not()
