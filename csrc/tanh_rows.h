@@ -148,8 +148,8 @@ private:
             }
     }
 
-    // Whether 1 + e^(2a + 2b) is more than 1 and at most 2³⁰ in a vector of features, for all rows: then no feature
-    // is saturated, and four of the sums may be multiplied.
+    // Whether e^(2a + 2b) is at least 2⁻²⁰ and below 2³⁰ in a vector of features, for all rows: then no feature
+    // is saturated, and four times 1 + e^(2a + 2b) may be multiplied.
     bool are_bounded(int rows, int keys, Size d) const {
         if (query_forms[d / L] == WIDE) return false;
         V low = fill(T(1)), high = fill(T(1)), low_key = low, high_key = high;
@@ -163,7 +163,7 @@ private:
         }
         low *= low_key, high *= high_key;
         bool bounded = true;
-        for (int l = 0; l < L; l++) bounded &= low[l] >= T(0x1p-23) && high[l] < T(0x1p30);
+        for (int l = 0; l < L; l++) bounded &= low[l] >= T(0x1p-20) && high[l] < T(0x1p30);
         return bounded;
     }
 

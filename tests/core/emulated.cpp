@@ -1,0 +1,84 @@
+// The kernels of a processor that is not here, in a program of their own: a call comes in as numbers on
+// standard input, and its results go out on standard output. See test_core_arm.py.
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "call.h"
+
+namespace anyscore::baseline {
+extern const KernelTable DIVIDING;
+}
+
+using namespace anyscore;
+
+template <class T> std::vector<T> take(Size count) {
+    std::vector<T> x(static_cast<std::size_t>(count));
+    if (std::fread(x.data(), sizeof(T), x.size(), stdin) != x.size()) std::abort();
+    return x;
+}
+
+template <class T> void give(const std::vector<T>& x) { std::fwrite(x.data(), sizeof(T), x.size(), stdout); }
+
+// A result, or where each problem's part of an array starts.
+template <class T> std::vector<T> empty(Size count) { return std::vector<T>(static_cast<std::size_t>(count)); }
+std::vector<Size> multiples(Size count, Size step) {
+    std::vector<Size> at;
+    for (Size n = 0; n < count; n++) at.push_back(n * step);
+    return at;
+}
+
+struct Sizes {
+    Size row, is_double, problems, queries, keys, width, value_width;
+};
+
+template <class T> void run(const Sizes& s) {
+    const Type type = sizeof(T) == 4 ? Type::F32 : Type::F64;
+    const Size n = s.problems;
+    const double scale = take<double>(1)[0];
+    auto a = take<T>(n * s.queries * s.width), b = take<T>(n * s.keys * s.width), weight = take<T>(s.width);
+    auto value = take<T>(n * s.keys * s.value_width), d_output = take<T>(n * s.queries * s.value_width);
+    auto at_a = multiples(n, s.queries * s.width), at_b = multiples(n, s.keys * s.width), at_weight = multiples(n, 0);
+    auto at_value = multiples(n, s.keys * s.value_width), at_output = multiples(n, s.queries * s.value_width);
+    auto each = multiples(n + 1, 1);
+
+    Call call;
+    call.problems = call.key_sets = n, call.queries = s.queries, call.keys = s.keys;
+    call.width = s.width, call.value_width = s.value_width, call.scale = scale;
+    call.a = {a.data(), type, at_a.data(), s.width};
+    call.b = {b.data(), type, at_b.data(), s.width};
+    call.weight = {weight.data(), type, at_weight.data(), 0};
+    call.value = {value.data(), type, at_value.data(), s.value_width};
+    call.key_set = call.first_problem = each.data();
+    auto output = empty<T>(n * s.queries * s.value_width), lse = empty<T>(n * s.queries);
+    auto scores = empty<T>(n * s.queries * s.keys);
+    Forward made;
+    made.output = output.data(), made.output_type = type, made.lse = lse.data(), made.scores = scores.data();
+    const Kernels& kernels = baseline::DIVIDING.of[s.row][s.is_double];
+    kernels.forward(call, made, 2);
+
+    auto d_a = empty<T>(n * s.queries * s.width), d_b = empty<T>(n * s.keys * s.width), d_weight = empty<T>(s.width);
+    auto d_value = empty<T>(n * s.keys * s.value_width);
+    const bool is_first[] = {true, false};  // of the weight, which the problems share
+    const bool always[] = {true, true};
+    const Size whole[] = {0, n};
+    Backward back;
+    back.lse = lse.data();
+    back.output = {output.data(), type, at_output.data(), s.value_width};
+    back.d_output = {d_output.data(), type, at_output.data(), s.value_width};
+    back.d_a = {d_a.data(), at_a.data(), always};
+    back.d_b = {d_b.data(), at_b.data(), always};
+    back.d_weight = {d_weight.data(), at_weight.data(), is_first};
+    back.d_value = {d_value.data(), at_value.data(), always};
+    back.of_a = back.tasks = {n, each.data(), each.data()};
+    back.of_weight = {1, whole, each.data()};
+    kernels.backward(call, back, 2);
+    for (auto* x : {&output, &lse, &scores, &d_a, &d_b, &d_weight, &d_value}) give(*x);
+}
+
+int main() {
+    auto x = take<Size>(7);
+    Sizes sizes{x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    if (sizes.problems > 2) return 2;
+    sizes.is_double ? run<double>(sizes) : run<float>(sizes);
+}
