@@ -21,7 +21,18 @@ from raw import compare
 HERE = Path(__file__).parent
 HEADS, KEYS, HIDDEN, WIDTH = 2, 70, 21, 18
 MACHINES = {"here": ("g++", ()), "arm": ("aarch64-linux-gnu-g++", ("qemu-aarch64",))}
-FLAGS = ["-std=c++17", "-O2", "-pthread", "-static", "-DANYSCORE_ISA=baseline", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only", "-ffp-contract=fast"]
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-pthread",
+    "-static",
+    "-DANYSCORE_ISA=baseline",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-ffinite-math-only",
+    "-ffp-contract=fast",
+]
 
 
 @pytest.fixture(scope="module", params=MACHINES)
