@@ -111,10 +111,10 @@ RIVALS = _by_name(
     Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
     Rival("dot", "variants_dot.in_torch", computes=DOT),
-    Rival("dot, compiled", "variants_dot.compiled", (DOT,), quick=False),
-    Rival("dot, jax", "variants_dot.in_jax", (DOT,), package="jax"),
+    Rival("dot-compile", "variants_dot.compiled", (DOT,), quick=False),
+    Rival("dot-jax", "variants_dot.in_jax", (DOT,), package="jax"),
     Rival(
-        "dot, onnxruntime",
+        "dot-onnxruntime",
         "variants_dot.in_onnxruntime",
         (DOT,),
         package="onnxruntime",

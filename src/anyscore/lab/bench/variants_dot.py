@@ -23,7 +23,7 @@ def in_torch(work: Work) -> list[Variant]:
     """List PyTorch's fused attention, and the products with a softmax between them."""
     fused = torch.nn.functional.scaled_dot_product_attention
     return [
-        Variant("scaled_dot_product_attention, 4-D", partial(_call, _with_head(fused), work)),
+        Variant("scaled_dot_product_attention, 4-D", partial(_call, fused, work, heads=True)),
         Variant("bmm, softmax, bmm", partial(_call, partial(_products, work), work)),
     ]
 
@@ -32,13 +32,14 @@ def compiled(work: Work) -> list[Variant]:
     """List what `torch.compile` makes of the products, and FlexAttention."""
     flex = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
 
-    def build(attend: Attend, **options: Any) -> Call:
-        return _call(torch.compile(attend, fullgraph=True, dynamic=False, **options), work)
+    def build(attend: Attend, heads: bool = False, **options: Any) -> Call:
+        attend = torch.compile(attend, fullgraph=True, dynamic=False, **options)
+        return _call(attend, work, heads)
 
     tuned = partial(build, partial(_products, work), mode="max-autotune-no-cudagraphs")
     return [
         Variant("torch.compile of bmm, softmax, bmm, max-autotune", tuned, compiles=True),
-        Variant("flex_attention, compiled", partial(build, _with_head(flex)), compiles=True),
+        Variant("flex_attention, compiled", partial(build, flex, heads=True), compiles=True),
     ]
 
 
@@ -82,6 +83,8 @@ def in_onnxruntime(work: Work) -> list[Variant]:
     def build() -> Call:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # Its threads would go on spinning into the turns of others.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         session = runtime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -105,14 +108,7 @@ def _products(work: Work, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(torch.softmax(torch.bmm(q * scale, k.mT), -1), v)
 
 
-def _with_head(attend: Attend) -> Attend:
-    """Give `attend` for tensors (B, 1, T, …)."""
-
-    def of_one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
-
-    return of_one_head
-
-
-def _call(attend: Attend, work: Work) -> Call:
-    return call_of(attend, (work.query, work.key, work.value), work)
+def _call(attend: Attend, work: Work, heads: bool = False) -> Call:
+    """Make a call of three tensors (B, T, …), or (B, 1, T, …) with heads."""
+    tensors = work.query, work.key, work.value
+    return call_of(attend, [x.unsqueeze(1) if heads else x for x in tensors], work)
