@@ -174,7 +174,7 @@ def bench(
         minutes=minutes or ((_GPU_QUICK_MINUTES if quick else _GPU_MINUTES) if gpu else None),
         limit=limit,
     )
-    of_all_scores = set(settings.parts) <= {"pairs", "beyond"}
+    of_all_scores = set(settings.parts) <= {"dot", "pairs", "beyond"}
     for name in settings.rivals or ():
         if score not in known[name].scores and not of_all_scores:
             able = ", ".join(known[name].scores)
