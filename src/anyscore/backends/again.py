@@ -91,6 +91,8 @@ class CoreAgain:
             key, packed = key.b, key.packed
         if type(key) is not self.type or type(value) is not self.type:
             return None
+        if weight is not None and not isinstance(weight, self.type):
+            return None
         if self.must_look(query, key, value, weight):
             return None
         threads = self.threads()
@@ -119,7 +121,7 @@ class CoreAgain:
             return
         if query.dtype != value.dtype or self.must_look(query, key, value, weight):
             return
-        if len(self.calls) >= MOST_SCORES:
+        if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
             self.calls.clear()
         found = self.calls.setdefault(known_as, Calls())
         sizes, last = (query.shape, key.shape, value.shape), found.last

@@ -94,13 +94,11 @@ def must_look(query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None) 
     """Return whether more than the memory of these tensors takes part in a call without options:
     a mode, a gradient, or what is not yet computed.
     """
-    if torch.is_autocast_enabled("cpu") or is_watched() or why_not() is not None:
+    some = (query, key, value) if weight is None else (query, key, value, weight)
+    if torch.is_autocast_enabled("cpu") or is_watched() or is_functionalizing():
         return True
-    for x in (query, key, value, weight):
-        # Their memory is lent as it lies, without the sign that a tensor may still owe it.
-        if x is not None and ((x.requires_grad and torch.is_grad_enabled()) or x.is_neg()):
-            return True
-    return False
+    # Memory is lent as it lies, without the sign that a tensor may still owe it.
+    return differentiable(some) or any(x.is_neg() for x in some)
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:

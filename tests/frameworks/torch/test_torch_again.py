@@ -234,6 +234,18 @@ def test_a_graph_holds_the_operator() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("weight", ["an array", "a list", "a string"])
+def test_a_weight_that_is_no_tensor_is_refused_as_ever(weight: str) -> None:
+    made: Any = {"an array": W.numpy(), "a list": W.tolist(), "a string": "w"}[weight]
+    tensors = inputs(2)
+    with pytest.raises(TypeError) as first:
+        attention(*tensors, score=anyscore.Additive(None, None, made))
+    warm(SCORES["additive"](), *tensors)
+    with pytest.raises(TypeError) as later:
+        attention(*tensors, score=anyscore.Additive(None, None, made))
+    assert str(later.value) == str(first.value)
+
+
 def test_a_score_of_ones_own_is_looked_at_each_time(misses: list[Any]) -> None:
     class Mine(anyscore.Dot):
         pass
