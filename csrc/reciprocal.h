@@ -32,7 +32,6 @@ struct Divide {
 // By the processor's estimate and a step of Newton's method, r(2 − xr): about 1 ulp, for x ≤ 2¹²⁰, and
 // exact for 1. More share it, as it takes instructions where a division takes time.
 class Estimate {
-    using V = Vector<float>;
     static ANYSCORE_INLINE Vector<float> estimate(Vector<float> x) {
         return (Vector<float>)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
     }
@@ -59,8 +58,8 @@ public:
     // needs 1/1 = 1 and 1/∞ = 0; one in four is a division, which goes on beside.
     template <class T, int N, bool IS_BOUNDED> static ANYSCORE_INLINE void reciprocals(const Vector<T>* x, Vector<T>* r) {
         if constexpr (IS_BOUNDED && N == 4) {
-            V low = x[0] * x[1], high = x[2] * x[3], all = ratio(fill(1.0f), low * high);
-            V of_low = all * high, of_high = all * low;
+            Vector<T> low = x[0] * x[1], high = x[2] * x[3], all = ratio(fill(T(1)), low * high);
+            Vector<T> of_low = all * high, of_high = all * low;
             r[0] = of_low * x[1], r[1] = of_low * x[0], r[2] = of_high * x[3], r[3] = of_high * x[2];
         } else {
             for (int t = 0; t < N; t++) r[t] = reciprocal_or_zero(x[t], t % 4 == 3);
