@@ -12,6 +12,7 @@
 
 #include "arrays.h"
 #include "calls.h"
+#include "isa.h"
 
 namespace nb = nanobind;
 
@@ -102,6 +103,7 @@ public:
     // The output for arrays a, b, weight, value and packed, or None where these are others.
     nb::object run(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, int threads) const {
         Call now = call;
+        now.dots = call.dots && dots();
         const nb::handle operands[] = {a, b, weight, value, packed};
         Rows* const rows_of[] = {&now.a, &now.b, &now.weight, &now.value, &now.packed};
         for (std::size_t i = 0; i < std::size(operands); i++) {

@@ -1,7 +1,6 @@
-// The scores of a tile, by panels of keys or as a decoder's step; and the values of a tile.
+// The scores of a tile, by panels of keys or as a decoder's step.
 #pragma once
 
-#include "gemm.h"
 #include "key_sets.h"
 #include "outer.h"
 
@@ -206,55 +205,6 @@ public:
 private:
     alignas(Panel) alignas(Decode) char memory[sizeof(Panel) > sizeof(Decode) ? sizeof(Panel) : sizeof(Decode)];
     TileScores<Scorer, T>* scores;
-};
-
-// The values of a tile, as rows `stride` apart.
-template <class T> class TileValues {
-    static constexpr int L = LANES<T>;
-
-public:
-    TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
-
-    // whole: every query attends every key, so nothing has to be kept from being read.
-    void read(const Tile& tile, bool whole) {
-        const Rows& from = tile.call.value;
-        const Size width = tile.call.value_width;
-        if (!from.data) {  // no values
-            rows = copy, stride = 0, any_nonfinite = false;
-            return;
-        }
-        bool same = from.type == TYPE_OF<T> && padded == width;
-        if (whole && same) {
-            rows = (const T*)from.data + from.at[tile.problem] + tile.first_key * from.stride;
-            stride = from.stride, any_nonfinite = false;
-            return;
-        }
-        any_nonfinite =
-            read_tile(from, tile.problem, tile.first_key, tile.keys, width, padded, largest_finite<T>(), copy, nonfinite);
-        rows = copy, stride = padded;
-    }
-
-    // Adds values that are not finite to the rows of output that attend them: c[i] += p[i, j] value[j].
-    void add_nonfinite(const Tile& tile, const T* p, T* c) {
-        if (!any_nonfinite) return;
-        const Size width = tile.call.value_width;
-        for (int j = 0; j < tile.keys; j++) {
-            if (!nonfinite[j]) continue;
-            T* row = copy + j * padded;
-            read_row(tile.call.value, tile.problem, tile.first_key + j, width, row);
-            for (int i = 0; i < tile.queries; i++)
-                if (AttendedColumns(tile, i).has(j))
-                    for (Size d = 0; d < width; d++) c[i * padded + d] += p[i * TILE + j] * row[d];
-        }
-    }
-
-    Size padded;
-    const T* rows = nullptr;
-    Size stride = 0;
-
-private:
-    bool nonfinite[TILE], any_nonfinite = false;
-    T* copy;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

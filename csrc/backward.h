@@ -28,11 +28,9 @@ template <class Scorer, class T> class BackwardChunk {
 
 public:
     BackwardChunk(Arena& arena, const Call& call)
-        : scores(arena, call), padded(scores->padded), v_padded(round_up(call.value_width, L)),
-          v_rows(arena.take<T>(TILE * v_padded)), v_columns(arena.take<T>(v_padded * TILE)),
-          d_output(arena.take<T>(TILE * v_padded)), d_b(arena.take<T>(TILE * padded)),
-          d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)), d_bias(arena.take<T>(TILE)),
-          factors(arena.take<T>(TILE)) {
+        : scores(arena, call), values(arena, call), padded(scores->padded), v_padded(values.padded),
+          d_b(arena.take<T>(TILE * padded)), d_value(arena.take<T>(TILE * v_padded)), ds(arena.take<T>(TILE * TILE)),
+          d_bias(arena.take<T>(TILE)), factors(arena.take<T>(TILE)) {
         if (call.outer != Outer::NONE) scores->slopes = arena.take<T>(TILE * TILE);
     }
 
@@ -73,20 +71,11 @@ public:
 
 private:
     void begin_tile(const Tile& tile, const KeySets<Scorer, T>& sets) {
-        const Call& call = tile.call;
-        const int keys = tile.keys;
         scores->keys(tile, sets);
         scores->keys_for_gradients(tile);
-        for (int j = 0; j < keys && call.value.data; j++) {
-            read_row(call.value, tile.problem, tile.first_key + j, call.value_width, v_rows + j * v_padded);
-            for (Size d = call.value_width; d < v_padded; d++) v_rows[j * v_padded + d] = 0;
-        }
-        zero(v_rows + keys * v_padded, (round_up(keys, L) - keys) * v_padded);
-        for (Size d = 0; d < v_padded; d += L)
-            for (int j = 0; j < keys; j += L)
-                transpose_square(v_rows + j * v_padded + d, v_padded, v_columns + d * TILE + j, TILE);
-        zero(d_b, keys * padded);
-        zero(d_value, keys * v_padded);
+        values.read_values(tile);
+        zero(d_b, tile.keys * padded);
+        zero(d_value, tile.keys * v_padded);
         zero(d_bias, TILE);
     }
 
@@ -96,11 +85,8 @@ private:
         const Size n = tile.problem, first = tile.first_query;
         const int count = tile.queries, keys = tile.keys, end = int(round_up(keys, L));
         Size at = n * call.queries + first;
-        bool nonfinite[TILE];  // of each query, whether its dO is not finite
-        bool any_nonfinite = back.d_output.data && read_tile(back.d_output, n, first, count, call.value_width, v_padded,
-                                                             largest_finite<T>(), d_output, nonfinite);
-        for (int i = 0; i < count; i++) zero(ds + i * TILE, end);
-        gemm(ds, TILE, d_output, v_padded, 1, v_columns, TILE, count, end, v_padded);
+        values.read_output(tile, back);
+        values.multiply(tile, ds);
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX, has_irregular = scores->has_irregular();
         for (int i = 0; i < count; i++) {
             T *p = scores->s + i * TILE, *d = ds + i * TILE;
@@ -144,17 +130,7 @@ private:
                         d[j] = 0;
                     }
         }
-        gemm(d_value, v_padded, scores->s, 1, TILE, d_output, v_padded, keys, v_padded, count);
-        if (any_nonfinite)
-            for (int i = 0; i < count; i++) {
-                if (!nonfinite[i]) continue;
-                AttendedColumns attended(tile, i);
-                T* row = d_output + i * v_padded;
-                read_row(back.d_output, n, first + i, call.value_width, row);
-                for (int j = attended.from; j < attended.to; j++)
-                    for (Size d = 0; attended.has(j) && d < call.value_width; d++)
-                        d_value[j * v_padded + d] += scores->s[i * TILE + j] * row[d];
-            }
+        values.add(tile, back, scores->s, d_value);
         scores->scorer.gradients(count, keys, ds, d_a, d_b, d_weight);
     }
 
@@ -197,8 +173,9 @@ private:
     }
 
     ScoresOf<Scorer, T> scores;
+    ValueGradients<T> values;
     Size padded, v_padded;
-    T *v_rows, *v_columns, *d_output, *d_b, *d_value, *ds, *d_bias, *factors;
+    T *d_b, *d_value, *ds, *d_bias, *factors;
     double* d_diagonals = nullptr;
 };
 

@@ -80,6 +80,7 @@ struct Call {
     double sigmoid_bias = 0;
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
+    bool dots = false;  // whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time
     // Problems with the same b share what is made of it: key_set[n] numbers it, and
     // first_problem[key set] is one that has it.
     Size key_sets = 0;

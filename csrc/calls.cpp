@@ -65,6 +65,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         Arrays::refuse("streams", "must be one for each problem");
     call.dropout = {s.dropout, in.streams.data()};
     arrays.key_sets(call, in.b);
+    auto is_half = [](const View& array, const Rows& rows) { return !array || rows.type == Type::BF16; };
+    call.dots = dots() && is_half(in.a, call.a) && is_half(in.b, call.b) && is_half(in.value, call.value);
     Size elements;
     if (__builtin_mul_overflow(call.problems, queries, &elements) ||
         __builtin_mul_overflow(elements, call.keys + 1, &elements) ||

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attend.h"
+#include "values.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -49,9 +50,7 @@ public:
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
             for (int i = 0; i < count; i++)
                 whole &= is_softmax ? softmax(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
-            values.read(tile, whole);
-            gemm(output, values.padded, scores->s, TILE, 1, values.rows, values.stride, count, values.padded, tile.keys);
-            values.add_nonfinite(tile, scores->s, output);
+            values.add(tile, whole, scores->s, output);
         }
         for (int i = 0; i < count; i++) {
             T* row = output + i * values.padded;

@@ -5,42 +5,6 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// D_i = dO_i · O_i, summed in the order in which gemm sums dO_i · v_j: where one key has all the
-// weight, their difference is then 0 exactly.
-template <class T> class Delta {
-    static constexpr int L = LANES<T>;
-
-public:
-    Delta(Arena& arena, const Call& call)
-        : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)) {}
-
-    void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
-        int count = left_of(call.queries, first, L);
-        bool nonfinite[L];
-        zero(output, L * padded), zero(d_output, L * padded);
-        for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
-        read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, nonfinite);
-        Vector<T> sum{};
-        for (Size from = 0; from < padded; from += PIECE) {
-            Vector<T> part{};
-            for (Size d = from; d < padded && d < from + PIECE; d += L) {
-                Vector<T> x[L], y[L];
-                for (int i = 0; i < L; i++) x[i] = load(output + i * padded + d), y[i] = load(d_output + i * padded + d);
-                transpose<T>(x), transpose<T>(y);
-                for (int l = 0; l < L; l++) part += y[l] * x[l];
-            }
-            sum += part;
-        }
-        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on
-        for (int i = 0; i < count; i++)
-            delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : is_softmax ? sum[i] : T(0);
-    }
-
-private:
-    Size padded;
-    T *output, *d_output;
-};
-
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
     if (!back.d_output.data) return zero(delta, call.problems * call.queries);
     Slots<Delta<T>> slots(call, threads);

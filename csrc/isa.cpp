@@ -1,5 +1,6 @@
 #include "isa.h"
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <utility>
@@ -27,7 +28,7 @@ namespace {
 struct Isa {
     const char* name;
     const KernelTable* table;
-    bool runs;
+    bool dots, runs;
 };
 
 #if defined(ANYSCORE_X86)
@@ -39,9 +40,24 @@ bool divides_fast() {
     unsigned family = (eax >> 8 & 15) + (eax >> 20 & 255);
     return family >= 0x1a;
 }
+
+bool has_dots() {
+#if defined(ANYSCORE_EMULATE_DOTS)
+    return true;
+#elif defined(ANYSCORE_DOTS)
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
+#else
+    return false;
+#endif
+}
+
+// Whether the processor takes pairs of bfloat16 numbers at the rate of single ones. Emerald Rapids takes a quarter as
+// many, and so has half the products in the same time.
+bool dots_pay() { return __builtin_cpu_is("amd"); }
 #endif
 
-std::vector<Isa> known() {
+std::vector<Isa> find_all() {
     std::vector<Isa> all;
 #if defined(ANYSCORE_X86)
     __builtin_cpu_init();
@@ -49,24 +65,24 @@ std::vector<Isa> known() {
               __builtin_cpu_supports("bmi2");
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    all.push_back({"avx512-estimate", &avx512::ESTIMATING, v4});
-    all.push_back({"avx512", &avx512::DIVIDING, v4});
+    all.push_back({"avx512-estimate", &avx512::ESTIMATING, false, v4});
+    all.push_back({"avx512", &avx512::DIVIDING, false, v4});
     if (divides_fast()) std::swap(all[0], all[1]);
-    all.push_back({"avx2", &avx2::DIVIDING, v3});
+    all.insert(dots_pay() ? all.begin() : all.end(), {"avx512-bf16", all[0].table, true, v4 && has_dots()});
+    all.push_back({"avx2", &avx2::DIVIDING, false, v3});
 #endif
-    all.push_back({"baseline", &baseline::DIVIDING, true});
+    all.push_back({"baseline", &baseline::DIVIDING, false, true});
     return all;
 }
 
-Isa best() {
-    for (const Isa& one : known())
-        if (one.runs) return one;
-    return {};
+const std::vector<Isa>& known() {
+    static const std::vector<Isa> all = find_all();
+    return all;
 }
 
-std::atomic<const KernelTable*>& current() {
-    static std::atomic<const KernelTable*> table{best().table};
-    return table;
+std::atomic<const Isa*>& current() {
+    static std::atomic<const Isa*> one{&*std::find_if(known().begin(), known().end(), [](const Isa& x) { return x.runs; })};
+    return one;
 }
 
 }  // namespace
@@ -78,16 +94,12 @@ std::vector<std::string> isas() {
     return names;
 }
 
-std::string isa() {
-    for (const Isa& one : known())
-        if (one.table == current().load()) return one.name;
-    return "";
-}
+std::string isa() { return current().load()->name; }
 
 void use(const std::string& name) {
     for (const Isa& one : known())
         if (one.runs && name == one.name) {
-            current() = one.table;
+            current() = &one;
             return;
         }
     std::string names;
@@ -95,6 +107,8 @@ void use(const std::string& name) {
     throw std::invalid_argument("isa is \"" + name + "\", expected one of " + names + ".");
 }
 
-const KernelTable& kernels() { return *current().load(); }
+const KernelTable& kernels() { return *current().load()->table; }
+
+bool dots() { return current().load()->dots; }
 
 }  // namespace anyscore

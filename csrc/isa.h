@@ -14,5 +14,7 @@ std::string isa();
 // Raises std::invalid_argument for one that cannot run here.
 void use(const std::string& isa);
 const KernelTable& kernels();
+// Whether they may multiply two bfloat16 numbers at a time.
+bool dots();
 
 }  // namespace anyscore

@@ -1,5 +1,6 @@
 // The kernels of one instruction set, for every pair of pair_list.h.
 #include "gradients.h"
+#include "halves.h"
 #include "pair_list.h"
 #include "plain.h"
 #include "prepare.h"
@@ -11,6 +12,21 @@ namespace anyscore::ANYSCORE_ISA {
 
 template <class Scorer, class T> constexpr Kernels make() {
     return {forward<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
+}
+
+// The product by HalfProduct where that takes the call.
+template <> constexpr Kernels make<Plain<Product, float>, float>() {
+    using Whole = Plain<Product, float>;
+    if constexpr (!HAS_DOTS) return {forward<Whole, float>, backward<Whole, float>, prepare<Whole, float>};
+    return {[](const Call& call, const Forward& to, int threads) {
+                HalfProduct::takes(call) ? forward<HalfProduct, float>(call, to, threads)
+                                         : forward<Whole, float>(call, to, threads);
+            },
+            [](const Call& call, const Backward& back, int threads) {
+                HalfProduct::takes(call) ? backward<HalfProduct, float>(call, back, threads)
+                                         : backward<Whole, float>(call, back, threads);
+            },
+            prepare<Whole, float>};
 }
 
 // product_kernels<T, Reciprocal>() and so on, one of each pair.

@@ -82,8 +82,8 @@ public:
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         if constexpr (IS_PRODUCT) {
             zero(product, rows * padded);
-            gemm(product, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
-            gemm(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
+            gemm<ProductTerm>(product, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
+            gemm<ProductTerm>(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
             for (int i = 0; i < rows; i++)
                 for (Size d = 0; d < padded; d++) {
                     T sum = product[i * padded + d];

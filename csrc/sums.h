@@ -1,14 +1,9 @@
 // Sums over features of what queries and panels of keys make of each: the innermost loop of scores.
 #pragma once
 
-#include "rows.h"
+#include "gemm.h"
 
 namespace anyscore::ANYSCORE_ISA {
-
-// A term adds what one feature gives to a sum: x of a query, y of LANES keys, w of the weight.
-struct ProductTerm {
-    template <class V, class T> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * y; }
-};
 
 template <class Function> struct WeightedTerm {
     template <class V, class T> static ANYSCORE_INLINE V add(V sum, V x, V y, T w) {
@@ -20,7 +15,10 @@ template <class Function> struct WeightedTerm {
 template <class Term, class T> struct Sums {
     static constexpr int L = LANES<T>;
     // Queries and panels of keys at a time: as many as there are registers for.
-    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES == 64 && std::is_same_v<Term, ProductTerm> ? 4 : 2;
+    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES == 64 &&
+                                            (std::is_same_v<Term, ProductTerm> || std::is_same_v<Term, DotTerm>)
+                                        ? 4
+                                        : 2;
 
     const T *a, *weight, *panels;
     Size width, padded, stride;

@@ -44,7 +44,10 @@ template <> struct Bits<double> {
 
 template <class T> ANYSCORE_INLINE Vector<T> load(const T* x) { return *(const typename VectorOf<T>::anywhere*)x; }
 template <class T> ANYSCORE_INLINE void store(T* x, Vector<T> v) { *(typename VectorOf<T>::anywhere*)x = v; }
-template <class T> ANYSCORE_INLINE Vector<T> fill(T x) { return Vector<T>{} + x; }
+template <class T, std::size_t... I> ANYSCORE_INLINE Vector<T> fill_lanes(T x, std::index_sequence<I...>) {
+    return Vector<T>{((void)I, x)...};
+}
+template <class T> ANYSCORE_INLINE Vector<T> fill(T x) { return fill_lanes(x, std::make_index_sequence<LANES<T>>()); }
 
 // min, max, abs: for scalars and for vectors, so that a pair is written once for both.
 template <class V> ANYSCORE_INLINE V min(V x, V y) { return x < y ? x : y; }

@@ -63,7 +63,8 @@ def libraries(source: str, headers: Path, isa: str) -> Iterator[Path]:
 
 def flags(isa: str) -> tuple[str, ...]:
     """Return what the compiler is told, beside files."""
-    return (*_FLAGS, *_OF_ISA.get(isa.partition("-")[0], ()))
+    base, *choices = isa.split("-")
+    return (*_FLAGS, *_OF_ISA.get(base, ()), *(("-DANYSCORE_DOTS",) if "bf16" in choices else ()))
 
 
 def _compiler() -> tuple[list[str], str]:

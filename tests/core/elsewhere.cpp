@@ -1,12 +1,13 @@
-// The kernels of a processor that is not here, in a program of their own: a call comes in as numbers on
-// standard input, and its results go out on standard output. See test_core_arm.py.
+// The kernels of a processor that is not here, or of instructions that it does not own up to, in a program of their
+// own: a call comes in as numbers on standard input, and its results go out on standard output. See
+// test_core_elsewhere.py.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "call.h"
 
-namespace anyscore::baseline {
+namespace anyscore::ANYSCORE_ISA {
 extern const KernelTable DIVIDING;
 }
 
@@ -29,15 +30,16 @@ std::vector<Size> multiples(Size count, Size step) {
 }
 
 struct Sizes {
-    Size row, is_double, problems, queries, keys, width, value_width;
+    Size row, type, problems, queries, keys, width, value_width, is_unweighted;
 };
 
-template <class T> void run(const Sizes& s) {
-    const Type type = sizeof(T) == 4 ? Type::F32 : Type::F64;
+// In: the type of what comes in. T: of sums, and of what goes out.
+template <class In, class T> void run(const Sizes& s) {
+    const Type sums = sizeof(T) == 4 ? Type::F32 : Type::F64, type = Type(s.type);
     const Size n = s.problems;
     const double scale = take<double>(1)[0];
-    auto a = take<T>(n * s.queries * s.width), b = take<T>(n * s.keys * s.width), weight = take<T>(s.width);
-    auto value = take<T>(n * s.keys * s.value_width), d_output = take<T>(n * s.queries * s.value_width);
+    auto a = take<In>(n * s.queries * s.width), b = take<In>(n * s.keys * s.width), weight = take<In>(s.width);
+    auto value = take<In>(n * s.keys * s.value_width), d_output = take<In>(n * s.queries * s.value_width);
     auto at_a = multiples(n, s.queries * s.width), at_b = multiples(n, s.keys * s.width), at_weight = multiples(n, 0);
     auto at_value = multiples(n, s.keys * s.value_width), at_output = multiples(n, s.queries * s.value_width);
     auto each = multiples(n + 1, 1);
@@ -47,14 +49,15 @@ template <class T> void run(const Sizes& s) {
     call.width = s.width, call.value_width = s.value_width, call.scale = scale;
     call.a = {a.data(), type, at_a.data(), s.width};
     call.b = {b.data(), type, at_b.data(), s.width};
-    call.weight = {weight.data(), type, at_weight.data(), 0};
+    if (!s.is_unweighted) call.weight = {weight.data(), type, at_weight.data(), 0};
+    call.dots = type == Type::BF16;
     call.value = {value.data(), type, at_value.data(), s.value_width};
     call.key_set = call.first_problem = each.data();
     auto output = empty<T>(n * s.queries * s.value_width), lse = empty<T>(n * s.queries);
     auto scores = empty<T>(n * s.queries * s.keys);
     Forward made;
-    made.output = output.data(), made.output_type = type, made.lse = lse.data(), made.scores = scores.data();
-    const Kernels& kernels = baseline::DIVIDING.of[s.row][s.is_double];
+    made.output = output.data(), made.output_type = sums, made.lse = lse.data(), made.scores = scores.data();
+    const Kernels& kernels = ANYSCORE_ISA::DIVIDING.of[s.row][sums == Type::F64];
     kernels.forward(call, made, 2);
 
     auto d_a = empty<T>(n * s.queries * s.width), d_b = empty<T>(n * s.keys * s.width), d_weight = empty<T>(s.width);
@@ -64,11 +67,11 @@ template <class T> void run(const Sizes& s) {
     const Size whole[] = {0, n};
     Backward back;
     back.lse = lse.data();
-    back.output = {output.data(), type, at_output.data(), s.value_width};
+    back.output = {output.data(), sums, at_output.data(), s.value_width};
     back.d_output = {d_output.data(), type, at_output.data(), s.value_width};
     back.d_a = {d_a.data(), at_a.data(), always};
     back.d_b = {d_b.data(), at_b.data(), always};
-    back.d_weight = {d_weight.data(), at_weight.data(), is_first};
+    if (!s.is_unweighted) back.d_weight = {d_weight.data(), at_weight.data(), is_first};
     back.d_value = {d_value.data(), at_value.data(), always};
     back.of_a = back.tasks = {n, each.data(), each.data()};
     back.of_weight = {1, whole, each.data()};
@@ -77,8 +80,12 @@ template <class T> void run(const Sizes& s) {
 }
 
 int main() {
-    auto x = take<Size>(7);
-    Sizes sizes{x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    auto x = take<Size>(8);
+    Sizes sizes{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
     if (sizes.problems > 2) return 2;
-    sizes.is_double ? run<double>(sizes) : run<float>(sizes);
+    switch (Type(sizes.type)) {
+        case Type::F32: run<float, float>(sizes); break;
+        case Type::F64: run<double, double>(sizes); break;
+        default: run<std::uint16_t, float>(sizes);
+    }
 }

@@ -1,0 +1,137 @@
+// Products of bfloat16 numbers, two at a time: the instruction adds x₀y₀ + x₁y₁ to a sum in float32.
+//
+// Two such numbers side by side, the first in the lower half, are a cell. Cells stand where floats may, but no
+// arithmetic of floats may meet them: they are moved, and taken apart as integers.
+#pragma once
+
+#include "memory.h"
+#include "rows.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// ANYSCORE_DOTS: the assembler knows the instructions. ANYSCORE_EMULATE_DOTS: tests run without them.
+#if defined(ANYSCORE_EMULATE_DOTS) || (defined(ANYSCORE_DOTS) && defined(__AVX512F__))
+constexpr bool HAS_DOTS = true;
+#else
+constexpr bool HAS_DOTS = false;
+#endif
+
+using Cells = VectorOf<std::uint32_t>::type;  // of a vector
+
+// The sum of each lane, and the two products of its cells.
+ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<float> y) {
+#if defined(ANYSCORE_DOTS) && defined(__AVX512F__) && !defined(ANYSCORE_EMULATE_DOTS)
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+    return sum;
+#else
+    const Cells of_x = (Cells)x, of_y = (Cells)y;
+    sum += (Vector<float>)(of_x & 0xffff0000u) * (Vector<float>)(of_y & 0xffff0000u);
+    return sum + (Vector<float>)(of_x << 16) * (Vector<float>)(of_y << 16);
+#endif
+}
+
+// The numbers of two vectors, rounded to the nearest, as cells in the same order.
+ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) {
+#if defined(ANYSCORE_DOTS) && defined(__AVX512F__) && !defined(ANYSCORE_EMULATE_DOTS)
+    Vector<float> cells;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(cells) : "v"(second), "v"(first));
+    return cells;
+#else
+    constexpr int L = LANES<float>;
+    std::uint16_t halves[2 * L];
+    for (int l = 0; l < L; l++) halves[l] = to_bf16(first[l]), halves[l + L] = to_bf16(second[l]);
+    Vector<float> cells;
+    std::memcpy(&cells, halves, sizeof cells);
+    return cells;
+#endif
+}
+
+// Cells for a row of `width` numbers: whole vectors.
+ANYSCORE_INLINE Size cells_of(Size width) { return round_up((width + 1) / 2, LANES<float>); }
+
+// The rows of a tile as cells; and, where sums go over the rows, each zipped with the next: its cell d is (x_d, y_d).
+class CellRows {
+    static constexpr int L = LANES<float>;
+
+public:
+    CellRows(Arena& arena, Size width)
+        : cells(cells_of(width)), rows(arena.take<float>(TILE * cells)), pairs(arena.take<float>(TILE * cells)) {}
+
+    // Rounds `count` rows, `stride` apart, of `numbers` numbers: a multiple of the lanes.
+    void take(const float* from, Size stride, int count, Size numbers) {
+        for (int i = 0; i < count; i++, from += stride) {
+            float* to = rows + i * cells;
+            Size d = 0;
+            for (; d + 2 * L <= numbers; d += 2 * L) store(to + d / 2, narrow(load(from + d), load(from + d + L)));
+            if (d < numbers) store(to + d / 2, narrow(load(from + d), Vector<float>{}));
+        }
+        end_at(count);
+    }
+
+    // Takes them from numbers as those above.
+    void subtract_from(float* numbers, Size stride, int count, Size width) const {
+        for (int i = 0; i < count; i++) {
+            const auto* halves = (const char*)(rows + i * cells);
+            for (Size d = 0; d < width; d++) {
+                std::uint16_t half;
+                std::memcpy(&half, halves + 2 * d, sizeof half);
+                numbers[i * stride + d] -= from_bf16(half);
+            }
+        }
+    }
+
+    // Reads bfloat16 numbers as they are; or, with a list to mark those that are not finite, with 0 in their place. Gives
+    // whether there are any.
+    bool read(const Rows& from, Size n, Size first, int count, Size width, bool* nonfinite = nullptr) {
+        bool any = false;
+        for (int i = 0; i < count; i++) {
+            const auto* row = (const std::uint16_t*)from.data + from.at[n] + (first + i) * from.stride;
+            if (nonfinite) nonfinite[i] = !are_finite(row, width), any |= nonfinite[i];
+            char* to = (char*)(rows + i * cells);
+            const Size bytes = nonfinite && nonfinite[i] ? 0 : 2 * width;
+            std::memcpy(to, row, std::size_t(bytes));
+            zero(to + bytes, 4 * cells - bytes);
+        }
+        end_at(count);
+        return any;
+    }
+
+    // Rows of 2 · cells cells, one for two of `rows`.
+    const float* zipped() {
+        if (is_zipped) return pairs;
+        constexpr std::make_index_sequence<L> lanes;
+        for (int i = 0; i < count; i += 2)
+            for (Size c = 0; c < cells; c += L) {
+                const Cells x = (Cells)load(rows + i * cells + c), y = (Cells)load(rows + (i + 1) * cells + c);
+                auto even = (Vector<float>)((x & 0xffffu) | y << 16), odd = (Vector<float>)(x >> 16 | (y & 0xffff0000u));
+                store(pairs + i * cells + 2 * c, interleave<float, 0>(even, odd, lanes));
+                store(pairs + i * cells + 2 * c + L, interleave<float, L / 2>(even, odd, lanes));
+            }
+        is_zipped = true;
+        return pairs;
+    }
+
+    const Size cells;  // of a row
+    float* const rows;
+
+private:
+    static bool are_finite(const std::uint16_t* row, Size width) {
+        std::uint16_t most = 0;
+        for (Size d = 0; d < width; d++) {
+            const std::uint16_t magnitude = std::uint16_t(row[d] << 1);
+            most = magnitude > most ? magnitude : most;
+        }
+        return most < 0xff00;
+    }
+
+    void end_at(int end) {
+        if (end % 2) zero(rows + end * cells, cells);
+        count = end, is_zipped = false;
+    }
+
+    float* const pairs;
+    int count = 0;
+    bool is_zipped = false;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,49 @@
+// A product of bfloat16 numbers, by an instruction that takes two of them at a time.
+#pragma once
+
+#include "dots.h"
+#include "plain.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// A scorer, see scorer.h, for many queries and a weight that is the scale alone.
+class HalfProduct : public Plain<Product, float> {
+    static constexpr int L = LANES<float>;
+    using Base = Plain<Product, float>;
+
+public:
+    HalfProduct(Arena& arena, const Call& call)
+        : Base(arena, call), query(arena, width), key(arena, width), slopes(arena, TILE) {}
+
+    // Whether it computes a call.
+    static bool takes(const Call& call) {
+        return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && call.queries > DECODE_QUERIES;
+    }
+
+    void queries(const float* rows, int count) { query.take(rows, padded, count, padded); }
+    void keys(const float* rows, int count) { key.take(rows, padded, count, padded); }
+
+    static Size panel_size(Size width, bool) { return cells_of(width) * L; }
+    void panel(int first, int, float* to) const {
+        for (Size c = 0; c < key.cells; c += L) transpose_square(key.rows + first * key.cells + c, key.cells, to + c * L, L);
+    }
+
+    void scores(int rows, const float* panels, Size stride, int keys, int, float* s) const {
+        const int end = int(round_up(keys, L));
+        Sums<DotTerm, float>{query.rows, weight, panels, (width + 1) / 2, query.cells, stride}.write(rows, end / L, s);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < end; j++) s[i * TILE + j] *= weight[0];
+    }
+
+    void gradients(int rows, int keys, const float* ds, float* da, float* db, float*) const {
+        slopes.take(ds, TILE, rows, TILE);
+        gemm<DotTerm>(da, padded, slopes.rows, slopes.cells, 1, key.zipped(), 2 * key.cells, rows, padded, (keys + 1) / 2);
+        gemm<DotTerm>(db, padded, slopes.zipped(), 1, 2 * slopes.cells, query.zipped(), 2 * query.cells, keys, padded,
+                      (rows + 1) / 2);
+    }
+
+private:
+    mutable CellRows query, key, slopes;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA
