@@ -49,13 +49,12 @@ ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) 
 // Cells for a row of `width` numbers: whole vectors.
 ANYSCORE_INLINE Size cells_of(Size width) { return round_up((width + 1) / 2, LANES<float>); }
 
-// The rows of a tile as cells; and, where sums go over the rows, each zipped with the next: its cell d is (x_d, y_d).
+// The rows of a tile as cells.
 class CellRows {
     static constexpr int L = LANES<float>;
 
 public:
-    CellRows(Arena& arena, Size width)
-        : cells(cells_of(width)), rows(arena.take<float>(TILE * cells)), pairs(arena.take<float>(TILE * cells)) {}
+    CellRows(Arena& arena, Size width) : cells(cells_of(width)), rows(arena.take<float>(TILE * cells)) {}
 
     // Rounds `count` rows, `stride` apart, of `numbers` numbers: a multiple of the lanes.
     void take(const float* from, Size stride, int count, Size numbers) {
@@ -65,10 +64,9 @@ public:
             for (; d + 2 * L <= numbers; d += 2 * L) store(to + d / 2, narrow(load(from + d), load(from + d + L)));
             if (d < numbers) store(to + d / 2, narrow(load(from + d), Vector<float>{}));
         }
-        end_at(count);
     }
 
-    // Takes them from numbers as those above.
+    // Leaves of such numbers what rounding took away.
     void subtract_from(float* numbers, Size stride, int count, Size width) const {
         for (int i = 0; i < count; i++) {
             const auto* halves = (const char*)(rows + i * cells);
@@ -80,58 +78,18 @@ public:
         }
     }
 
-    // Reads bfloat16 numbers as they are; or, with a list to mark those that are not finite, with 0 in their place. Gives
-    // whether there are any.
-    bool read(const Rows& from, Size n, Size first, int count, Size width, bool* nonfinite = nullptr) {
-        bool any = false;
+    // Reads bfloat16 numbers.
+    void read(const Rows& from, Size n, Size first, int count, Size width) {
         for (int i = 0; i < count; i++) {
-            const auto* row = (const std::uint16_t*)from.data + from.at[n] + (first + i) * from.stride;
-            if (nonfinite) nonfinite[i] = !are_finite(row, width), any |= nonfinite[i];
             char* to = (char*)(rows + i * cells);
-            const Size bytes = nonfinite && nonfinite[i] ? 0 : 2 * width;
-            std::memcpy(to, row, std::size_t(bytes));
-            zero(to + bytes, 4 * cells - bytes);
+            std::memcpy(to, (const std::uint16_t*)from.data + from.at[n] + (first + i) * from.stride,
+                        std::size_t(2 * width));
+            zero(to + 2 * width, 4 * cells - 2 * width);
         }
-        end_at(count);
-        return any;
-    }
-
-    // Rows of 2 · cells cells, one for two of `rows`.
-    const float* zipped() {
-        if (is_zipped) return pairs;
-        constexpr std::make_index_sequence<L> lanes;
-        for (int i = 0; i < count; i += 2)
-            for (Size c = 0; c < cells; c += L) {
-                const Cells x = (Cells)load(rows + i * cells + c), y = (Cells)load(rows + (i + 1) * cells + c);
-                auto even = (Vector<float>)((x & 0xffffu) | y << 16), odd = (Vector<float>)(x >> 16 | (y & 0xffff0000u));
-                store(pairs + i * cells + 2 * c, interleave<float, 0>(even, odd, lanes));
-                store(pairs + i * cells + 2 * c + L, interleave<float, L / 2>(even, odd, lanes));
-            }
-        is_zipped = true;
-        return pairs;
     }
 
     const Size cells;  // of a row
     float* const rows;
-
-private:
-    static bool are_finite(const std::uint16_t* row, Size width) {
-        std::uint16_t most = 0;
-        for (Size d = 0; d < width; d++) {
-            const std::uint16_t magnitude = std::uint16_t(row[d] << 1);
-            most = magnitude > most ? magnitude : most;
-        }
-        return most < 0xff00;
-    }
-
-    void end_at(int end) {
-        if (end % 2) zero(rows + end * cells, cells);
-        count = end, is_zipped = false;
-    }
-
-    float* const pairs;
-    int count = 0;
-    bool is_zipped = false;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

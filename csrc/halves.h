@@ -1,4 +1,5 @@
-// A product of bfloat16 numbers, by an instruction that takes two of them at a time.
+// Scores of products of bfloat16 numbers, by an instruction that takes two of them at a time. Gradients are Plain's:
+// rounded to bfloat16, slopes would cost them digits.
 #pragma once
 
 #include "dots.h"
@@ -12,16 +13,15 @@ class HalfProduct : public Plain<Product, float> {
     using Base = Plain<Product, float>;
 
 public:
-    HalfProduct(Arena& arena, const Call& call)
-        : Base(arena, call), query(arena, width), key(arena, width), slopes(arena, TILE) {}
+    HalfProduct(Arena& arena, const Call& call) : Base(arena, call), query(arena, width), key(arena, width) {}
 
     // Whether it computes a call.
     static bool takes(const Call& call) {
         return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && call.queries > DECODE_QUERIES;
     }
 
-    void queries(const float* rows, int count) { query.take(rows, padded, count, padded); }
-    void keys(const float* rows, int count) { key.take(rows, padded, count, padded); }
+    void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }
+    void keys(const float* rows, int count) { key_row = rows, key.take(rows, padded, count, padded); }
 
     static Size panel_size(Size width, bool) { return cells_of(width) * L; }
     void panel(int first, int, float* to) const {
@@ -35,15 +35,8 @@ public:
             for (int j = 0; j < end; j++) s[i * TILE + j] *= weight[0];
     }
 
-    void gradients(int rows, int keys, const float* ds, float* da, float* db, float*) const {
-        slopes.take(ds, TILE, rows, TILE);
-        gemm<DotTerm>(da, padded, slopes.rows, slopes.cells, 1, key.zipped(), 2 * key.cells, rows, padded, (keys + 1) / 2);
-        gemm<DotTerm>(db, padded, slopes.zipped(), 1, 2 * slopes.cells, query.zipped(), 2 * query.cells, keys, padded,
-                      (rows + 1) / 2);
-    }
-
 private:
-    mutable CellRows query, key, slopes;
+    CellRows query, key;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -7,35 +7,16 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Whether products with values take pairs of bfloat16 numbers, weights rounded to such.
-template <class T> bool takes_dots_of_values(const Call& call) {
-    return HAS_DOTS && TYPE_OF<T> == Type::F32 && call.dots && call.value_width > 0 && call.queries > DECODE_QUERIES;
-}
-
-// Width of an array that only the dots need.
-template <class T> Size width_of_dots(const Call& call, Size width) { return takes_dots_of_values<T>(call) ? width : 0; }
-
 // The values of a tile, for the forward.
 template <class T> class TileValues {
     static constexpr int L = LANES<T>;
 
 public:
-    TileValues(Arena& arena, const Call& call)
-        : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
-          cells(arena, width_of_dots<T>(call, call.value_width)), weights(arena, width_of_dots<T>(call, TILE)) {}
+    TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
 
     // Adds P V of a tile to the output, whose rows are `padded` apart. whole: every query attends every key, so
     // nothing has to be kept from being read.
     void add(const Tile& tile, bool whole, const T* p, T* output) {
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
-            if (by_dots) {
-                any_nonfinite =
-                    cells.read(tile.call.value, tile.problem, tile.first_key, tile.keys, tile.call.value_width, nonfinite);
-                weights.take(p, TILE, tile.queries, TILE);
-                gemm<DotTerm>(output, padded, weights.rows, weights.cells, 1, cells.zipped(), 2 * cells.cells, tile.queries,
-                              padded, (tile.keys + 1) / 2);
-                return add_nonfinite(tile, p, output);
-            }
         read(tile, whole);
         gemm<ProductTerm>(output, padded, p, TILE, 1, rows, stride, tile.queries, padded, tile.keys);
         add_nonfinite(tile, p, output);
@@ -80,9 +61,15 @@ private:
     const T* rows = nullptr;
     Size stride = 0;
     bool nonfinite[TILE], any_nonfinite = false;
-    const bool by_dots;
-    CellRows cells, weights;
 };
+
+// Whether dO Vᵀ takes pairs of bfloat16 numbers.
+template <class T> bool takes_dots_of_values(const Call& call) {
+    return HAS_DOTS && TYPE_OF<T> == Type::F32 && call.dots && call.value_width > 0 && call.queries > DECODE_QUERIES;
+}
+
+// The width of values as cells, 0 where they are none.
+template <class T> Size width_of_dots(const Call& call) { return takes_dots_of_values<T>(call) ? call.value_width : 0; }
 
 // The same for the backward: values are read for a tile of keys, what comes from above for a block of queries.
 template <class T> class ValueGradients {
@@ -92,8 +79,7 @@ public:
     ValueGradients(Arena& arena, const Call& call)
         : padded(round_up(call.value_width, L)), rows(arena.take<T>(TILE * padded)), columns(arena.take<T>(TILE * padded)),
           d_output(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
-          value_cells(arena, width_of_dots<T>(call, call.value_width)),
-          output_cells(arena, width_of_dots<T>(call, call.value_width)), weights(arena, width_of_dots<T>(call, TILE)) {}
+          value_cells(arena, width_of_dots<T>(call)), output_cells(arena, width_of_dots<T>(call)) {}
 
     // Of the tile's keys: as they are, as weights tell who attends them.
     void read_values(const Tile& tile) {
@@ -138,13 +124,6 @@ public:
 
     // Adds Pᵀ dO to the gradients of values, `padded` apart.
     void add(const Tile& tile, const Backward& back, const T* p, T* d_value) {
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
-            if (by_dots) {
-                weights.take(p, TILE, tile.queries, TILE);
-                gemm<DotTerm>(d_value, padded, weights.zipped(), 1, 2 * weights.cells, output_cells.zipped(),
-                              2 * output_cells.cells, tile.keys, padded, (tile.queries + 1) / 2);
-                return add_nonfinite(tile, back, p, d_value);
-            }
         gemm<ProductTerm>(d_value, padded, p, 1, TILE, d_output, padded, tile.keys, padded, tile.queries);
         add_nonfinite(tile, back, p, d_value);
     }
@@ -173,7 +152,7 @@ private:
     T *rows, *columns, *d_output;
     bool nonfinite[TILE], any_nonfinite = false;
     const bool by_dots;
-    CellRows value_cells, output_cells, weights;
+    CellRows value_cells, output_cells;
 };
 
 // D_i = dO_i · O_i, summed in the order in which the product above sums dO_i · v_j: where one key has all the weight,
@@ -184,8 +163,8 @@ template <class T> class Delta {
 public:
     Delta(Arena& arena, const Call& call)
         : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)),
-          by_dots(takes_dots_of_values<T>(call)), output_cells(arena, width_of_dots<T>(call, call.value_width)),
-          d_output_cells(arena, width_of_dots<T>(call, call.value_width)) {}
+          by_dots(takes_dots_of_values<T>(call)), output_cells(arena, width_of_dots<T>(call)),
+          d_output_cells(arena, width_of_dots<T>(call)) {}
 
     void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
         int count = left_of(call.queries, first, L);

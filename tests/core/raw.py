@@ -18,7 +18,6 @@ from budget import BAND, EPS, assert_near, error, size
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
-HALF_ULP = 2.0**-8  # of a number in bfloat16, to which it is rounded
 GRADIENTS = Operands._fields[:FACTORS]
 
 
@@ -90,24 +89,17 @@ def nan(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -> Results:
     """Every result is within the budget: twice the error of plain operations of the same type, and
     a band for rounding: BAND times the largest entry; and twice the sum of a score's terms, as
-    much of a gradient, and the sum of a gradient's own terms (they may cancel). Where the
-    processor multiplies bfloat16 numbers, what meets values and slopes is rounded to such.
+    much of a gradient, and the sum of a gradient's own terms (they may cancel).
 
     alike: NaN and ±∞ are the same thing in gradients. gradients: whether they are looked at.
     """
     found = run(call, **how)
-    dots = "bf16" in core.isa()
-    compare(call, found, alike, gradients, dots, **how)
+    compare(call, found, alike, gradients, **how)
     return found
 
 
 def compare(
-    call: Call,
-    found: Results,
-    alike: bool = False,
-    gradients: bool = True,
-    dots: bool = False,
-    **how: Any,
+    call: Call, found: Results, alike: bool = False, gradients: bool = True, **how: Any
 ) -> None:
     """Hold results against the formulas, as `check` says."""
     if not gradients:
@@ -115,7 +107,6 @@ def compare(
     exact = literal.run(call, WIDER[call.compute])
     plain = literal.run(call, np.dtype(call.compute).type, rounded=True)
     terms = literal.sizes(call)
-    halves = dots and all(name_of(x) == "bfloat16" for x in (call.a, call.b, call.value))
     for name, x in found.items():
         if name == "weights":  # scores are the core's own
             continue
@@ -126,8 +117,6 @@ def compare(
             of = size(numbers(call.value)) if name == "output" else 1.0
             band = BAND * size(expected) + 2 * terms["score"] * of
         allowance = 2 * error(plain[name], expected) + EPS[call.compute] * band
-        if halves and name not in ("scores", "lse"):
-            allowance += HALF_ULP * (terms[name] if name != "output" else of)
         if name_of(x) != call.compute:
             allowance += EPS[name_of(x)] * size(expected)
         actual = numbers(x)
