@@ -41,15 +41,15 @@ protected:
 
     TileScores(Arena& arena, const Call& call)
         : padded(round_up(call.width, L)), scorer(arena, call), weight(arena, padded), irregular_rows(arena, call.width),
-          s(arena.take<T>(TILE * TILE)), query(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
+          s(arena.take<T>(TILE * TILE)), query_room(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
           range(arena.take<T>(Scorer::Range::size(padded))),
           room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
           row(arena.take<T>(TILE)) {}
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
-        any_irregular_query = read_tile(call.a, tile.problem, tile.first_query, tile.queries, call.width, padded,
-                                        Scorer::limit(), query, irregular_query);
+        query = find_tile(call.a, tile.problem, tile.first_query, tile.queries, call.width, padded, Scorer::limit(),
+                          query_room, irregular_query, any_irregular_query);
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
         any_irregular_query |= weight.has_nonfinite;
@@ -96,7 +96,8 @@ protected:
         }
     }
 
-    T *query, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
+    const T* query = nullptr;
+    T *query_room, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
     Size panel_size = 0;
     bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
 };

@@ -152,10 +152,10 @@ private:
         const int keys = tile.keys;
         T* to_b = place(back.d_b, n, j0 * width);
         T* to_value = value_width ? place(back.d_value, n, j0 * value_width) : nullptr;
-        if (back.d_b.is_first[n]) zero(to_b, keys * width);
+        if (back.d_b.is_first[n] && !started) zero(to_b, keys * width);
         if (value_width && back.d_value.is_first[n] && !started) zero(to_value, keys * value_width);
         for (int j = 0; started && j < keys; j++) {
-            add_scaled(to_b + j * width, d_b + j * padded, scores->weight, Scorer::FACTOR, width);
+            put_scaled(to_b + j * width, d_b + j * padded, scores->weight, Scorer::FACTOR, width, back.d_b.is_first[n]);
             if (value_width) put(to_value + j * value_width, d_value + j * v_padded, value_width, back.d_value.is_first[n]);
         }
         if (!back.d_key_bias.data) return;

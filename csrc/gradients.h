@@ -33,9 +33,9 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
             rows.weight.read_for(call, n, call.width);
             for (Size i = first; i < end; i++) {
                 T* to = (T*)back.d_a.data + back.d_a.at[n] + i * call.width;
-                if (m == back.of_a.first[set]) zero(to, call.width);
                 for (Size chunk = 0; chunk < partial.chunks; chunk++)
-                    add_scaled(to, partial.of_a(n, chunk) + i * partial.padded, rows.weight, Scorer::FACTOR, call.width);
+                    put_scaled(to, partial.of_a(n, chunk) + i * partial.padded, rows.weight, Scorer::FACTOR, call.width,
+                               m == back.of_a.first[set] && chunk == 0);
             }
         }
     });

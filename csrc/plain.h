@@ -34,8 +34,8 @@ public:
     static constexpr T FACTOR = T(1);
 
     Plain(Arena& arena, const Call& call)
-        : width(call.width), padded(round_up(width, L)), weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)),
-          product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
+        : width(call.width), padded(round_up(width, L)), has_weight(call.weight.data),
+          weighted(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)), product(arena.take<T>(IS_PRODUCT ? TILE * padded : 0)) {}
 
     void begin(const T* weight, bool, const Range&) { this->weight = weight; }
 
@@ -81,10 +81,11 @@ public:
 
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         if constexpr (IS_PRODUCT) {
-            zero(product, rows * padded);
-            gemm<ProductTerm>(product, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
+            T* to = has_weight ? product : da;
+            if (has_weight) zero(product, rows * padded);
+            gemm<ProductTerm>(to, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
             gemm<ProductTerm>(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
-            for (int i = 0; i < rows; i++)
+            for (int i = 0; has_weight && i < rows; i++)
                 for (Size d = 0; d < padded; d++) {
                     T sum = product[i * padded + d];
                     da[i * padded + d] += sum;
@@ -160,6 +161,7 @@ protected:
     }
 
     Size width, padded;
+    bool has_weight;  // beside the scale
     T *weighted, *product;
     const T *weight = nullptr, *a = nullptr, *query_row = nullptr, *key_row = nullptr;
 };

@@ -146,6 +146,22 @@ inline bool read_tile(const Rows& from, Size n, Size first, int count, Size widt
     return true;
 }
 
+// The same where the rows stand, if they are all such rows there; read into x otherwise. any: whether any is irregular.
+template <class T>
+inline const T* find_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x,
+                          bool* irregular, bool& any) {
+    if (from.type == TYPE_OF<T> && width == padded && from.stride == padded) {
+        const T* rows = (const T*)from.data + from.at[n] + first * padded;
+        if (largest(rows, count * padded) <= bits(limit)) {
+            for (int i = 0; i < count; i++) irregular[i] = false;
+            any = false;
+            return rows;
+        }
+    }
+    any = read_tile(from, n, first, count, width, padded, limit, x, irregular);
+    return x;
+}
+
 // A square of L rows becomes L columns elsewhere.
 template <class T> ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride) {
     Vector<T> square[LANES<T>];

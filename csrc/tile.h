@@ -149,10 +149,14 @@ private:
     Size last = -1;
 };
 
-// to += factor · weight · from; what is 0 stays 0 whatever the weight.
-template <class T> inline void add_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width) {
+// to = factor · weight · from, or += if it is not the first; what is 0 stays 0 whatever the weight.
+template <class T>
+inline void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width, bool is_first) {
     if (weight.has_nonfinite)
-        for (Size d = 0; d < width; d++) to[d] += bits(from[d]) << 1 ? factor * weight.raw[d] * from[d] : T(0);
+        for (Size d = 0; d < width; d++)
+            to[d] = (is_first ? T(0) : to[d]) + (bits(from[d]) << 1 ? factor * weight.raw[d] * from[d] : T(0));
+    else if (is_first)
+        for (Size d = 0; d < width; d++) to[d] = factor * weight.raw[d] * from[d];
     else
         for (Size d = 0; d < width; d++) to[d] += factor * weight.raw[d] * from[d];
 }

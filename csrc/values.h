@@ -78,7 +78,7 @@ template <class T> class ValueGradients {
 public:
     ValueGradients(Arena& arena, const Call& call)
         : padded(round_up(call.value_width, L)), rows(arena.take<T>(TILE * padded)), columns(arena.take<T>(TILE * padded)),
-          d_output(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
+          room(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
           value_cells(arena, width_of_dots<T>(call)), output_cells(arena, width_of_dots<T>(call)) {}
 
     // Of the tile's keys: as they are, as weights tell who attends them.
@@ -89,14 +89,21 @@ public:
             if (by_dots) {
                 value_cells.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
                 zero(value_cells.rows + keys * value_cells.cells, (end - keys) * value_cells.cells);
-                return transpose_rows(value_cells.rows, value_cells.cells, end);
+                return transpose_rows(value_cells.rows, value_cells.cells, 0, end);
             }
-        for (int j = 0; j < keys && call.value.data; j++) {
-            read_row(call.value, tile.problem, tile.first_key + j, call.value_width, rows + j * padded);
-            for (Size d = call.value_width; d < padded; d++) rows[j * padded + d] = 0;
+        int j = 0;
+        if (call.value.data && call.value.type == TYPE_OF<T> && call.value_width == padded)  // whole squares as they stand
+            for (; j + L <= keys; j += L) {
+                const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, rows);
+                for (Size d = 0; d < padded; d += L)
+                    transpose_square(from + d, call.value.stride, columns + d * TILE + j, TILE);
+            }
+        for (int i = j; i < keys && call.value.data; i++) {
+            read_row(call.value, tile.problem, tile.first_key + i, call.value_width, rows + i * padded);
+            for (Size d = call.value_width; d < padded; d++) rows[i * padded + d] = 0;
         }
         zero(rows + keys * padded, (end - keys) * padded);
-        transpose_rows(rows, padded, end);
+        transpose_rows(rows, padded, j, end);
     }
 
     // Of the tile's queries, dO; rows that are not finite become 0.
@@ -104,8 +111,8 @@ public:
         any_nonfinite = false;
         if (!back.d_output.data) return;
         const Size width = tile.call.value_width;
-        any_nonfinite = read_tile(back.d_output, tile.problem, tile.first_query, tile.queries, width, padded,
-                                  largest_finite<T>(), d_output, nonfinite);
+        d_output = find_tile(back.d_output, tile.problem, tile.first_query, tile.queries, width, padded, largest_finite<T>(),
+                             room, nonfinite, any_nonfinite);
         if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
             if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);
     }
@@ -131,9 +138,9 @@ public:
     const Size padded;
 
 private:
-    void transpose_rows(const T* from, Size width, int end) {
+    void transpose_rows(const T* from, Size width, int first, int end) {
         for (Size d = 0; d < width; d += L)
-            for (int j = 0; j < end; j += L) transpose_square(from + j * width + d, width, columns + d * TILE + j, TILE);
+            for (int j = first; j < end; j += L) transpose_square(from + j * width + d, width, columns + d * TILE + j, TILE);
     }
 
     void add_nonfinite(const Tile& tile, const Backward& back, const T* p, T* d_value) {
@@ -142,14 +149,15 @@ private:
         for (int i = 0; i < tile.queries; i++) {
             if (!nonfinite[i]) continue;
             AttendedColumns attended(tile, i);
-            T* row = d_output + i * padded;
+            T* row = room + i * padded;
             read_row(back.d_output, tile.problem, tile.first_query + i, width, row);
             for (int j = attended.from; j < attended.to; j++)
                 for (Size d = 0; attended.has(j) && d < width; d++) d_value[j * padded + d] += p[i * TILE + j] * row[d];
         }
     }
 
-    T *rows, *columns, *d_output;
+    T *rows, *columns, *room;  // room: for dO
+    const T* d_output = nullptr;
     bool nonfinite[TILE], any_nonfinite = false;
     const bool by_dots;
     CellRows value_cells, output_cells;
