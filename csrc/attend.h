@@ -48,7 +48,7 @@ protected:
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
-        query = find_tile(call.a, tile.problem, tile.first_query, tile.queries, call.width, padded, Scorer::limit(),
+        query = find_tile({call.a, tile.problem, tile.first_query, tile.queries, call.width}, padded, Scorer::limit(),
                           query_room, irregular_query, any_irregular_query);
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;

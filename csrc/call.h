@@ -80,7 +80,9 @@ struct Call {
     double sigmoid_bias = 0;
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
-    bool dots = false;  // whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time
+    // Whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time. The output of such
+    // a call is bfloat16, and so are the numbers of dO, in whatever type they come.
+    bool dots = false;
     // Problems with the same b share what is made of it: key_set[n] numbers it, and
     // first_problem[key set] is one that has it.
     Size key_sets = 0;

@@ -10,17 +10,25 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // ANYSCORE_DOTS: the assembler knows the instructions. ANYSCORE_EMULATE_DOTS: tests run without them.
-#if defined(ANYSCORE_EMULATE_DOTS) || (defined(ANYSCORE_DOTS) && defined(__AVX512F__))
+#if defined(ANYSCORE_EMULATE_DOTS)
+#define ANYSCORE_DOT_INSTRUCTIONS 0
+constexpr bool HAS_DOTS = true;
+#elif defined(ANYSCORE_DOTS) && defined(__AVX512F__)
+#define ANYSCORE_DOT_INSTRUCTIONS 1
 constexpr bool HAS_DOTS = true;
 #else
+#define ANYSCORE_DOT_INSTRUCTIONS 0
 constexpr bool HAS_DOTS = false;
 #endif
+
+// Whether numbers of T, read from bfloat16, may be cells.
+template <class T> constexpr bool TAKES_CELLS = HAS_DOTS && TYPE_OF<T> == Type::F32;
 
 using Cells = VectorOf<std::uint32_t>::type;  // of a vector
 
 // The sum of each lane, and the two products of its cells.
 ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<float> y) {
-#if defined(ANYSCORE_DOTS) && defined(__AVX512F__) && !defined(ANYSCORE_EMULATE_DOTS)
+#if ANYSCORE_DOT_INSTRUCTIONS
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
     return sum;
 #else
@@ -32,7 +40,7 @@ ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<flo
 
 // The numbers of two vectors, rounded to the nearest, as cells in the same order.
 ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) {
-#if defined(ANYSCORE_DOTS) && defined(__AVX512F__) && !defined(ANYSCORE_EMULATE_DOTS)
+#if ANYSCORE_DOT_INSTRUCTIONS
     Vector<float> cells;
     asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(cells) : "v"(second), "v"(first));
     return cells;

@@ -61,7 +61,7 @@ public:
     // Reads the keys of a tile as rows; the rest of their last panel becomes 0.
     static void read_keys(const Tile& tile, Size padded, T* rows, bool* irregular) {
         const Call& call = tile.call;
-        read_tile(call.b, tile.problem, tile.first_key, tile.keys, call.width, padded, Scorer::limit(), rows, irregular);
+        read_tile({call.b, tile.problem, tile.first_key, tile.keys, call.width}, padded, Scorer::limit(), rows, irregular);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
         zero(rows + tile.keys * padded, (round_up(tile.keys, L) - tile.keys) * padded);
     }
@@ -113,7 +113,7 @@ private:
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
             int count = left_of(to, j0);
-            read_tile(call.b, n, j0, count, call.width, padded, Scorer::limit(), rows, irregular);
+            read_tile({call.b, n, j0, count, call.width}, padded, Scorer::limit(), rows, irregular);
             for (int j = 0; j < count; j++) {
                 if (irregular[j]) continue;
                 const T* row = rows + j * padded;

@@ -83,8 +83,8 @@ public:
         if constexpr (IS_PRODUCT) {
             T* to = has_weight ? product : da;
             if (has_weight) zero(product, rows * padded);
-            gemm<ProductTerm>(to, padded, ds, TILE, 1, key_row, padded, rows, padded, keys);
-            gemm<ProductTerm>(db, padded, ds, 1, TILE, query_row, padded, keys, padded, rows);
+            gemm<ProductTerm, T>({to, padded}, {ds, TILE}, {key_row, padded}, rows, padded, keys);
+            gemm<ProductTerm, T>({db, padded}, {ds, 1, TILE}, {query_row, padded}, keys, padded, rows);
             for (int i = 0; has_weight && i < rows; i++)
                 for (Size d = 0; d < padded; d++) {
                     T sum = product[i * padded + d];

@@ -127,38 +127,42 @@ template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n)
     return most >> 1;
 }
 
-// Rows first … first + count of problem n, `padded` apart, the padding 0. A row with an entry that is
-// not finite, or beyond `limit`, is marked as irregular and becomes 0: kernels for finite numbers pass over
-// it, and what attends it is done by the literal formula. Gives whether there are any.
-template <class T>
-inline bool read_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x,
-                      bool* irregular) {
-    for (int i = 0; i < count; i++) {
-        read_row(from, n, first + i, width, x + i * padded);
-        for (Size d = width; d < padded; d++) x[i * padded + d] = 0;
+// Rows first … first + count of a problem.
+struct RowRange {
+    const Rows& rows;
+    Size problem, first;
+    int count;
+    Size width;
+};
+
+// Reads rows to x, `padded` apart, the padding 0. A row with an entry that is not finite, or beyond `limit`, is marked
+// as irregular and becomes 0: kernels for finite numbers pass over it, and what attends it is done by the literal
+// formula. Gives whether there are any.
+template <class T> inline bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
+    for (int i = 0; i < from.count; i++) {
+        read_row(from.rows, from.problem, from.first + i, from.width, x + i * padded);
+        for (Size d = from.width; d < padded; d++) x[i * padded + d] = 0;
         irregular[i] = false;
     }
-    if (largest(x, count * padded) <= bits(limit)) return false;
-    for (int i = 0; i < count; i++) {
-        irregular[i] = largest(x + i * padded, width) > bits(limit);
-        if (irregular[i]) zero(x + i * padded, width);
+    if (largest(x, from.count * padded) <= bits(limit)) return false;
+    for (int i = 0; i < from.count; i++) {
+        irregular[i] = largest(x + i * padded, from.width) > bits(limit);
+        if (irregular[i]) zero(x + i * padded, from.width);
     }
     return true;
 }
 
 // The same where the rows stand, if they are all such rows there; read into x otherwise. any: whether any is irregular.
-template <class T>
-inline const T* find_tile(const Rows& from, Size n, Size first, int count, Size width, Size padded, T limit, T* x,
-                          bool* irregular, bool& any) {
-    if (from.type == TYPE_OF<T> && width == padded && from.stride == padded) {
-        const T* rows = (const T*)from.data + from.at[n] + first * padded;
-        if (largest(rows, count * padded) <= bits(limit)) {
-            for (int i = 0; i < count; i++) irregular[i] = false;
+template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
+    if (from.rows.type == TYPE_OF<T> && from.width == padded && from.rows.stride == padded) {
+        const T* rows = (const T*)from.rows.data + from.rows.at[from.problem] + from.first * padded;
+        if (largest(rows, from.count * padded) <= bits(limit)) {
+            for (int i = 0; i < from.count; i++) irregular[i] = false;
             any = false;
             return rows;
         }
     }
-    any = read_tile(from, n, first, count, width, padded, limit, x, irregular);
+    any = read_tile(from, padded, limit, x, irregular);
     return x;
 }
 

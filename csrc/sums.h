@@ -11,14 +11,13 @@ template <class Function> struct WeightedTerm {
     }
 };
 
+template <class Term> constexpr bool IS_PRODUCT = std::is_same_v<Term, ProductTerm> || std::is_same_v<Term, DotTerm>;
+
 // Of rows of queries, `padded` apart, and panels, `stride` apart.
 template <class Term, class T> struct Sums {
     static constexpr int L = LANES<T>;
     // Queries and panels of keys at a time: as many as there are registers for.
-    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES == 64 &&
-                                            (std::is_same_v<Term, ProductTerm> || std::is_same_v<Term, DotTerm>)
-                                        ? 4
-                                        : 2;
+    static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES == 64 && IS_PRODUCT<Term> ? 4 : 2;
 
     const T *a, *weight, *panels;
     Size width, padded, stride;

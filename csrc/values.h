@@ -18,7 +18,7 @@ public:
     // nothing has to be kept from being read.
     void add(const Tile& tile, bool whole, const T* p, T* output) {
         read(tile, whole);
-        gemm<ProductTerm>(output, padded, p, TILE, 1, rows, stride, tile.queries, padded, tile.keys);
+        gemm<ProductTerm, T>({output, padded}, {p, TILE}, {rows, stride}, tile.queries, padded, tile.keys);
         add_nonfinite(tile, p, output);
     }
 
@@ -39,7 +39,7 @@ private:
             return;
         }
         any_nonfinite =
-            read_tile(from, tile.problem, tile.first_key, tile.keys, width, padded, largest_finite<T>(), copy, nonfinite);
+            read_tile({from, tile.problem, tile.first_key, tile.keys, width}, padded, largest_finite<T>(), copy, nonfinite);
         rows = copy, stride = padded;
     }
 
@@ -65,7 +65,7 @@ private:
 
 // Whether dO Vᵀ takes pairs of bfloat16 numbers.
 template <class T> bool takes_dots_of_values(const Call& call) {
-    return HAS_DOTS && TYPE_OF<T> == Type::F32 && call.dots && call.value_width > 0 && call.queries > DECODE_QUERIES;
+    return TAKES_CELLS<T> && call.dots && call.value_width > 0 && call.queries > DECODE_QUERIES;
 }
 
 // The width of values as cells, 0 where they are none.
@@ -85,7 +85,7 @@ public:
     void read_values(const Tile& tile) {
         const Call& call = tile.call;
         const int keys = tile.keys, end = int(round_up(keys, L));
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
+        if constexpr (TAKES_CELLS<T>)
             if (by_dots) {
                 value_cells.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
                 zero(value_cells.rows + keys * value_cells.cells, (end - keys) * value_cells.cells);
@@ -111,27 +111,27 @@ public:
         any_nonfinite = false;
         if (!back.d_output.data) return;
         const Size width = tile.call.value_width;
-        d_output = find_tile(back.d_output, tile.problem, tile.first_query, tile.queries, width, padded, largest_finite<T>(),
-                             room, nonfinite, any_nonfinite);
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
-            if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);
+        d_output = find_tile({back.d_output, tile.problem, tile.first_query, tile.queries, width}, padded,
+                             largest_finite<T>(), room, nonfinite, any_nonfinite);
+        if constexpr (TAKES_CELLS<T>)
+            if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }
 
     // Writes dO Vᵀ, of the keys and the rest of their last vector.
     void multiply(const Tile& tile, T* dp) const {
         const int end = int(round_up(tile.keys, L));
         for (int i = 0; i < tile.queries; i++) zero(dp + i * TILE, end);
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
+        if constexpr (TAKES_CELLS<T>)
             if (by_dots) {
                 const Size cells = output_cells.cells;
-                return gemm<DotTerm>(dp, TILE, output_cells.rows, cells, 1, columns, TILE, tile.queries, end, cells);
+                return gemm<DotTerm, T>({dp, TILE}, {output_cells.rows, cells}, {columns, TILE}, tile.queries, end, cells);
             }
-        gemm<ProductTerm>(dp, TILE, d_output, padded, 1, columns, TILE, tile.queries, end, padded);
+        gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {columns, TILE}, tile.queries, end, padded);
     }
 
     // Adds Pᵀ dO to the gradients of values, `padded` apart.
     void add(const Tile& tile, const Backward& back, const T* p, T* d_value) {
-        gemm<ProductTerm>(d_value, padded, p, 1, TILE, d_output, padded, tile.keys, padded, tile.queries);
+        gemm<ProductTerm, T>({d_value, padded}, {p, 1, TILE}, {d_output, padded}, tile.keys, padded, tile.queries);
         add_nonfinite(tile, back, p, d_value);
     }
 
@@ -179,9 +179,9 @@ public:
         bool nonfinite[L];
         zero(output, L * padded), zero(d_output, L * padded);
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
-        read_tile(back.d_output, n, first, count, call.value_width, padded, largest_finite<T>(), d_output, nonfinite);
+        read_tile({back.d_output, n, first, count, call.value_width}, padded, largest_finite<T>(), d_output, nonfinite);
         Vector<T> sum{};
-        if constexpr (HAS_DOTS && TYPE_OF<T> == Type::F32)
+        if constexpr (TAKES_CELLS<T>)
             if (by_dots) sum = sum_of_halves();
         sum += multiply<ProductTerm>(output, d_output, padded);
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on

@@ -66,8 +66,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def drawn(pair: str, queries: int, dtype: str, width: int = WIDTH) -> Call:
     rng = np.random.default_rng([PAIRS.index(pair), queries])
     sizes = (queries, HIDDEN), (KEYS, HIDDEN), (KEYS, width), (queries, width)
-    numbers = (stored(rng.standard_normal((HEADS, *size)), dtype) for size in sizes)
-    a, b, value, d_output = numbers
+    arrays = (stored(rng.standard_normal((HEADS, *size)), dtype) for size in sizes)
+    a, b, value, d_output = arrays
     weight = rng.standard_normal((1, HIDDEN))
     if pair in ("absolute", "squared"):
         weight = np.abs(weight)
@@ -105,10 +105,8 @@ def _start(program: list[str], call: Call) -> subprocess.CompletedProcess[bytes]
     width, unweighted = call.value.shape[-1], call.weight is None
     sizes = PAIRS.index(call.pair), of, HEADS, call.queries, KEYS, HIDDEN, width, unweighted
     weight = np.zeros(HIDDEN, call.a.dtype) if call.weight is None else call.weight
-    numbers = np.array(sizes, np.int64), np.array(call.scale), call.a, call.b, weight
-    told = b"".join(
-        np.ascontiguousarray(x).tobytes() for x in (*numbers, call.value, call.d_output)
-    )
+    head = np.array(sizes, np.int64), np.array(call.scale), call.a, call.b, weight
+    told = b"".join(np.ascontiguousarray(x).tobytes() for x in (*head, call.value, call.d_output))
     return subprocess.run(program, input=told, capture_output=True, timeout=120)
 
 
