@@ -146,6 +146,33 @@ Mask Arrays::mask(View& array, Size queries, Size keys) {
             array.shape[column] == 1 ? 0 : array.strides[column]};
 }
 
+Bias Arrays::bias_of_edges(View& array, Size edges, bool after) {
+    Bias found;
+    check("bias", array, {1, edges}, false);
+    found.after = after, found.column = array.strides.back();
+    found.entries = {array.data, type("bias", array), offsets(array, false), 0};
+    return found;
+}
+
+Bound Arrays::of_all(const std::int64_t* numbers) {
+    kept.push_back(std::vector<Size>(std::size_t(problems), 0));
+    return {numbers, kept.back().data(), 1};
+}
+
+const std::int64_t* Arrays::integers(const char* name, View& array, Size count, Size least, Size most, bool sorted) {
+    if (array.dtype == nanobind::dtype<std::int32_t>()) widen(array);
+    if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64 or int32");
+    const auto* x = static_cast<const std::int64_t*>(contiguous(name, array, {count}));
+    Size before = least;
+    for (Size i = 0; i < count; i++) {
+        if (x[i] < before || x[i] > most)
+            refuse(name, "holds " + std::to_string(x[i]) + " at " + std::to_string(i) + ", expected " +
+                             std::to_string(before) + " to " + std::to_string(most));
+        if (sorted) before = x[i];
+    }
+    return x;
+}
+
 void* Arrays::contiguous(const char* name, const View& array, const std::vector<Size>& expected) {
     if (array.shape != expected) refuse(name, "has shape " + text(array.shape) + ", expected " + text(expected));
     std::vector<Size> strides = dense_strides(expected);

@@ -25,6 +25,12 @@ public:
     Bias bias(View& array, Size queries, Size keys, bool diagonal, bool after);
     Bound bound(const char* name, View& array, Size queries);
     Mask mask(View& array, Size queries, Size keys);
+    // One number for each edge, of all queries.
+    Bias bias_of_edges(View& array, Size edges, bool after);
+    // The same for all problems.
+    Bound of_all(const std::int64_t* numbers);
+    // `count` integers, one after the other, from `least` to `most`; sorted, if they are to be.
+    const std::int64_t* integers(const char* name, View& array, Size count, Size least, Size most, bool sorted = false);
     // An output in the shape that an input has, or none.
     Gradient gradient(const char* name, Output& to, const View& input, Type type, bool of_keys);
 

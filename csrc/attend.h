@@ -48,8 +48,8 @@ protected:
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
-        query = find_tile({call.a, tile.problem, tile.first_query, tile.queries, call.width}, padded, Scorer::limit(),
-                          query_room, irregular_query, any_irregular_query);
+        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_room, irregular_query,
+                          any_irregular_query);
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
         any_irregular_query |= weight.has_nonfinite;
@@ -61,7 +61,11 @@ protected:
         for (int j = 0; j < tile.keys; j++) any_irregular_key |= irregular_key[j];
         const Rows& from = tile.call.key_bias;
         if (!from.data) return;
-        read(from, from.at[tile.problem] + tile.first_key * from.stride, tile.keys, from.stride, bias);
+        const Size at = from.at[tile.problem];
+        if (tile.index)
+            for (int j = 0; j < tile.keys; j++) read(from, at + tile.index[j] * from.stride, 1, 1, bias + j);
+        else
+            read(from, at + tile.first_key * from.stride, tile.keys, from.stride, bias);
         for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
     }
 
@@ -70,9 +74,11 @@ protected:
         if (has_irregular())
             for (int i = 0; i < tile.queries; i++) {
                 AttendedColumns attended(tile, i);
-                for (int j = attended.from; j < attended.to; j++)
-                    if (is_irregular(i, j) && attended.has(j))
-                        s[i * TILE + j] = irregular_rows.score(tile, i, j, weight.raw);
+                for (int j = attended.from; j < attended.to; j++) {
+                    if (!is_irregular(i, j) || !attended.has(j)) continue;
+                    irregular_rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j));
+                    s[i * TILE + j] = irregular_rows.score(weight.raw);
+                }
             }
         if (tile.call.key_bias.data)
             for (int i = 0; i < tile.queries; i++)
@@ -156,15 +162,14 @@ public:
         const int count = tile.keys;
         rows = key, stride = padded;
         if (sets.is_prepared(call)) {
-            const T* packed =
-                (const T*)call.packed.data + call.packed.at[tile.problem] + (1 + tile.first_key) * call.packed.stride;
-            for (int j = 0; j < count; j++) irregular_key[j] = is_nan(packed[j * call.packed.stride]);
-            if (padded == call.width)
-                rows = packed, stride = call.packed.stride;
+            const T* packed = (const T*)call.packed.data + call.packed.at[tile.problem] + call.packed.stride;
+            auto row = [&](int j) { return packed + tile.key(j) * call.packed.stride; };
+            for (int j = 0; j < count; j++) irregular_key[j] = is_nan(*row(j));
+            if (padded == call.width && !tile.index)
+                rows = row(0), stride = call.packed.stride;
             else
                 for (int j = 0; j < count; j++)
-                    for (Size d = 0; d < padded; d++)
-                        key[j * padded + d] = d < call.width ? packed[j * call.packed.stride + d] : T(0);
+                    for (Size d = 0; d < padded; d++) key[j * padded + d] = d < call.width ? row(j)[d] : T(0);
         } else {
             sets.read_keys(tile, padded, key, irregular_key);
             rows = scorer.decode_keys(key, count, room);
@@ -177,15 +182,13 @@ public:
         Base::finish(tile);
     }
 
-    void queries_for_gradients(const Tile& tile) override { scorer.queries(query, tile.queries); }
+    void queries_for_gradients(const Tile& tile) override { scorer.gradient_queries(query, tile.queries); }
     void keys_for_gradients(const Tile& tile) override { scorer.keys(key, tile.keys); }
 
 private:
     const T* rows = nullptr;  // of keys, `stride` apart
     Size stride = 0;
 };
-
-inline bool decodes(const Call& call) { return call.queries <= DECODE_QUERIES; }
 
 // Either of the two, by the number of queries: in a backward as in its forward, so that both see the same
 // scores.

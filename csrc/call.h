@@ -65,8 +65,18 @@ enum class Normalizer {
     SIGMOID_OF_KEYS,  // of s + sigmoid_bias − log n, where n keys are attended
 };
 
+// The edges of a graph in the place of keys: query i attends the edges rowptr[i] … rowptr[i + 1] − 1, and edge e has
+// row col[e] of b, values and key biases. Those of row j are order[colptr[j]] … order[colptr[j + 1] − 1]; `row` has
+// their queries, in that order.
+struct Edges {
+    const std::int64_t *rowptr = nullptr, *col = nullptr;
+    const std::int64_t *colptr = nullptr, *order = nullptr, *row = nullptr;  // for the backward
+    Size rows = 0;  // of b
+};
+
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
+    Edges edges;  // or none; else `keys` counts them, `start` and `stop` are of rowptr, and a bias has one row
     Rows a, b, value;  // value: or none
     Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
@@ -88,6 +98,9 @@ struct Call {
     Size key_sets = 0;
     const Size* key_set = nullptr;
     const Size* first_problem = nullptr;
+
+    bool is_graph() const { return edges.rowptr; }
+    Size scores() const { return is_graph() ? keys : queries * keys; }  // of a problem
 };
 
 // What a forward writes, each (problems, queries, …) and C-contiguous.
@@ -95,7 +108,7 @@ struct Forward {
     void* output = nullptr;  // (problems, queries, value_width) of `output_type`, or none: no values
     Type output_type = Type::F32;
     void* lse = nullptr;  // (problems, queries)
-    void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; or none
+    void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; of a graph (problems, edges); or none
 };
 
 // Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the

@@ -30,6 +30,24 @@ Type type_of_sums(const View& lse) {
 
 std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
 
+// Every number is looked at: kernels follow them.
+Edges edges_of(Arrays& arrays, Operands& in, Size queries, Size rows) {
+    const Size count = in.col.size();
+    Edges edges;
+    edges.rows = rows;
+    edges.rowptr = arrays.integers("rowptr", in.rowptr, queries + 1, 0, count, true);
+    if (edges.rowptr[0] != 0 || edges.rowptr[queries] != count)
+        Arrays::refuse("rowptr", "must begin with 0 and end with the number of edges");
+    edges.col = arrays.integers("col", in.col, count, 0, rows - 1);
+    if (!in.colptr) return edges;
+    edges.colptr = arrays.integers("colptr", in.colptr, rows + 1, 0, count, true);
+    if (edges.colptr[0] != 0 || edges.colptr[rows] != count)
+        Arrays::refuse("colptr", "must begin with 0 and end with the number of edges");
+    edges.order = arrays.integers("order", in.order, count, 0, count - 1);
+    edges.row = arrays.integers("row", in.row, count, 0, queries - 1);
+    return edges;
+}
+
 }  // namespace
 
 Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
@@ -38,19 +56,28 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     call.queries = queries;
     if (in.a.rank() < 2 || in.b.rank() < 2) Arrays::refuse("a and b", "must have rank 2 or more");
     call.width = in.a.shape.back();
-    call.keys = in.b.shape[in.b.shape.size() - 2];
+    const Size rows = in.b.shape[in.b.shape.size() - 2];
+    call.keys = in.rowptr ? in.col.size() : rows;
     call.a = arrays.rows("a", in.a, {queries, call.width}, false);
-    call.b = arrays.rows("b", in.b, {call.keys, call.width}, true);
+    call.b = arrays.rows("b", in.b, {rows, call.width}, true);
     if (in.weight) call.weight = arrays.rows("weight", in.weight, {call.width}, false);
-    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", in.key_bias, call.keys, true);
+    if (in.key_bias) call.key_bias = arrays.numbers("key_bias", in.key_bias, rows, true);
     if (in.value) {
-        call.value = arrays.rows("value", in.value, {call.keys, -1}, true);
+        call.value = arrays.rows("value", in.value, {rows, -1}, true);
         call.value_width = in.value.shape.back();
     }
-    if (in.bias) call.bias = arrays.bias(in.bias, queries, call.keys, s.diagonal, s.after);
-    call.start = arrays.bound("start", in.start, queries);
-    call.stop = arrays.bound("stop", in.stop, queries);
-    call.mask = arrays.mask(in.mask, queries, call.keys);
+    if (in.rowptr) {
+        if (in.start || in.stop || in.mask || s.diagonal)
+            Arrays::refuse("col", "must come without bounds, mask and a bias of diagonals");
+        call.edges = edges_of(arrays, in, queries, rows);
+        call.start = arrays.of_all(call.edges.rowptr), call.stop = arrays.of_all(call.edges.rowptr + 1);
+        if (in.bias) call.bias = arrays.bias_of_edges(in.bias, call.keys, s.after);
+    } else {
+        if (in.bias) call.bias = arrays.bias(in.bias, queries, call.keys, s.diagonal, s.after);
+        call.start = arrays.bound("start", in.start, queries);
+        call.stop = arrays.bound("stop", in.stop, queries);
+        call.mask = arrays.mask(in.mask, queries, call.keys);
+    }
     call.scale = s.scale;
     if (!(s.outer >= 0 && s.outer < double(Outer::COUNT))) Arrays::refuse("outer", "is not known to the core");
     call.outer = Outer(int(s.outer));
@@ -66,17 +93,17 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     call.dropout = {s.dropout, in.streams.data()};
     arrays.key_sets(call, in.b);
     auto is_half = [](const View& array, const Rows& rows) { return !array || rows.type == Type::BF16; };
-    call.dots = dots() && is_half(in.a, call.a) && is_half(in.b, call.b) && is_half(in.value, call.value);
+    call.dots = dots() && !in.rowptr && is_half(in.a, call.a) && is_half(in.b, call.b) && is_half(in.value, call.value);
     Size elements;
     if (__builtin_mul_overflow(call.problems, queries, &elements) ||
-        __builtin_mul_overflow(elements, call.keys + 1, &elements) ||
+        __builtin_mul_overflow(elements, call.is_graph() ? 1 : call.keys + 1, &elements) ||
         __builtin_mul_overflow(elements, call.width + call.value_width + 1, &elements))
         Arrays::refuse("the call", "is too large");
     return call;
 }
 
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
-    call.packed = arrays.rows("packed", packed, {call.keys + 1, call.width}, true);
+    call.packed = arrays.rows("packed", packed, {(call.is_graph() ? call.edges.rows : call.keys) + 1, call.width}, true);
     if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
 }
 
@@ -124,6 +151,7 @@ void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& 
         made.output_type = Arrays::type("output", to.output);
     }
     if (to.scores) {
+        if (call.is_graph()) rows.pop_back();
         rows.push_back(call.keys);
         made.scores = Arrays::contiguous("scores", to.scores, rows);
         if (Arrays::type("scores", to.scores) != sums) Arrays::refuse("scores", "must have the type of lse");
@@ -148,6 +176,7 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     if (of.d_scores) {
         if (Arrays::type("d_scores", of.d_scores) != sums) Arrays::refuse("d_scores", "must have the type of lse");
         std::vector<Size> shape = of.lse.shape;
+        if (call.is_graph()) shape.pop_back();
         shape.push_back(call.keys);
         back.d_scores = Arrays::contiguous("d_scores", of.d_scores, shape);
     }
@@ -161,6 +190,7 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
     };
     clear(to.bias);
+    if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
     if (!arrays.problems) {  // nothing reaches any of them
         for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value}) clear(one);
         return;

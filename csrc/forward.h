@@ -10,8 +10,7 @@ namespace anyscore::ANYSCORE_ISA {
 
 // Below this many elements a second thread costs more than it saves.
 inline int threads_for(const Call& call, int threads) {
-    double elements =
-        double(call.problems) * double(call.queries) * double(call.keys) * double(call.width + call.value_width / 2 + 8);
+    double elements = double(call.problems) * double(call.scores()) * double(call.width + call.value_width / 2 + 8);
     return elements < 1e6 ? 1 : threads;
 }
 
@@ -28,25 +27,37 @@ public:
         : scores(arena, call), values(arena, call), output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)),
           sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
 
-    // The block of queries of problem n from the first-th on, of all problems' results.
+    // A tile of queries of problem n from the first-th on, of all problems' results.
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         Tile tile(call, n);
-        tile.move_to_queries(first);
-        const int count = tile.queries;
         scores->begin(tile, sets);
+        for (Size i = first, end = first + left_of(call.queries, first); i < end; i += tile.queries) {
+            tile.move_to_queries(i);
+            block(tile, sets, to);
+        }
+    }
+
+private:
+    void block(Tile& tile, const KeySets<Scorer, T>& sets, const Forward& to) {
+        const Call& call = tile.call;
+        const Size n = tile.problem, at = n * call.queries + tile.first_query;
+        const int count = tile.queries;
         scores->queries(tile);
         zero(output, count * values.padded);
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;
         for (int i = 0; i < count; i++) top[i] = is_softmax ? lowest<T>() : shift_of<T>(tile, i), poisoned[i] = false;
         zero(sum, count * L);
-        const Size at = n * call.queries + first;
-        T* kept = to.scores ? (T*)to.scores + at * call.keys : nullptr;
-        if (kept) std::fill(kept, kept + count * call.keys, minus_infinity<T>());
-        for (Size j0 = tile.bounds.low / TILE * TILE; j0 < tile.bounds.high; j0 += TILE) {
+        T* kept = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
+        if (kept && !call.is_graph()) {
+            T* rows = kept + tile.first_query * call.keys;
+            std::fill(rows, rows + count * call.keys, minus_infinity<T>());
+        }
+        for (Size j0 = tile.first_attended(); j0 < tile.bounds.high; j0 += TILE) {
             tile.move_to_keys(j0, tile.bounds.high);
+            tile.prefetch();
             scores->keys(tile, sets);
             scores->compute(tile);
-            if (kept) keep(tile, kept + j0);
+            if (kept) keep(tile, kept);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
             for (int i = 0; i < count; i++)
                 whole &= is_softmax ? softmax(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
@@ -63,12 +74,18 @@ public:
         }
     }
 
-private:
-    // Writes the scores of a tile, −∞ where not attended, to rows that are all keys long.
-    void keep(const Tile& tile, T* to) {
-        for (int i = 0; i < tile.queries; i++, to += tile.call.keys) {
-            std::memcpy(to, scores->s + i * TILE, std::size_t(tile.keys) * sizeof(T));
-            AttendedColumns(tile, i).fill_others(to, tile.keys, minus_infinity<T>());
+    // Writes the scores of a tile among those of the problem, −∞ where not attended.
+    void keep(const Tile& tile, T* kept) {
+        for (int i = 0; i < tile.queries; i++) {
+            AttendedColumns attended(tile, i);
+            const T* s = scores->s + i * TILE;
+            T* to = kept + tile.scores_of(i);
+            if (tile.call.is_graph()) {  // where other columns are other queries'
+                std::copy(s + attended.from, s + attended.to, to + attended.from);
+                continue;
+            }
+            std::copy(s, s + tile.keys, to);
+            attended.fill_others(to, tile.keys, minus_infinity<T>());
         }
     }
 
@@ -130,7 +147,7 @@ private:
     void drop(const Tile& tile, int i, int end) {
         const Dropout& dropout = tile.call.dropout;
         if (!(dropout.rate > 0)) return;
-        dropout_factors(dropout, tile.problem, tile.first_query + i, tile.first_key, factors);
+        dropout_factors(dropout, tile.problem, tile.row_of(i), tile.first_key, factors);
         for (int j = 0; j < end; j++) scores->s[i * TILE + j] *= factors[j];
     }
 
@@ -144,7 +161,7 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
     threads = threads_for(call, threads);
     Size blocks = tiles_of(call.queries);
     bool shared = shares_panels(call);
-    KeySets<Scorer, T> sets(call, shared, shared, threads);
+    KeySets<Scorer, T> sets(call, shared || call.is_graph(), shared, threads);
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
     for_each(threads, call.problems * blocks,
              [&](Size index, int slot) { slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to); });

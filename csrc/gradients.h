@@ -1,7 +1,7 @@
 // The backward as a whole: tasks, and the sums over what they give.
 #pragma once
 
-#include "backward.h"
+#include "edges.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -73,19 +73,20 @@ template <class T> void sum_diagonals(const Call& call, const Backward& back, co
 template <class Scorer, class T> void backward(const Call& call, const Backward& back, int threads) {
     using Task = BackwardChunk<Scorer, T>;
     threads = threads_for(call, threads);
+    Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
+    make_delta(call, back, (T*)delta.data, threads);
+    if (call.is_graph()) return backward_of_graph<Scorer>(call, back, (const T*)delta.data, threads);
     Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
     Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;  // a bias may leave but few groups
     Size chunks = back.tasks.count ? (wanted + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
     Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
     Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
-    Block delta = allocate(call.queries * Size(sizeof(T)), call.problems);
     Size tokens = call.queries + call.keys;
     Size diagonals = back.d_bias.data && call.bias.diagonal ? (tokens < 2 ? 1 : tokens - 1) : 0;
     Block d_diagonals = allocate(diagonals * Size(sizeof(double)), call.problems * chunks);
     Partial<T> partial{chunks,       call.queries,      padded,         diagonals,
                        (T*)d_a.data, (T*)d_weight.data, (T*)delta.data, (double*)d_diagonals.data};
-    make_delta(call, back, partial.delta, threads);
     {
         KeySets<Scorer, T> sets(call, chunks > 1, false, threads);
         Slots<Task> slots(call, threads);

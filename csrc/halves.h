@@ -17,7 +17,7 @@ public:
 
     // Whether it computes a call.
     static bool takes(const Call& call) {
-        return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && call.queries > DECODE_QUERIES;
+        return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && !decodes(call);
     }
 
     void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }

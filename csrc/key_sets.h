@@ -9,7 +9,8 @@ namespace anyscore::ANYSCORE_ISA {
 
 // Widens [from, to) to all keys that any query of problem n may attend.
 inline void widen(const Call& call, Size n, Size& from, Size& to) {
-    for (Size i = 0; i < call.queries && (from > 0 || to < call.keys); i += TILE) {
+    if (call.is_graph()) from = 0, to = call.edges.rows;
+    for (Size i = 0; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += TILE) {
         QueryBounds block;
         block.read(call, n, i, left_of(call.queries, i));
         if (block.low == block.high) continue;
@@ -61,7 +62,7 @@ public:
     // Reads the keys of a tile as rows; the rest of their last panel becomes 0.
     static void read_keys(const Tile& tile, Size padded, T* rows, bool* irregular) {
         const Call& call = tile.call;
-        read_tile({call.b, tile.problem, tile.first_key, tile.keys, call.width}, padded, Scorer::limit(), rows, irregular);
+        read_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), rows, irregular);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
         zero(rows + tile.keys * padded, (round_up(tile.keys, L) - tile.keys) * padded);
     }

@@ -40,6 +40,7 @@ public:
     void begin(const T* weight, bool, const Range&) { this->weight = weight; }
 
     void keys(const T* rows, int) { key_row = rows; }
+    void gradient_queries(const T* rows, int) { query_row = rows; }
     void queries(const T* rows, int count) {
         query_row = rows;
         if constexpr (IS_PRODUCT) {

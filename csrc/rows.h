@@ -127,12 +127,24 @@ template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n)
     return most >> 1;
 }
 
-// Rows first … first + count of a problem.
+// Rows of a problem: `count` from the first-th on, or those that an index names.
 struct RowRange {
     const Rows& rows;
     Size problem, first;
     int count;
     Size width;
+    const std::int64_t* index = nullptr;
+
+    Size at(int i) const { return index ? index[i] : first + i; }
+
+    // Asks for rows that an index names before they are read: they lie anywhere in memory.
+    void prefetch() const {
+        const Size size = rows.type == Type::F64 ? 8 : rows.type == Type::F32 ? 4 : 2;
+        for (int i = 0; rows.data && i < count; i++) {
+            const char* row = (const char*)rows.data + size * (rows.at[problem] + index[i] * rows.stride);
+            for (Size byte = 0; byte < size * width; byte += 64) __builtin_prefetch(row + byte);
+        }
+    }
 };
 
 // Reads rows to x, `padded` apart, the padding 0. A row with an entry that is not finite, or beyond `limit`, is marked
@@ -140,7 +152,7 @@ struct RowRange {
 // formula. Gives whether there are any.
 template <class T> inline bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
     for (int i = 0; i < from.count; i++) {
-        read_row(from.rows, from.problem, from.first + i, from.width, x + i * padded);
+        read_row(from.rows, from.problem, from.at(i), from.width, x + i * padded);
         for (Size d = from.width; d < padded; d++) x[i * padded + d] = 0;
         irregular[i] = false;
     }
@@ -154,7 +166,7 @@ template <class T> inline bool read_tile(const RowRange& from, Size padded, T li
 
 // The same where the rows stand, if they are all such rows there; read into x otherwise. any: whether any is irregular.
 template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
-    if (from.rows.type == TYPE_OF<T> && from.width == padded && from.rows.stride == padded) {
+    if (!from.index && from.rows.type == TYPE_OF<T> && from.width == padded && from.rows.stride == padded) {
         const T* rows = (const T*)from.rows.data + from.rows.at[from.problem] + from.first * padded;
         if (largest(rows, from.count * padded) <= bits(limit)) {
             for (int i = 0; i < from.count; i++) irregular[i] = false;

@@ -14,6 +14,7 @@ namespace anyscore::ANYSCORE_ISA {
 // Up to this many queries are a decoder's step: lanes go along features, as transposing keys would cost
 // more than it saves.
 constexpr Size DECODE_QUERIES = 2;
+inline bool decodes(const Call& call) { return call.queries <= DECODE_QUERIES || call.is_graph(); }
 
 // What a scorer has to know of all keys that may be attended before it reads a tile of them, as size(padded)
 // numbers of T: the range of each feature. If size is 0 nothing is made, and keys need not be read twice.
@@ -54,6 +55,8 @@ template <class T, class OfPair, class OfKeys> struct ScorerInterface {
     // Takes the queries, or the keys, of a tile: `count` rows, kept by the caller.
     void queries(const T* rows, int count);
     void keys(const T* rows, int count);
+    // Takes queries for `gradients` alone.
+    void gradient_queries(const T* rows, int count);
 
     // Many queries: lanes along keys. A panel holds up to LANES keys, those of one feature side by side.
     static Size panel_size(Size width, bool any_wide);
@@ -98,6 +101,7 @@ template <class S, class T> constexpr bool check_scorer() {
     static_assert(ALIKE<decltype(&S::begin), decltype(&Wanted::begin)>);
     static_assert(ALIKE<decltype(&S::queries), decltype(&Wanted::queries)>);
     static_assert(ALIKE<decltype(&S::keys), decltype(&Wanted::keys)>);
+    static_assert(ALIKE<decltype(&S::gradient_queries), decltype(&Wanted::gradient_queries)>);
     static_assert(ALIKE<decltype(&S::panel_size), decltype(&Wanted::panel_size)>);
     static_assert(ALIKE<decltype(&S::panel), decltype(&Wanted::panel)>);
     static_assert(ALIKE<decltype(&S::scores), decltype(&Wanted::scores)>);

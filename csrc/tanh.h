@@ -46,8 +46,9 @@ public:
         sort();
     }
 
+    void gradient_queries(const T* rows, int count) { Rows::queries(rows, count); }
     void queries(const T* rows, int count) {
-        Rows::queries(rows, count);
+        gradient_queries(rows, count);
         zero(query_most, padded);
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <utility>
 
 #include "memory.h"
 #include "philox.h"
@@ -39,16 +40,41 @@ struct Tile {
     const Size problem;
     Size first_query = 0, first_key = 0;
     int queries = 0, keys = 0;  // how many there are, from the first on
+    const std::int64_t* index = nullptr;  // of a graph: the rows of these keys
     QueryBounds bounds;
 
     Tile(const Call& call, Size problem) : call(call), problem(problem) {}
 
+    // Queries of a graph have few keys in common: each is a block.
+    static int block(const Call& call) { return call.is_graph() ? 1 : TILE; }
     void move_to_queries(Size first) {
-        first_query = first, queries = left_of(call.queries, first);
+        first_query = first, queries = left_of(call.queries, first, block(call));
         bounds.read(call, problem, first, queries);
     }
     // Moves to the tile of keys from the first-th on, of keys up to `end`.
-    void move_to_keys(Size first, Size end) { first_key = first, keys = left_of(end, first); }
+    void move_to_keys(Size first, Size end) {
+        first_key = first, keys = left_of(end, first);
+        if (call.is_graph()) index = call.edges.col + first;
+    }
+    // Where the first tile of keys that is attended begins. Dropout draws four numbers at a time.
+    Size first_attended() const {
+        const int unit = !call.is_graph() ? TILE : call.dropout.rate > 0 ? 4 : 1;
+        return bounds.low / unit * unit;
+    }
+
+    RowRange queries_of(const Rows& rows, Size width) const { return {rows, problem, first_query, queries, width}; }
+    RowRange keys_of(const Rows& rows, Size width) const { return {rows, problem, first_key, keys, width, index}; }
+    Size key(int j) const { return index ? index[j] : first_key + j; }
+    // Of a graph: asks for the rows of the edges after these, as many.
+    void prefetch() const {
+        if (!index) return;
+        const int next = left_of(call.keys, first_key + keys, keys);
+        for (auto [rows, width] : {std::pair(&call.b, call.width), std::pair(&call.value, call.value_width)})
+            RowRange{*rows, problem, 0, next, width, index + keys}.prefetch();
+    }
+    // Where the scores of query i are among those of the problem, and what dropout counts as its row.
+    Size scores_of(int i) const { return row_of(i) * call.keys + first_key; }
+    Size row_of(int i) const { return call.is_graph() ? 0 : first_query + i; }
 
     // Keys from the first on that hold all that the bounds let any query attend: in a backward as in its forward.
     int attended_keys() const { return bounds.high - first_key < keys ? int(bounds.high - first_key) : keys; }
@@ -167,18 +193,21 @@ template <class Literal, class T> class IrregularRows {
 public:
     IrregularRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
 
-    // The score of query i and key j of a tile.
-    T score(const Tile& tile, int i, int j, const T* weight) {
-        read_both(tile, i, j);
+    // Reads row i of queries and row j of keys; what follows is of these.
+    void read(const Call& call, Size n, Size i, Size j) {
+        width = call.width;
+        read_row(call.a, n, i, width, a), read_row(call.b, n, j, width, b);
+    }
+
+    T score(const T* weight) const {
         double sum = 0;
-        for (Size d = 0; d < tile.call.width; d++) sum += double(weight[d] * Literal::value(a[d], b[d]));
+        for (Size d = 0; d < width; d++) sum += double(weight[d] * Literal::value(a[d], b[d]));
         return T(sum);
     }
 
-    // Adds to da, db and dw what a scorer's `gradients` adds for that query and key, whose ds is g.
-    void gradient(const Tile& tile, int i, int j, T g, T factor, T* da, T* db, T* dw) {
-        read_both(tile, i, j);
-        for (Size d = 0; d < tile.call.width; d++) {
+    // Adds to da, db and dw what a scorer's `gradients` adds for a query and key whose ds is g.
+    void gradient(T g, T factor, T* da, T* db, T* dw) const {
+        for (Size d = 0; d < width; d++) {
             T value, by_a, by_b;
             Literal::gradient(a[d], b[d], value, by_a, by_b);
             if (is_nan(value)) by_a = by_b = value;
@@ -187,13 +216,8 @@ public:
     }
 
 private:
-    void read_both(const Tile& tile, int i, int j) {
-        const Call& call = tile.call;
-        read_row(call.a, tile.problem, tile.first_query + i, call.width, a);
-        read_row(call.b, tile.problem, tile.first_key + j, call.width, b);
-    }
-
     T *a, *b;
+    Size width = 0;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

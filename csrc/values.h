@@ -3,6 +3,7 @@
 
 #include "dots.h"
 #include "gemm.h"
+#include "scorer.h"
 #include "tile.h"
 
 namespace anyscore::ANYSCORE_ISA {
@@ -33,13 +34,12 @@ private:
             return;
         }
         bool same = from.type == TYPE_OF<T> && padded == width;
-        if (whole && same) {
+        if (whole && same && !tile.index) {
             rows = (const T*)from.data + from.at[tile.problem] + tile.first_key * from.stride;
             stride = from.stride, any_nonfinite = false;
             return;
         }
-        any_nonfinite =
-            read_tile({from, tile.problem, tile.first_key, tile.keys, width}, padded, largest_finite<T>(), copy, nonfinite);
+        any_nonfinite = read_tile(tile.keys_of(from, width), padded, largest_finite<T>(), copy, nonfinite);
         rows = copy, stride = padded;
     }
 
@@ -50,7 +50,7 @@ private:
         for (int j = 0; j < tile.keys; j++) {
             if (!nonfinite[j]) continue;
             T* row = copy + j * padded;
-            read_row(tile.call.value, tile.problem, tile.first_key + j, width, row);
+            read_row(tile.call.value, tile.problem, tile.key(j), width, row);
             for (int i = 0; i < tile.queries; i++)
                 if (AttendedColumns(tile, i).has(j))
                     for (Size d = 0; d < width; d++) c[i * padded + d] += p[i * TILE + j] * row[d];
@@ -65,7 +65,7 @@ private:
 
 // Whether dO Vᵀ takes pairs of bfloat16 numbers.
 template <class T> bool takes_dots_of_values(const Call& call) {
-    return TAKES_CELLS<T> && call.dots && call.value_width > 0 && call.queries > DECODE_QUERIES;
+    return TAKES_CELLS<T> && call.dots && call.value_width > 0 && !decodes(call);
 }
 
 // The width of values as cells, 0 where they are none.
@@ -92,14 +92,15 @@ public:
                 return transpose_rows(value_cells.rows, value_cells.cells, 0, end);
             }
         int j = 0;
-        if (call.value.data && call.value.type == TYPE_OF<T> && call.value_width == padded)  // whole squares as they stand
+        if (!tile.index && call.value.data && call.value.type == TYPE_OF<T> &&
+            call.value_width == padded)  // whole squares as they stand
             for (; j + L <= keys; j += L) {
                 const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, rows);
                 for (Size d = 0; d < padded; d += L)
                     transpose_square(from + d, call.value.stride, columns + d * TILE + j, TILE);
             }
         for (int i = j; i < keys && call.value.data; i++) {
-            read_row(call.value, tile.problem, tile.first_key + i, call.value_width, rows + i * padded);
+            read_row(call.value, tile.problem, tile.key(i), call.value_width, rows + i * padded);
             for (Size d = call.value_width; d < padded; d++) rows[i * padded + d] = 0;
         }
         zero(rows + keys * padded, (end - keys) * padded);
@@ -111,8 +112,8 @@ public:
         any_nonfinite = false;
         if (!back.d_output.data) return;
         const Size width = tile.call.value_width;
-        d_output = find_tile({back.d_output, tile.problem, tile.first_query, tile.queries, width}, padded,
-                             largest_finite<T>(), room, nonfinite, any_nonfinite);
+        d_output =
+            find_tile(tile.queries_of(back.d_output, width), padded, largest_finite<T>(), room, nonfinite, any_nonfinite);
         if constexpr (TAKES_CELLS<T>)
             if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }

@@ -10,6 +10,7 @@ or its module are used.
 
 from anyscore.biases import ALiBi, Relative
 from anyscore.cache import PreparedKeys, prepare_keys
+from anyscore.edges import Edges
 from anyscore.formulas import (
     Additive,
     Bilinear,
@@ -46,6 +47,7 @@ __all__ = [
     "Concat",
     "Cosine",
     "Dot",
+    "Edges",
     "Euclidean",
     "GATv2",
     "Gaussian",

@@ -19,10 +19,13 @@ from anyscore.implementations import (
     Implementation,
     Plan,
     Result,
+    as_given,
     choose,
+    of_scores,
+    weights_of,
     with_query_bias,
 )
-from anyscore.normalizers import Normalizer, check_normalizer, normalize
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
@@ -266,8 +269,7 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
     """Add to the results of an implementation what it leaves out; make weights of its scores."""
     attended, share = result.weights, None
     if result.scores is not None:
-        mask = None if task.mask is None else task.mask.boolean
-        attended = normalize(xp, task.normalizer, result.scores, mask)
+        attended = weights_of(xp, task, result.scores)
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:
@@ -277,8 +279,9 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
             output = xp.astype(accumulated(xp, output) * share[..., None], task.dtype)
         result = Result(output, lse)
     if attended is not None:
-        attended = attended if share is None else attended * share[..., None]
+        attended = attended if share is None else attended * of_scores(task, share)
         attended = xp.astype(attended, task.dtype)
+        attended = as_given(task, attended)
     return result, attended
 
 

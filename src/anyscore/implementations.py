@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from anyscore import normalizers
 from anyscore.factors import Factors
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
@@ -123,6 +124,24 @@ def refuse(impl: str, reason: str) -> NoReturn:
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
 
 
+def of_scores(task: Task, x: Array) -> Array:
+    """Numbers (..., T_q) of queries as they meet the scores of a task."""
+    return task.mask.of_queries(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
+
+
+def as_given(task: Task, x: Array) -> Array:
+    """Return weights or scores in the order of the caller, who may list edges in any."""
+    return task.mask.theirs(x) if isinstance(task.mask, LoweredEdges) else x
+
+
+def weights_of(xp: Ops, task: Task, scores: Array) -> Array:
+    """Return the weights that the scores of a task make."""
+    if isinstance(task.mask, LoweredEdges):
+        return task.mask.normalize(task.normalizer, scores)[0]
+    mask = None if task.mask is None else task.mask.boolean
+    return normalizers.normalize(xp, task.normalizer, scores, mask)
+
+
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     """Add the query bias to the results of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
@@ -137,5 +156,5 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     return Result(
         output,
         None if lse is None else lse + bias,
-        None if scores is None else scores + bias[..., None],
+        None if scores is None else scores + of_scores(task, bias),
     )

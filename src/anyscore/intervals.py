@@ -30,6 +30,9 @@ class LoweredMask:
         self._boolean: Array | None = None
         self._used: tuple[Array, Array] | None = None
 
+    combines = True
+    """Whether it is an interval, a boolean array, or both, which meet those of other masks."""
+
     @property
     def some(self) -> bool:
         """Return whether anything is masked at all."""

@@ -62,6 +62,11 @@ class All(Mask):
         xp, start, stop, allowed = call.xp, None, None, None
         for mask in self.masks:
             one = mask.lower(call)
+            if not one.combines:
+                raise ValueError(
+                    f"{type(mask).__name__} does not combine with other masks: leave out what may "
+                    "not be attended."
+                )
             if one.start is not None:
                 start = one.start if start is None else xp.maximum(start, one.start)
             if one.stop is not None:

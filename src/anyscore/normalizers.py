@@ -144,13 +144,17 @@ def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[
         attended = xp.where(mask, attended, 0.0)
     n = xp.astype(xp.sum(attended, axis=-1, keepdims=True), xp.dtype(s))
     shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
-    x = s - shift
+    weights = logistic(xp, s - shift)
+    return weights if mask is None else xp.where(mask, weights, 0.0), shift[..., 0]
+
+
+def logistic(xp: Ops, x: Array) -> Array:
+    """1 / (1 + e^−x), with derivatives wherever x is a number or ±∞."""
     x = xp.where(x > _LARGE, _LARGE, x)
     # A softmax of x and 0; what both are taken relative to cancels.
     top = xp.stop_gradient(xp.maximum(x, 0.0))
     e = xp.exp(x - top)
-    weights = e / (e + xp.exp(-top))
-    return weights if mask is None else xp.where(mask, weights, 0.0), shift[..., 0]
+    return e / (e + xp.exp(-top))
 
 
 _LARGE = 1e4

@@ -28,6 +28,9 @@ class Operands(NamedTuple):
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
     seed: (), an integer: the key of the random numbers of dropout.
+    rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
+    see `edges.LoweredEdges`, in the place of start, stop and mask. The last three are for
+    gradients. Then bias is (..., 1, E), and scores are (..., E).
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
@@ -44,6 +47,11 @@ class Operands(NamedTuple):
     stop: Any = None
     mask: Any = None
     seed: Any = None
+    rowptr: Any = None
+    col: Any = None
+    colptr: Any = None
+    order: Any = None
+    row: Any = None
     packed: Any = None
     counter: Any = None
 
@@ -52,11 +60,11 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else function(x) for x in self))
 
 
-OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 2, 0)
+OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
 """How many axes of each operand are not leading dimensions."""
 FACTORS = 6
 """How many of the operands have gradients: a, b, weight, key_bias, value and bias."""
-NEEDED = 10
+NEEDED = 15
 """How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
@@ -102,8 +110,9 @@ class Results(NamedTuple):
     """The results of a forward, in the dtype of sums; or the gradients of these.
 
     output: (*lead, T_q, d_v), None without values. lse: (*lead, T_q), the log-sum-exp. scores:
-    (*lead, T_q, T_k), −∞ where not attended; None where `Settings.scores` does not ask for them.
-    Of the gradients, those of lse and scores are None where nothing comes through them.
+    (*lead, T_q, T_k), −∞ where not attended, or of edges (*lead, E); None where `Settings.scores`
+    does not ask for them. Of the gradients, those of lse and scores are None where nothing comes
+    through them.
     """
 
     output: Any

@@ -18,7 +18,8 @@ from anyscore.implementations import (
     refuse,
     with_query_bias,
 )
-from anyscore.normalizers import POWERS, is_shift_invariant, normalize
+from anyscore.lowered_edges import LoweredEdges
+from anyscore.normalizers import POWERS, Sigmoid, is_shift_invariant, normalize
 from anyscore.task import Options, Task
 
 
@@ -33,6 +34,13 @@ def choose_scores(
     """
     if options.impl == "separable":
         refuse("separable", "it is for normalizer='softmax'")
+    if isinstance(task.mask, LoweredEdges):
+        if isinstance(task.normalizer, Sigmoid):  # the definition makes these weights itself
+            return *choose(backend, task, options), task
+        raise NotImplementedError(
+            f"normalizer={task.normalizer!r} is not for the edges of a graph, where weights are "
+            "those of the softmax or a sigmoid."
+        )
     reasons = []
     if task.value is not None and options.impl != "reference":
         for whole in backend.fused(task):

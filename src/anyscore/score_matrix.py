@@ -8,7 +8,8 @@ from typing import Any
 
 from anyscore.formulas import ScaledDot
 from anyscore.functional import lower, run
-from anyscore.implementations import with_query_bias
+from anyscore.implementations import as_given, of_scores, with_query_bias
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.ops import Array
 from anyscore.score import Score
 from anyscore.sinks import with_sink
@@ -147,7 +148,9 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
         if task.sink is not None:
             _, lse = with_sink(xp, task.sink, lse)
         if logarithms:
-            found = found - xp.where(lse == -math.inf, 0.0, lse)[..., None]
-            if task.mask is not None:  # a NaN in the log-sum-exp is not theirs
+            found = found - of_scores(task, xp.where(lse == -math.inf, 0.0, lse))
+            is_matrix = not isinstance(task.mask, LoweredEdges)
+            if task.mask is not None and is_matrix:  # a NaN in the log-sum-exp is not theirs
                 found = xp.where(task.mask.boolean, found, -math.inf)
+        found = None if found is None else as_given(task, found)
     return backend.wrap(found, call.query), backend.wrap(lse, call.query)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anyscore.biases import LoweredBias, lower_biases
+from anyscore.biases import LoweredBias, biases_of_edges, lower_biases
 from anyscore.checks import Sizes
 from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask, zero_unread
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Lengths, Mask, as_mask
 from anyscore.normalizers import Normalizer, as_normalizer, is_shift_invariant
@@ -104,10 +105,14 @@ def prepare(
     query, key, value, score, *_ = call
     dtype = xp.dtype(query)
     biases: tuple[LoweredBias, ...] = ()
-    if call.bias is not None or call.bias_after is not None:
-        biases = lower_biases(xp, call.bias, call.bias_after, query, sizes)
-    of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
     mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens)
+    edges = mask if isinstance(mask, LoweredEdges) else None
+    if call.bias is not None or call.bias_after is not None:
+        if edges is not None:
+            biases = biases_of_edges(xp, edges, call.bias, call.bias_after, query, sizes)
+        else:
+            biases = lower_biases(xp, call.bias, call.bias_after, query, sizes)
+    of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
     finite, per_query, packed = mask is None, mask is not None, None
     if mask is not None and mask.unread_is_finite and prepared is None:
         finite, per_query = True, mask.per_query
@@ -125,6 +130,8 @@ def prepare(
         packed = prepared.packed
     elif isinstance(score, Score):
         lowered = score.lower(xp, query, key)
+    elif edges is not None:
+        lowered = edges.call(score, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
@@ -163,6 +170,8 @@ def lower_mask(
     context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys)
     both = combine(mask, valid_lens)
     lowered = context.lowered() if both is None else both.lower(context)
+    if isinstance(lowered, LoweredEdges):
+        return lowered
     if empty:  # nobody attends anything, whatever the mask
         lowered = Lengths(0).lower(context)
     return lowered if lowered.some else None

@@ -12,6 +12,7 @@ from anyscore.factors import PRODUCT, Factors, pair_named
 from anyscore.formulas.scale import is_number
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import DTYPES, Array, Ops, accumulation
@@ -20,9 +21,14 @@ from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 
-def why_not(task: Task) -> str | None:
-    """Return why no kernel can run a task, None if one that knows its pair can."""
+def why_not(task: Task, has_edges: bool = False) -> str | None:
+    """Return why no kernel can run a task, None if one that knows its pair can.
+
+    has_edges: whether it runs over the edges of a graph.
+    """
     f = task.score
+    if isinstance(task.mask, LoweredEdges) and not has_edges:
+        return "it does not run over the edges of a graph"
     if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
         return "it has no weights but those of the softmax and the sigmoid"
     if not isinstance(f, Factors):
@@ -42,9 +48,9 @@ def why_not(task: Task) -> str | None:
     return None
 
 
-def why_not_core(task: Task) -> str | None:
+def why_not_core(task: Task, has_edges: bool = False) -> str | None:
     """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
-    return why_not(task) or cpu.problem()
+    return why_not(task, has_edges) or cpu.problem()
 
 
 def why_not_pair(xp: Ops, task: Task) -> str | None:
@@ -79,10 +85,12 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
+    of_edges = (mask.rowptr, mask.col) if isinstance(mask, LoweredEdges) else (None, None)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
     bias, diagonal, after = _bias(xp, task)
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, task.packed)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, *of_edges)
+    x = x if task.packed is None else x._replace(packed=task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
@@ -142,6 +150,8 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     """Return the task that a record describes."""
     keys = xp.shape(x.b)[-2]
     mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    if x.col is not None:
+        mask = LoweredEdges(xp, xp.shape(x.a)[-2], keys, len(s.lead), x.rowptr, x.col)
     sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
     outer = Outer(s.outer, s.outer_scale) if s.outer else None
     pair = pair_named(s.pair)

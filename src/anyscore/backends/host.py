@@ -21,7 +21,7 @@ def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     if x.value is not None:
         output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
     if s.scores:
-        scores = np.empty((*rows, x.b.shape[-2]), sums)
+        scores = np.empty((*rows, x.b.shape[-2]) if x.col is None else (*s.lead, len(x.col)), sums)
     if x.packed is not None and x.packed.dtype != sums:
         x = x._replace(packed=None)
     cpu.forward(_raw(x), s, Results(raw(output), lse, scores), threads())
@@ -77,7 +77,7 @@ def acc_dtype(*xs: Array | None) -> str:
 def _raw(x: Operands) -> Operands:
     """Return operands as the core takes them: `raw`, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
-    return Operands._make((*map(raw, x[:FACTORS]), x.start, x.stop, x.mask, seed, x.packed, None))
+    return Operands._make((*map(raw, x[:FACTORS]), *x[FACTORS:]))._replace(seed=seed)
 
 
 def raw(x: Array | None) -> Any:

@@ -60,7 +60,7 @@ def _silent() -> AbstractContextManager[Any]:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task):
+    if reason := why_not_core(task, has_edges=True):
         return reason
     reasons = (why_not_dtype(_xp.dtype(x)) for x in factors(task))
     return next(filter(None, reasons), None) or why_not_pair(_xp, task)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from anyscore import dropout, reference
+from anyscore.backends import reference_edges
 from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
 from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.intervals import zero_unread
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
 from anyscore.task import Options, Task, split_heads
 
@@ -26,6 +28,8 @@ def reference_in(xp: Ops) -> Implementation:
 def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     """Run a task, with dropout at the rate of the options."""
     task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
+    if isinstance(task.mask, LoweredEdges):
+        return reference_edges.run(xp, task, task.mask, options, seed)
     dropout_mask = _kept(xp, task, p, seed)
     score, mask = _split(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]

@@ -34,7 +34,8 @@ _SETTINGS = ", ".join(
 )
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
-_X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed"
+_EDGES = ", ".join(f"Tensor? {name}" for name in ("rowptr", "col", "colptr", "order", "row"))
+_X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed, {_EDGES}"
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
@@ -107,7 +108,8 @@ def _fake_forward(x: Operands, s: Settings) -> Results:
     if value is not None:
         output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
     if s.scores:
-        scores = a.new_empty((*rows, x.b.shape[-2]), dtype=dtype)
+        of = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.shape[0])
+        scores = a.new_empty(of, dtype=dtype)
     return Results(output, lse, scores)
 
 

@@ -163,6 +163,21 @@ class Ops(Protocol):
     def pick(self, x: Array, places: list[int], axis: int) -> Array:
         """Return x at places along an axis, in their order."""
 
+    def take_rows(self, x: Array, index: Array) -> Array:
+        """Return rows x[..., index, :] of x (..., n, d), for index (m,): (..., m, d)."""
+
+    def argsort(self, x: Array) -> Array:
+        """Return the order that sorts integers (n,); of equal ones the first comes first."""
+
+    def segment_sum(self, x: Array, index: Array, n: int) -> Array:
+        """Sums (..., n, d) of the rows of x (..., m, d) that have each number of index (m,)."""
+
+    def segment_max(self, x: Array, index: Array, n: int) -> Array:
+        """The largest (..., n) of the numbers x (..., m) that have each number of index (m,).
+
+        −∞ where none has; without derivatives.
+        """
+
     def stop_gradient(self, x: Array) -> Array:
         """Return x without its derivatives."""
 

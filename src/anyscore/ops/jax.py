@@ -138,6 +138,23 @@ def take(x: Array, index: Array) -> Array:
     return jnp.take_along_axis(x, jnp.broadcast_to(index, (*lead, index.shape[-1])), axis=-1)
 
 
+def take_rows(x: Array, index: Array) -> Array:
+    return x[..., index, :]
+
+
+def argsort(x: Array) -> Array:
+    return jnp.argsort(x, stable=True)
+
+
+def segment_sum(x: Array, index: Array, n: int) -> Array:
+    return jnp.zeros((*x.shape[:-2], n, x.shape[-1]), x.dtype).at[..., index, :].add(x)
+
+
+def segment_max(x: Array, index: Array, n: int) -> Array:
+    most = jnp.full((*x.shape[:-1], n), -jnp.inf, x.dtype)
+    return most.at[..., index].max(jax.lax.stop_gradient(x))
+
+
 def pick(x: Array, places: list[int], axis: int) -> Array:
     return jnp.take(x, np.array(places, np.int32), axis=axis)
 

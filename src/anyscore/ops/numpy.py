@@ -165,6 +165,26 @@ def pick(x: Array, places: list[int], axis: int) -> Array:
     return np.take(x, places, axis=axis)
 
 
+def take_rows(x: Array, index: Array) -> Array:
+    return x[..., index, :]
+
+
+def argsort(x: Array) -> Array:
+    return np.argsort(x, kind="stable")
+
+
+def segment_sum(x: Array, index: Array, n: int) -> Array:
+    sums = np.zeros((n, *x.shape[:-2], x.shape[-1]), x.dtype)
+    np.add.at(sums, index, np.moveaxis(x, -2, 0))
+    return np.moveaxis(sums, 0, -2)
+
+
+def segment_max(x: Array, index: Array, n: int) -> Array:
+    most = np.full((n, *x.shape[:-1]), -np.inf, x.dtype)
+    np.maximum.at(most, index, np.moveaxis(x, -1, 0))
+    return np.moveaxis(most, 0, -1)
+
+
 def stop_gradient(x: Array) -> Array:
     return x
 

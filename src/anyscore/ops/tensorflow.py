@@ -13,6 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from anyscore.ops import Array, Ops, masked
+from anyscore.ops.tensorflow_segments import (  # noqa: F401 (of Ops)
+    argsort,
+    segment_max,
+    segment_sum,
+    take_rows,
+)
 from anyscore.ops.tensorflow_size import Size
 from anyscore.ops.words import WORD, add_word, signed  # noqa: F401 (of Ops)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import sys
 import warnings
 from typing import Any, cast
@@ -154,6 +155,23 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 def pick(x: Tensor, places: list[int], axis: int) -> Tensor:
     return x.index_select(axis, torch.tensor(places, device=x.device))
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    return x.index_select(-2, index)
+
+
+def argsort(x: Tensor) -> Tensor:
+    return torch.argsort(x, stable=True)
+
+
+def segment_sum(x: Tensor, index: Tensor, n: int) -> Tensor:
+    return x.new_zeros((*x.shape[:-2], n, x.shape[-1])).index_add(-2, index, x)
+
+
+def segment_max(x: Tensor, index: Tensor, n: int) -> Tensor:
+    most = x.new_full((*x.shape[:-1], n), -math.inf)
+    return most.scatter_reduce(-1, index.expand(x.shape), x.detach(), "amax")
 
 
 def stop_gradient(x: Tensor) -> Tensor:

@@ -1,0 +1,176 @@
+"""The edges of a graph as a mask: query i attends the keys that an edge leads from to it.
+
+    mask=Edges(rowptr, col)                       # compressed rows, one for each query
+    mask=Edges.from_index(edge_index, queries)    # pairs (source, target) in any order
+
+Memory grows with queries, keys and edges, never with queries × keys. Two edges between the same
+nodes are two keys. A bias and weights have one entry for each edge, in the order they were given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+
+from anyscore.lowered_edges import LoweredEdges, pointers
+from anyscore.mask_context import MaskContext
+from anyscore.masks import Mask
+from anyscore.messages import shown
+from anyscore.ops import PLAIN, Ops, framework, load
+
+
+@dataclass(frozen=True, eq=False)
+class Edges(Mask):
+    """Query i attends keys col[rowptr[i]] … col[rowptr[i + 1] − 1]: a graph in compressed rows.
+
+    Args:
+        rowptr: (T_q + 1,), integers, from 0 to the number of edges E, never falling.
+        col: (E,), integers, the key of each edge; a key may come more than once.
+        permutation: (E,), the place of each of these edges in the order in which the caller has
+            them; None if that is this order. `from_index` fills it in.
+
+    The same edges are those of all batches and heads. Biases and weights are (..., E).
+
+    Raises:
+        TypeError: not integers, or not of rank 1.
+        ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative.
+
+    >>> import numpy as np
+    >>> from anyscore import Edges, attention
+    >>> x = np.array([[0.0], [1.0], [2.0]])
+    >>> attention(x, x, x, mask=Edges([0, 2, 2, 3], [1, 2, 0]))[1:]    # node 1 has no edge
+    array([[0.],
+           [0.]])
+    """
+
+    rowptr: Any
+    col: Any
+    permutation: Any = None
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)
+    derived: ClassVar[tuple[str, ...]] = ("known",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rowptr, col = _integers(self.rowptr, "rowptr"), _integers(self.col, "col")
+        _check(rowptr, col)
+        if col is not None:
+            self.known["most"] = int(col.max()) if col.size else -1
+
+    def __reduce__(self) -> Any:
+        return Edges, (self.rowptr, self.col, self.permutation)  # what is known can be found again
+
+    @classmethod
+    def from_index(cls, edge_index: Any, queries: int) -> Edges:
+        """Make edges of pairs in any order, duplicates kept apart.
+
+        edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
+        each edge, as in PyTorch Geometric. queries: T_q.
+
+        Raises TypeError, ValueError: not such integers; a query is not in [0, T_q).
+
+        >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
+        array([1, 2, 0])
+        """
+        if isinstance(queries, bool) or not isinstance(queries, Integral) or queries < 0:
+            raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
+        kind = framework(edge_index)
+        pairs = np.asarray(edge_index) if kind is None else edge_index
+        xp = load(kind or "numpy")
+        if "int" not in xp.dtype(pairs) or len(xp.shape(pairs)) != 2 or xp.shape(pairs)[0] != 2:
+            raise TypeError(
+                f"edge_index is {xp.dtype(pairs)} of shape {xp.shape(pairs)}, expected integers "
+                "(2, edges): sources and targets."
+            )
+        pairs = xp.astype(pairs, xp.index_dtype())
+        source, target = pairs[0], pairs[1]
+        values = _values(xp, target)
+        if values is not None and values.size and not 0 <= values.min() <= values.max() < queries:
+            raise ValueError(
+                f"edge_index has targets from {values.min()} to {values.max()}, expected queries "
+                f"from 0 to {queries - 1}."
+            )
+        order = xp.argsort(target)
+        return cls(pointers(xp, target, int(queries)), xp.take(source, order), order)
+
+    def lower(self, call: MaskContext) -> LoweredEdges:
+        """Lower the edges for a call.
+
+        Raises TypeError, ValueError: they are not those of as many queries and keys.
+        """
+        xp = call.xp
+        if not hasattr(xp, "segment_sum"):
+            raise TypeError("Edges are for NumPy, PyTorch, JAX and TensorFlow.")
+        given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
+        arrays = {
+            name: None if x is None else call.integers(call.array(x, name))
+            for name, x in given.items()
+        }
+        rowptr, col = arrays["rowptr"], arrays["col"]
+        if xp.shape(rowptr) != (call.queries + 1,):
+            raise ValueError(
+                f"rowptr has shape {xp.shape(rowptr)}, expected ({call.queries + 1},) for "
+                f"{call.queries} queries: one more than there are."
+            )
+        known = self.known or {}  # an object that a tree was made again to has none
+        if known.get("most", -1) >= call.keys:
+            raise ValueError(
+                f"col holds {known['most']}, expected keys from 0 to {call.keys - 1}: there are "
+                f"{call.keys} keys."
+            )
+        made = LoweredEdges(
+            xp, call.queries, call.keys, len(call.lead), rowptr, col, arrays["permutation"]
+        )
+        if _values(xp, col) is None:  # a tracer may not be kept
+            return made
+        place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
+        lowered: LoweredEdges = known.setdefault(place, made)
+        return lowered
+
+
+def _integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
+    """Check that x is one axis of integers; give its values, None if they are not known."""
+    kind = framework(x)
+    if kind is None and not isinstance(x, PLAIN):
+        if type(x) is object:  # which stands for a tensor, in a tree
+            return None
+        raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")
+    xp = load(kind or "numpy")
+    array = np.asarray(x, np.int64 if kind is None and not len(x) else None) if kind is None else x
+    if "int" not in xp.dtype(array) or len(xp.shape(array)) != 1:
+        raise TypeError(
+            f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
+        )
+    return _values(xp, array)
+
+
+def _values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
+    """Return the values of an array; None where it is traced, or not in this machine's memory."""
+    if xp.is_tracing():
+        return None
+    try:
+        return np.asarray(x)
+    except Exception:  # noqa: BLE001 (each framework has errors of its own for this)
+        return None
+
+
+def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+    """Raise ValueError: these are no compressed rows."""
+    if rowptr is not None:
+        if not rowptr.size or rowptr[0] != 0:
+            raise ValueError(f"rowptr must begin with 0, got {rowptr[:1].tolist() or 'no entry'}.")
+        falls = np.flatnonzero(np.diff(rowptr) < 0)
+        if falls.size:
+            i = int(falls[0])
+            raise ValueError(
+                f"rowptr must never fall, but entry {i + 1} is {rowptr[i + 1]} after {rowptr[i]}: "
+                "for edges in any order use Edges.from_index."
+            )
+        if col is not None and rowptr[-1] != col.size:
+            raise ValueError(
+                f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
+            )
+    if col is not None and col.size and col.min() < 0:
+        raise ValueError(f"col holds {col.min()}, expected keys from 0 on.")
