@@ -1,4 +1,4 @@
-// The gradients of attention over the edges of a graph, problem after problem, each in two passes.
+// The gradients of attention over the edges of a graph, in two passes.
 //
 // The first goes over the queries: it computes P and dS of each edge again, keeps them, and finishes da. The second goes
 // over the rows of keys, whose edges it takes by an order that the caller gives, and finishes db and dV. So every sum has
@@ -8,6 +8,9 @@
 #include "backward.h"
 
 namespace anyscore::ANYSCORE_ISA {
+
+// How many problems have their P and dS kept at a time.
+constexpr Size TOGETHER = 8;
 
 // P, with dropout, and dS of an edge.
 template <class T> struct OfEdge {
@@ -20,13 +23,13 @@ public:
         : slopes(arena, call), padded(slopes.scores->padded), d_a(arena.take<T>(padded)),
           unused(arena.take<T>(TILE * padded)), d_bias(arena.take<T>(TILE)) {}
 
-    // A tile of queries of problem n, from the first-th on. d_weight: of this tile.
+    // NODES queries of problem n, from the first-th on. d_weight: of these.
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, Size n, Size first, const T* delta,
              OfEdge<T>* of_edges, T* d_weight) {
         Tile tile(call, n);
         slopes.scores->begin(tile, sets);
         zero(d_weight, padded);
-        for (Size i = first, end = first + left_of(call.queries, first); i < end; i++) {
+        for (Size i = first, end = first + left_of(call.queries, first, NODES); i < end; i++) {
             tile.move_to_queries(i);
             zero(d_a, padded);
             if (tile.bounds.low < tile.bounds.high) slopes.read_queries(tile);
@@ -62,13 +65,13 @@ public:
           unused(arena.take<T>((TILE + 1) * padded)), range(arena.take<T>(Scorer::Range::size(padded))),
           room(arena.take<T>((TILE + 2) * padded)) {}
 
-    // A tile of rows of keys of problem n, from the first-th on.
+    // NODES rows of keys of problem n, from the first-th on.
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, Size n, Size first,
              const OfEdge<T>* of_edges) {
         bool is_new = weight.read_for(call, n, padded);
         scorer.begin(weight.finite, is_new, sets.range(call, n, range, room));
         zero(ds, TILE * TILE);
-        for (Size j = first, end = first + left_of(call.edges.rows, first); j < end; j++) {
+        for (Size j = first, end = first + left_of(call.edges.rows, first, NODES); j < end; j++) {
             zero(d_b, padded), zero(d_value, v_padded);
             T d_bias = 0;
             if (call.edges.colptr[j] < call.edges.colptr[j + 1]) {
@@ -153,20 +156,26 @@ void add_weights(const Call& call, const Backward& back, Size n, const T* parts,
 // delta: D of all problems.
 template <class Scorer, class T>
 void backward_of_graph(const Call& call, const Backward& back, const T* delta, int threads) {
-    const Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.queries);
-    Block of_edges = allocate(Size(sizeof(OfEdge<T>)), call.keys), d_weight = allocate(padded * Size(sizeof(T)), tiles);
-    auto* kept = (OfEdge<T>*)of_edges.data;
+    const Size padded = round_up(call.width, LANES<T>), tasks = tiles_of(call.queries, NODES);
+    const Size together = call.problems < TOGETHER ? call.problems : TOGETHER;
+    Block of_edges = allocate(Size(sizeof(OfEdge<T>)), call.keys * together);
+    Block of_weights = allocate(padded * Size(sizeof(T)), tasks * together);
     KeySets<Scorer, T> sets(call, true, false, threads);
     Slots<QueriesOfGraph<Scorer, T>> queries(call, threads);
     Slots<KeysOfGraph<Scorer, T>> keys(call, threads);
-    for (Size n = 0; n < call.problems; n++) {
-        for_each(threads, tiles, [&](Size t, int slot) {
-            queries.task(slot).run(call, back, sets, n, t * TILE, delta + n * call.queries, kept,
-                                   (T*)d_weight.data + t * padded);
+    for (Size from = 0; from < call.problems; from += together) {
+        const int count = left_of(call.problems, from, int(together));
+        auto kept = [&](int m) { return (OfEdge<T>*)of_edges.data + m * call.keys; };
+        auto d_weight = [&](int m) { return (T*)of_weights.data + m * tasks * padded; };
+        for_each(threads, tasks, [&](Size t, int slot) {
+            for (int m = 0; m < count; m++)
+                queries.task(slot).run(call, back, sets, from + m, t * NODES, delta + (from + m) * call.queries, kept(m),
+                                       d_weight(m) + t * padded);
         });
-        for_each(threads, tiles_of(call.edges.rows),
-                 [&](Size t, int slot) { keys.task(slot).run(call, back, sets, n, t * TILE, kept); });
-        add_weights(call, back, n, (const T*)d_weight.data, tiles, padded);
+        for_each(threads, tiles_of(call.edges.rows, NODES), [&](Size t, int slot) {
+            for (int m = 0; m < count; m++) keys.task(slot).run(call, back, sets, from + m, t * NODES, kept(m));
+        });
+        for (int m = 0; m < count; m++) add_weights(call, back, from + m, d_weight(m), tasks, padded);
     }
 }
 

@@ -31,7 +31,8 @@ public:
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         Tile tile(call, n);
         scores->begin(tile, sets);
-        for (Size i = first, end = first + left_of(call.queries, first); i < end; i += tile.queries) {
+        const int count = left_of(call.queries, first, call.is_graph() ? NODES : TILE);
+        for (Size i = first; i < first + count; i += tile.queries) {
             tile.move_to_queries(i);
             block(tile, sets, to);
         }
@@ -163,6 +164,10 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
     bool shared = shares_panels(call);
     KeySets<Scorer, T> sets(call, shared || call.is_graph(), shared, threads);
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
+    if (call.is_graph())
+        return for_each(threads, tiles_of(call.queries, NODES), [&](Size t, int slot) {
+            for (Size n = 0; n < call.problems; n++) slots.task(slot).run(call, sets, n, t * NODES, to);
+        });
     for_each(threads, call.problems * blocks,
              [&](Size index, int slot) { slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to); });
 }

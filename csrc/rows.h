@@ -12,7 +12,7 @@ constexpr int TILE = 64;  // queries, and keys, of a tile
 constexpr int PIECE = 64;  // terms that one accumulator adds up: sums of pieces keep their digits at any width
 
 ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1) / multiple * multiple; }
-ANYSCORE_INLINE Size tiles_of(Size n) { return (n + TILE - 1) / TILE; }
+ANYSCORE_INLINE Size tiles_of(Size n, int size = TILE) { return (n + size - 1) / size; }
 
 // How many of n there are from the first-th on, up to `most`.
 ANYSCORE_INLINE int left_of(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }

@@ -34,6 +34,10 @@ private:
     }
 };
 
+// Queries, or rows of keys, of a graph that a task takes, for all problems: heads of a token stand side by side, and to
+// find a page of memory may take longer than to read from it.
+constexpr int NODES = 32;
+
 // A block of queries and a tile of keys of one problem: where a kernel is, and what may be attended there.
 struct Tile {
     const Call& call;

@@ -152,7 +152,7 @@ def _values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
         return None
     try:
         return np.asarray(x)
-    except Exception:  # noqa: BLE001 (each framework has errors of its own for this)
+    except Exception:
         return None
 
 

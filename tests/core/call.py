@@ -66,7 +66,7 @@ class Call:
         """The arrays, as the core takes them."""
         return Operands(
             self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.start,
-            self.stop, self.mask, self.seed, packed,
+            self.stop, self.mask, self.seed, packed=packed,
         )  # fmt: skip
 
     @property

@@ -14,12 +14,14 @@ from anyscore.torch.course import (
     MLPAttention,
     masked_softmax,
 )
+from anyscore.torch.graphs import GATv2Conv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AdditiveAttention",
     "Attention",
     "DotProductAttention",
+    "GATv2Conv",
     "MLPAttention",
     "MultiHeadAttention",
     "SelfAttention",

@@ -38,4 +38,6 @@ def test_values_and_gradients() -> None:
             np.testing.assert_allclose(found.output, want.output.detach(), atol=2e-6)
             np.testing.assert_allclose(found.weights, want.weights.detach(), atol=2e-6)
             for slope, tensor in zip(tape.gradient(loss, xs), tensors, strict=True):
-                np.testing.assert_allclose(tf.convert_to_tensor(slope), tensor.grad, rtol=1e-4, atol=2e-5)
+                np.testing.assert_allclose(
+                    tf.convert_to_tensor(slope), tensor.grad, rtol=1e-4, atol=2e-5
+                )

@@ -1,0 +1,213 @@
+"""GATv2Conv is that of PyTorch Geometric: constructor, call, state dict, values and gradients."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyscore.torch import GATv2Conv
+from anyscore.torch.neighbours import _known
+
+NODES, TARGETS, WIDTH, CHANNELS = 12, 9, 5, 4
+
+
+def theirs() -> Any:
+    return pytest.importorskip("torch_geometric.nn").GATv2Conv
+
+
+def pairs(sources: int = NODES, targets: int = NODES) -> Tensor:
+    """With edges of nodes to themselves, duplicates, and nodes without any."""
+    drawn = torch.Generator().manual_seed(0)
+    both = torch.stack(
+        [torch.randint(0, n - 2, (40,), generator=drawn) for n in (sources, targets)]
+    )
+    return torch.cat([both, both[:, :3], torch.tensor([[1, 2, 2], [1, 2, 2]])], 1)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "heads": {"heads": 3},
+    "mean of heads": {"heads": 3, "concat": False},
+    "no loops": {"add_self_loops": False, "heads": 2},
+    "slope": {"negative_slope": 0.05, "heads": 2},
+    "no bias": {"bias": False},
+    "shared": {"share_weights": True, "heads": 2},
+    "residual": {"residual": True, "heads": 2},
+    "edges": {"edge_dim": 3, "heads": 2},
+    "edges, no loops": {"edge_dim": 3, "add_self_loops": False},
+    **{f"fill {x}": {"edge_dim": 3, "fill_value": x} for x in ("add", "max", "min", "mul", 0.5)},
+    "fill a tensor": {"edge_dim": 3, "fill_value": torch.tensor([1.0, -1.0, 0.5])},
+}
+
+
+def both(**options: Any) -> tuple[GATv2Conv, Any]:
+    torch.manual_seed(1)
+    channels = options.pop("in_channels", WIDTH)
+    one, other = GATv2Conv(channels, CHANNELS, **options), theirs()(channels, CHANNELS, **options)
+    assert {n: x.shape for n, x in one.state_dict().items()} == {
+        n: x.shape for n, x in other.state_dict().items()
+    }
+    for x in other.parameters():
+        torch.nn.init.normal_(x, std=0.5)
+    one.load_state_dict(other.state_dict())
+    return one.double(), other.double()
+
+
+def compare(one: GATv2Conv, other: Any, xs: list[Tensor], index: Tensor, attr: Any = None) -> None:
+    x = tuple(xs) if len(xs) > 1 else xs[0]
+    results = []
+    for layer in (one, other):
+        output, (index_of, weights) = layer(x, index, attr, return_attention_weights=True)
+        torch.testing.assert_close(layer(x, index, attr), output)
+        loss = output.square().sum() + weights.square().sum()
+        given = [y for y in (*xs, attr) if y is not None]
+        named = dict(layer.named_parameters())
+        slopes = torch.autograd.grad(loss, [*given, *named.values()])
+        of_inputs, of_weights = slopes[: len(given)], slopes[len(given) :]
+        results.append(
+            (output, index_of, weights, of_inputs, dict(zip(named, of_weights, strict=True)))
+        )
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+
+
+def normal(*shape: int, seed: int = 2) -> Tensor:
+    drawn = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=drawn, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_equal(options: str) -> None:
+    given = OPTIONS[options]
+    index = pairs()
+    attr = normal(index.shape[1], 3, seed=3) if "edge_dim" in given else None
+    compare(*both(**given), [normal(NODES, WIDTH)], index, attr)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_sources_and_targets(loops: bool) -> None:
+    layers = both(in_channels=(WIDTH, 7), heads=2, add_self_loops=loops)
+    compare(*layers, [normal(NODES, WIDTH), normal(TARGETS, 7)], pairs(NODES, TARGETS))
+
+
+def test_one_feature_of_each_edge() -> None:
+    index = pairs()
+    compare(*both(edge_dim=1), [normal(NODES, WIDTH)], index, normal(index.shape[1], seed=3))
+
+
+def test_signature() -> None:
+    ours, others = (inspect.signature(x.__init__).parameters for x in (GATv2Conv, theirs()))
+    assert list(ours)[:-1] == list(others)[:-1]
+    assert all(ours[n].default == others[n].default for n in list(ours)[:-1])
+    assert repr(GATv2Conv(4, 2, heads=3)) == repr(theirs()(4, 2, heads=3))
+
+
+def test_dropout_and_training() -> None:
+    """A model of PyTorch Geometric's tutorial, with the layer exchanged, learns its labels."""
+    torch.manual_seed(0)
+    x, index = torch.randn(60, 8), torch.randint(0, 60, (2, 240))
+    labels = (x[:, 0] > 0).long()
+    layers = GATv2Conv(8, 8, heads=4, dropout=0.3), GATv2Conv(32, 2, concat=False)
+    optimizer = torch.optim.Adam([p for one in layers for p in one.parameters()], lr=0.01)
+
+    def logits() -> Tensor:
+        hidden: Tensor = torch.nn.functional.elu(layers[0](x, index))
+        output: Tensor = layers[1](hidden, index)
+        return output
+
+    assert not torch.equal(layers[0](x, index), layers[0](x, index))  # it drops
+    for _ in range(150):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits(), labels).backward()
+        optimizer.step()
+    for one in layers:
+        one.eval()
+    assert (logits().argmax(1) == labels).float().mean() > 0.9
+    torch.testing.assert_close(layers[0](x, index), layers[0](x, index))
+
+
+def test_pairs_are_sorted_once_and_forgotten() -> None:
+    layer, x, index = GATv2Conv(WIDTH, 2), torch.randn(NODES, WIDTH), pairs()
+    before = layer(x, index)
+    (kept,) = _known[index][1].values()
+    layer(x, index)
+    assert next(iter(_known[index][1].values())) is kept
+    index[:, 0] = torch.tensor([3, 4])  # writing to it counts
+    again = layer(x, index)
+    torch.testing.assert_close(again, layer(x, index.clone()))
+    assert not torch.equal(before, again)
+    GATv2Conv(WIDTH, 2, add_self_loops=False)(x, index)
+    gone = weakref.ref(index)
+    del index
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+def test_compile() -> None:
+    layer = GATv2Conv(WIDTH, 2, heads=2, add_self_loops=False)
+    x, index = torch.randn(NODES, WIDTH), pairs()
+    found = torch.compile(layer, fullgraph=True)(x, index)
+    torch.testing.assert_close(found, layer(x, index))
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "nodes": (
+        lambda f: f(torch.ones(3, 4), pairs()),
+        ValueError,
+        r"x has shape \(3, 4\) for sources, expected \(nodes, 5\)",
+    ),
+    "range": (
+        lambda f: f(torch.ones(3, 5), torch.tensor([[7], [0]])),
+        ValueError,
+        "col holds 7, expected keys from 0 to 2",
+    ),
+    "targets": (
+        lambda f: f(torch.ones(3, 5), torch.tensor([[0], [7]])),
+        ValueError,
+        "targets from 0 to 7",
+    ),
+    "index": (
+        lambda f: f(torch.ones(3, 5), [[0], [1]]),
+        TypeError,
+        "expected a dense tensor of integers",
+    ),
+    "floats": (lambda f: f(torch.ones(3, 5), torch.ones(2, 2)), TypeError, "edge_index is float32"),
+    "attr": (
+        lambda f: f(torch.ones(3, 5), torch.zeros(2, 1).long(), torch.ones(1, 2)),
+        ValueError,
+        "make it with edge_dim=",
+    ),
+    "option": (lambda f: GATv2Conv(5, 2, aggr="max"), TypeError, "GATv2Conv takes no aggr"),
+    "size": (lambda f: GATv2Conv(5, 0), ValueError, "out_channels must be ≥ 1"),
+    "dropout": (lambda f: GATv2Conv(5, 2, dropout=1.0), ValueError, r"dropout must be in \[0, 1\)"),
+    "fill": (
+        lambda f: GATv2Conv(5, 2, edge_dim=1, fill_value="median")(
+            torch.ones(3, 5), torch.zeros(2, 1).long(), torch.ones(1)
+        ),
+        ValueError,
+        "fill_value must be a number",
+    ),
+    "no attr": (
+        lambda f: GATv2Conv(5, 2, edge_dim=1)(torch.ones(3, 5), pairs()),
+        ValueError,
+        "edge_attr is missing",
+    ),
+    "few": (
+        lambda f: GATv2Conv(5, 2, edge_dim=1)(torch.ones(3, 5), pairs(), torch.ones(2)),
+        ValueError,
+        "one row for each edge",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors(wrong: str) -> None:
+    make, kind, message = WRONG[wrong]
+    with pytest.raises(kind, match=message):
+        make(GATv2Conv(5, 2))
