@@ -76,7 +76,7 @@ protected:
                 AttendedColumns attended(tile, i);
                 for (int j = attended.from; j < attended.to; j++) {
                     if (!is_irregular(i, j) || !attended.has(j)) continue;
-                    irregular_rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j));
+                    irregular_rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j), tile.first_key + j);
                     s[i * TILE + j] = irregular_rows.score(weight.raw);
                 }
             }

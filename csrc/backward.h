@@ -138,7 +138,7 @@ private:
             for (int j = attended.from; j < attended.to; j++) {
                 if (!scores->is_irregular(i, j) || !attended.has(j)) continue;
                 auto& rows = scores->irregular_rows;
-                rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j));
+                rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j), tile.first_key + j);
                 rows.gradient(ds[i * TILE + j], Scorer::FACTOR, d_a + i * padded, d_b + j * padded, d_weight);
                 ds[i * TILE + j] = 0;
             }

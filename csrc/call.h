@@ -66,8 +66,8 @@ enum class Normalizer {
 };
 
 // The edges of a graph in the place of keys: query i attends the edges rowptr[i] … rowptr[i + 1] − 1, and edge e has
-// row col[e] of b, values and key biases. Those of row j are order[colptr[j]] … order[colptr[j + 1] − 1]; `row` has
-// their queries, in that order.
+// row col[e] of b, values and key biases; its key may have a term of its own. Those of row j are order[colptr[j]] …
+// order[colptr[j + 1] − 1]; `row` has their queries, in that order.
 struct Edges {
     const std::int64_t *rowptr = nullptr, *col = nullptr;
     const std::int64_t *colptr = nullptr, *order = nullptr, *row = nullptr;  // for the backward
@@ -78,6 +78,7 @@ struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
     Edges edges;  // or none; else `keys` counts them, `start` and `stop` are of rowptr, and a bias has one row
     Rows a, b, value;  // value: or none
+    Rows c;  // of edges, or none: what is added to the row of b; each problem has its own
     Rows weight;  // one row of `width` each, or none: 1
     Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
     Bias bias;  // or none
@@ -99,6 +100,7 @@ struct Call {
     const Size* key_set = nullptr;
     const Size* first_problem = nullptr;
 
+    bool has_terms() const { return c.data; }
     bool is_graph() const { return edges.rowptr; }
     Size scores() const { return is_graph() ? keys : queries * keys; }  // of a problem
 };
@@ -131,7 +133,7 @@ struct Backward {
     Rows output, d_output;  // or none: no values
     const void* d_lse = nullptr;  // or none
     const void* d_scores = nullptr;  // or none
-    Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias;
+    Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c;
     Groups of_a, of_weight, of_diagonals;  // problems with the same a, weight, and bias of diagonals
     // Problems that share b, key_bias, value or a bias that is a matrix are worked on by one task, in order, so that sums
     // are the same for any number of threads.

@@ -72,7 +72,9 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         call.edges = edges_of(arrays, in, queries, rows);
         call.start = arrays.of_all(call.edges.rowptr), call.stop = arrays.of_all(call.edges.rowptr + 1);
         if (in.bias) call.bias = arrays.bias_of_edges(in.bias, call.keys, s.after);
+        if (in.c) call.c = arrays.rows("c", in.c, {call.keys, call.width}, false);
     } else {
+        if (in.c) Arrays::refuse("c", "is for the edges of a graph");
         if (in.bias) call.bias = arrays.bias(in.bias, queries, call.keys, s.diagonal, s.after);
         call.start = arrays.bound("start", in.start, queries);
         call.stop = arrays.bound("stop", in.stop, queries);
@@ -91,7 +93,10 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)
         Arrays::refuse("streams", "must be one for each problem");
     call.dropout = {s.dropout, in.streams.data()};
-    arrays.key_sets(call, in.b);
+    if (call.has_terms())
+        arrays.each_its_own(call);
+    else
+        arrays.key_sets(call, in.b);
     auto is_half = [](const View& array, const Rows& rows) { return !array || rows.type == Type::BF16; };
     call.dots = dots() && !in.rowptr && is_half(in.a, call.a) && is_half(in.b, call.b) && is_half(in.value, call.value);
     Size elements;
@@ -103,6 +108,7 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
 }
 
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
+    if (call.has_terms()) Arrays::refuse("packed", "must come without c");
     call.packed = arrays.rows("packed", packed, {(call.is_graph() ? call.edges.rows : call.keys) + 1, call.width}, true);
     if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
 }
@@ -186,13 +192,16 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     back.d_key_bias = arrays.gradient("d_key_bias", to.key_bias, in.key_bias, sums, true);
     back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
     back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
+    back.d_c = arrays.gradient("d_c", to.c, in.c, sums, false);
+    for (Size n = 0; to.c && n < arrays.problems; n++)
+        if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of lse");
     auto clear = [](const Output& one) {
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
     };
     clear(to.bias);
     if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
     if (!arrays.problems) {  // nothing reaches any of them
-        for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value}) clear(one);
+        for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value, to.c}) clear(one);
         return;
     }
     back.of_a = arrays.groups_by({&to.a}, false);

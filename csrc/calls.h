@@ -12,7 +12,7 @@ namespace anyscore {
 
 // The arrays of a call, as `Operands` in anyscore/operands.py; what is not there is not given.
 struct Operands {
-    View a, b, weight, key_bias, value, bias, start, stop, mask, rowptr, col, colptr, order, row, packed;
+    View a, b, weight, key_bias, value, bias, c, start, stop, mask, rowptr, col, colptr, order, row, packed;
     std::vector<Stream> streams{};  // one for each problem, with dropout
 };
 
@@ -22,14 +22,23 @@ struct Operand {
     View Operands::* view;
 };
 constexpr Operand OPERANDS[] = {
-    {"a", &Operands::a},           {"b", &Operands::b},
-    {"weight", &Operands::weight}, {"key_bias", &Operands::key_bias},
-    {"value", &Operands::value},   {"bias", &Operands::bias},
-    {"start", &Operands::start},   {"stop", &Operands::stop},
-    {"mask", &Operands::mask},     {"seed", nullptr},
-    {"rowptr", &Operands::rowptr}, {"col", &Operands::col},
-    {"colptr", &Operands::colptr}, {"order", &Operands::order},
-    {"row", &Operands::row},       {"packed", &Operands::packed},
+    {"a", &Operands::a},
+    {"b", &Operands::b},
+    {"weight", &Operands::weight},
+    {"key_bias", &Operands::key_bias},
+    {"value", &Operands::value},
+    {"bias", &Operands::bias},
+    {"c", &Operands::c},
+    {"start", &Operands::start},
+    {"stop", &Operands::stop},
+    {"mask", &Operands::mask},
+    {"seed", nullptr},
+    {"rowptr", &Operands::rowptr},
+    {"col", &Operands::col},
+    {"colptr", &Operands::colptr},
+    {"order", &Operands::order},
+    {"row", &Operands::row},
+    {"packed", &Operands::packed},
 };
 
 // The numbers of a call, as `Settings.numbers` in anyscore/operands.py lists them.
@@ -61,7 +70,7 @@ struct Results {
 };
 
 struct Gradients {
-    Output a, b, weight, key_bias, value, bias;
+    Output a, b, weight, key_bias, value, bias, c;
 };
 
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.

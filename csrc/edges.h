@@ -3,6 +3,9 @@
 // The first goes over the queries: it computes P and dS of each edge again, keeps them, and finishes da. The second goes
 // over the rows of keys, whose edges it takes by an order that the caller gives, and finishes db and dV. So every sum has
 // one owner and one order.
+//
+// Where edges have terms, the first finishes their gradients dc too, and the second adds these up: they are what each
+// edge gives db.
 #pragma once
 
 #include "backward.h"
@@ -21,7 +24,7 @@ template <class Scorer, class T> class QueriesOfGraph {
 public:
     QueriesOfGraph(Arena& arena, const Call& call)
         : slopes(arena, call), padded(slopes.scores->padded), d_a(arena.take<T>(padded)),
-          unused(arena.take<T>(TILE * padded)), d_bias(arena.take<T>(TILE)) {}
+          d_keys(arena.take<T>(TILE * padded)), d_bias(arena.take<T>(TILE)) {}
 
     // NODES queries of problem n, from the first-th on. d_weight: of these.
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, Size n, Size first, const T* delta,
@@ -35,12 +38,15 @@ public:
             if (tile.bounds.low < tile.bounds.high) slopes.read_queries(tile);
             for (Size e = tile.first_attended(); e < tile.bounds.high; e += TILE) {
                 tile.move_to_keys(e, tile.bounds.high);
-                tile.prefetch();
                 slopes.read_keys(tile, sets);
                 slopes.compute(tile, back, delta, d_bias, nullptr);
                 AttendedColumns attended(tile, 0);
                 for (int j = attended.from; j < attended.to; j++) of_edges[e + j] = {slopes.scores->s[j], slopes.ds[j]};
-                slopes.add_gradients(tile, d_a, unused, d_weight);
+                if (call.has_terms()) zero(d_keys, tile.keys * padded);
+                slopes.add_gradients(tile, d_a, d_keys, d_weight);
+                for (int j = attended.from; call.has_terms() && j < attended.to; j++)
+                    put_scaled(place<T>(back.d_c, n, (e + j) * call.width), d_keys + j * padded, slopes.scores->weight,
+                               Scorer::FACTOR, call.width, true);
             }
             put_scaled(place<T>(back.d_a, n, i * call.width), d_a, slopes.scores->weight, Scorer::FACTOR, call.width,
                        back.d_a.is_first[n]);
@@ -50,7 +56,7 @@ public:
 private:
     Slopes<Scorer, T> slopes;
     Size padded;
-    T *d_a, *unused, *d_bias;  // unused: gradients that the other pass finds
+    T *d_a, *d_keys, *d_bias;  // d_keys: of use for terms; else the other pass finds them
 };
 
 template <class Scorer, class T> class KeysOfGraph {
@@ -74,13 +80,16 @@ public:
         for (Size j = first, end = first + left_of(call.edges.rows, first, NODES); j < end; j++) {
             zero(d_b, padded), zero(d_value, v_padded);
             T d_bias = 0;
-            if (call.edges.colptr[j] < call.edges.colptr[j + 1]) {
+            if (call.edges.colptr[j] < call.edges.colptr[j + 1] && !call.has_terms()) {
                 is_irregular_key = read_tile({call.b, n, j, 1, call.width}, padded, Scorer::limit(), key, &is_irregular_key);
                 scorer.keys(key, 1);
             }
             for (Size e = call.edges.colptr[j]; e < call.edges.colptr[j + 1]; e += TILE)
                 d_bias += add(call, back, n, j, e, left_of(call.edges.colptr[j + 1], e), of_edges);
-            put_scaled(place<T>(back.d_b, n, j * call.width), d_b, weight, Scorer::FACTOR, call.width, back.d_b.is_first[n]);
+            if (T* to = place<T>(back.d_b, n, j * call.width); call.has_terms())
+                put(to, d_b, call.width, back.d_b.is_first[n]);
+            else
+                put_scaled(to, d_b, weight, Scorer::FACTOR, call.width, back.d_b.is_first[n]);
             if (call.value_width)
                 put(place<T>(back.d_value, n, j * call.value_width), d_value, call.value_width, back.d_value.is_first[n]);
             if (back.d_key_bias.data) put(place<T>(back.d_key_bias, n, j), &d_bias, 1, back.d_key_bias.is_first[n]);
@@ -91,36 +100,50 @@ private:
     // Adds what `count` edges of row j give, from the e-th on in the order of keys; gives the sum of their dS.
     T add(const Call& call, const Backward& back, Size n, Size j, Size e, int count, const OfEdge<T>* of_edges) {
         const std::int64_t *order = call.edges.order + e, *queries = call.edges.row + e;
-        const int next = left_of(call.keys, e + count, count);
-        RowRange{call.a, n, 0, next, call.width, queries + count}.prefetch();
-        RowRange{back.d_output, n, 0, next, call.value_width, queries + count}.prefetch();
         T d_bias = 0;
         for (int i = 0; i < count; i++) {
             p[i] = of_edges[order[i]].p, ds[i * TILE] = of_edges[order[i]].ds;
             d_bias += ds[i * TILE];
         }
         if (call.value_width && back.d_output.data) add_values(call, back, n, {queries, count});
+        if (call.has_terms())
+            add_terms(call, back, n, {order, count});
+        else
+            add_keys(call, n, j, {queries, count});
+        return d_bias;
+    }
+
+    struct Chosen {
+        const std::int64_t* index;
+        int count;
+    };
+
+    // Adds what the terms of edges were given.
+    void add_terms(const Call& call, const Backward& back, Size n, Chosen edges) {
+        for (int i = 0; i < edges.count; i++) {
+            const T* row = place<T>(back.d_c, n, edges.index[i] * call.width);
+            for (Size d = 0; d < call.width; d++) d_b[d] += row[d];
+        }
+    }
+
+    // Adds what these queries give row j.
+    void add_keys(const Call& call, Size n, Size j, Chosen of) {
+        const int count = of.count;
         bool irregular[TILE];
-        bool any = read_tile({call.a, n, 0, count, call.width, queries}, padded, Scorer::limit(), query, irregular);
+        bool any = read_tile({call.a, n, 0, count, call.width, of.index}, padded, Scorer::limit(), query, irregular);
         T *unused_a = unused, *unused_weight = unused + TILE * padded;
         for (int i = 0; (any || is_irregular_key || weight.has_nonfinite) && i < count; i++) {
             if (!irregular[i] && !is_irregular_key && !weight.has_nonfinite) continue;
-            irregular_rows.read(call, n, queries[i], j);
+            irregular_rows.read(call, n, of.index[i], j, 0);
             irregular_rows.gradient(ds[i * TILE], Scorer::FACTOR, unused_a, d_b, unused_weight);
             ds[i * TILE] = 0;
         }
         scorer.gradient_queries(query, count);
         scorer.gradients(count, 1, ds, unused_a, d_b, unused_weight);
-        return d_bias;
     }
 
-    struct Queries {
-        const std::int64_t* index;
-        int count;
-    };
-
     // Adds Pᵀ dO.
-    void add_values(const Call& call, const Backward& back, Size n, Queries of) {
+    void add_values(const Call& call, const Backward& back, Size n, Chosen of) {
         bool nonfinite[TILE];
         RowRange rows{back.d_output, n, 0, of.count, call.value_width, of.index};
         bool any = read_tile(rows, v_padded, largest_finite<T>(), d_output, nonfinite);

@@ -55,7 +55,6 @@ private:
         }
         for (Size j0 = tile.first_attended(); j0 < tile.bounds.high; j0 += TILE) {
             tile.move_to_keys(j0, tile.bounds.high);
-            tile.prefetch();
             scores->keys(tile, sets);
             scores->compute(tile);
             if (kept) keep(tile, kept);

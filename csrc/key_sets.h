@@ -7,9 +7,10 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Widens [from, to) to all keys that any query of problem n may attend.
+// Widens [from, to) to all keys that any query of problem n may attend: of a graph all rows of b, or all edges where
+// these have terms.
 inline void widen(const Call& call, Size n, Size& from, Size& to) {
-    if (call.is_graph()) from = 0, to = call.edges.rows;
+    if (call.is_graph()) from = 0, to = call.has_terms() ? call.keys : call.edges.rows;
     for (Size i = 0; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += TILE) {
         QueryBounds block;
         block.read(call, n, i, left_of(call.queries, i));
@@ -61,8 +62,7 @@ public:
 
     // Reads the keys of a tile as rows; the rest of their last panel becomes 0.
     static void read_keys(const Tile& tile, Size padded, T* rows, bool* irregular) {
-        const Call& call = tile.call;
-        read_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), rows, irregular);
+        read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
         zero(rows + tile.keys * padded, (round_up(tile.keys, L) - tile.keys) * padded);
     }
@@ -98,10 +98,11 @@ private:
 
     static void make_range(const Call& call, Size n, Size from, Size to, T* room, T* numbers) {
         Size padded = round_up(call.width, L);
-        T* most = room;
+        T *most = room, *copy = room + padded;
         zero(most, padded);
         for (Size j = from; j < to; j++) {
-            const T* row = find_row(call.b, n, j, call.width, room + padded);
+            const T* row = call.has_terms() ? copy : find_row(call.b, n, j, call.width, copy);
+            if (call.has_terms()) read_row(call.b, n, call.edges.col[j], call.width, copy), add_term(call, n, j, copy);
             for (Size d = 0; d < call.width; d++) {
                 auto now = bits(most[d]), next = bits(row[d]) << 1 >> 1;
                 most[d] = from_bits<T>(next > now ? next : now);
@@ -113,8 +114,11 @@ private:
         bool irregular[TILE], first = true;
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
-            int count = left_of(to, j0);
-            read_tile({call.b, n, j0, count, call.width}, padded, Scorer::limit(), rows, irregular);
+            Tile tile(call, n);
+            tile.first_key = j0, tile.keys = left_of(to, j0);
+            if (call.has_terms()) tile.index = call.edges.col + j0;
+            const int count = tile.keys;
+            read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);
             for (int j = 0; j < count; j++) {
                 if (irregular[j]) continue;
                 const T* row = rows + j * padded;

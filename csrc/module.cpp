@@ -74,12 +74,12 @@ void python_backward(nb::tuple from, const std::string& pair, const Numbers& num
     Settings s(numbers.data());
     auto [output, lse] = borrowed<View>({"output", "lse"}, results);
     auto [d_output, d_lse, d_scores] = borrowed<View>({"d_output", "d_lse", "d_scores"}, upstream);
-    auto [d_a, d_b, d_weight, d_key_bias, d_value, d_bias] =
-        borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value", "d_bias"}, gradients);
+    auto [d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c] =
+        borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value", "d_bias", "d_c"}, gradients);
     Operands x = operands(from, s, lse);
     Results of{std::move(output), std::move(lse), std::move(d_output), std::move(d_lse), std::move(d_scores)};
-    Gradients to{std::move(d_a),        std::move(d_b),     std::move(d_weight),
-                 std::move(d_key_bias), std::move(d_value), std::move(d_bias)};
+    Gradients to{std::move(d_a),     std::move(d_b),    std::move(d_weight), std::move(d_key_bias),
+                 std::move(d_value), std::move(d_bias), std::move(d_c)};
     nb::gil_scoped_release release;
     backward(pair, x, s, of, to, threads);
 }

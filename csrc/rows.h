@@ -136,32 +136,32 @@ struct RowRange {
     const std::int64_t* index = nullptr;
 
     Size at(int i) const { return index ? index[i] : first + i; }
-
-    // Asks for rows that an index names before they are read: they lie anywhere in memory.
-    void prefetch() const {
-        const Size size = rows.type == Type::F64 ? 8 : rows.type == Type::F32 ? 4 : 2;
-        for (int i = 0; rows.data && i < count; i++) {
-            const char* row = (const char*)rows.data + size * (rows.at[problem] + index[i] * rows.stride);
-            for (Size byte = 0; byte < size * width; byte += 64) __builtin_prefetch(row + byte);
-        }
-    }
 };
 
-// Reads rows to x, `padded` apart, the padding 0. A row with an entry that is not finite, or beyond `limit`, is marked
-// as irregular and becomes 0: kernels for finite numbers pass over it, and what attends it is done by the literal
-// formula. Gives whether there are any.
-template <class T> inline bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
+// Reads rows to x, `padded` apart, the padding 0.
+template <class T> inline void read_rows(const RowRange& from, Size padded, T* x) {
     for (int i = 0; i < from.count; i++) {
         read_row(from.rows, from.problem, from.at(i), from.width, x + i * padded);
         for (Size d = from.width; d < padded; d++) x[i * padded + d] = 0;
-        irregular[i] = false;
     }
-    if (largest(x, from.count * padded) <= bits(limit)) return false;
-    for (int i = 0; i < from.count; i++) {
-        irregular[i] = largest(x + i * padded, from.width) > bits(limit);
-        if (irregular[i]) zero(x + i * padded, from.width);
+}
+
+// A row with an entry that is not finite, or beyond `limit`, is marked as irregular and becomes 0: kernels for finite
+// numbers pass over it, and what attends it is done by the literal formula. Gives whether there are any.
+template <class T> inline bool mark_irregular(T* x, int count, Size padded, T limit, bool* irregular) {
+    for (int i = 0; i < count; i++) irregular[i] = false;
+    if (largest(x, count * padded) <= bits(limit)) return false;
+    for (int i = 0; i < count; i++) {
+        irregular[i] = largest(x + i * padded, padded) > bits(limit);
+        if (irregular[i]) zero(x + i * padded, padded);
     }
     return true;
+}
+
+// Both.
+template <class T> inline bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
+    read_rows(from, padded, x);
+    return mark_irregular(x, from.count, padded, limit, irregular);
 }
 
 // The same where the rows stand, if they are all such rows there; read into x otherwise. any: whether any is irregular.

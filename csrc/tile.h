@@ -69,13 +69,6 @@ struct Tile {
     RowRange queries_of(const Rows& rows, Size width) const { return {rows, problem, first_query, queries, width}; }
     RowRange keys_of(const Rows& rows, Size width) const { return {rows, problem, first_key, keys, width, index}; }
     Size key(int j) const { return index ? index[j] : first_key + j; }
-    // Of a graph: asks for the rows of the edges after these, as many.
-    void prefetch() const {
-        if (!index) return;
-        const int next = left_of(call.keys, first_key + keys, keys);
-        for (auto [rows, width] : {std::pair(&call.b, call.width), std::pair(&call.value, call.value_width)})
-            RowRange{*rows, problem, 0, next, width, index + keys}.prefetch();
-    }
     // Where the scores of query i are among those of the problem, and what dropout counts as its row.
     Size scores_of(int i) const { return row_of(i) * call.keys + first_key; }
     Size row_of(int i) const { return call.is_graph() ? 0 : first_query + i; }
@@ -191,16 +184,35 @@ inline void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, 
         for (Size d = 0; d < width; d++) to[d] += factor * weight.raw[d] * from[d];
 }
 
+// Adds the term of edge e of problem n to its key.
+template <class T> inline void add_term(const Call& call, Size n, Size e, T* key) {
+    T term[PIECE];
+    for (Size d = 0; d < call.width; d += PIECE) {
+        const int count = left_of(call.width, d, PIECE);
+        read(call.c, call.c.at[n] + e * call.c.stride + d, count, 1, term);
+        for (int k = 0; k < count; k++) key[d + k] += term[k];
+    }
+}
+
+// read_tile for the keys of a tile, with the terms of its edges.
+template <class T> inline bool read_tile_of_keys(const Tile& tile, Size padded, T limit, T* x, bool* irregular) {
+    const Call& call = tile.call;
+    read_rows(tile.keys_of(call.b, call.width), padded, x);
+    for (int j = 0; call.has_terms() && j < tile.keys; j++) add_term(call, tile.problem, tile.first_key + j, x + j * padded);
+    return mark_irregular(x, tile.keys, padded, limit, irregular);
+}
+
 // Scores and gradients by the formula itself, for pairs of rows one of which is irregular: not finite, or
 // too large for the fast form. They are rare.
 template <class Literal, class T> class IrregularRows {
 public:
     IrregularRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
 
-    // Reads row i of queries and row j of keys; what follows is of these.
-    void read(const Call& call, Size n, Size i, Size j) {
+    // Reads row i of queries, and row j of keys with the term of edge e; what follows is of these.
+    void read(const Call& call, Size n, Size i, Size j, Size e) {
         width = call.width;
         read_row(call.a, n, i, width, a), read_row(call.b, n, j, width, b);
+        if (call.has_terms()) add_term(call, n, e, b);
     }
 
     T score(const T* weight) const {

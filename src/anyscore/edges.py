@@ -5,10 +5,13 @@
 
 Memory grows with queries, keys and edges, never with queries × keys. Two edges between the same
 nodes are two keys. A bias and weights have one entry for each edge, in the order they were given.
+What is known of an edge itself goes into its score as a bias, or as terms of its key:
+`edges.with_terms(c)`.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar
@@ -16,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anyscore.lowered_edges import LoweredEdges, pointers
-from anyscore.mask_context import MaskContext
+from anyscore.mask_context import MaskContext, broadcasts
 from anyscore.masks import Mask
 from anyscore.messages import shown
-from anyscore.ops import PLAIN, Ops, framework, load
+from anyscore.ops import DTYPES, PLAIN, Ops, framework, load
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,7 @@ class Edges(Mask):
         col: (E,), integers, the key of each edge; a key may come more than once.
         permutation: (E,), the place of each of these edges in the order in which the caller has
             them; None if that is this order. `from_index` fills it in.
+        terms: (..., E, h), see `with_terms`.
 
     The same edges are those of all batches and heads. Biases and weights are (..., E).
 
@@ -49,6 +53,7 @@ class Edges(Mask):
     rowptr: Any
     col: Any
     permutation: Any = None
+    terms: Any = None
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     derived: ClassVar[tuple[str, ...]] = ("known",)
 
@@ -60,7 +65,12 @@ class Edges(Mask):
             self.known["most"] = int(col.max()) if col.size else -1
 
     def __reduce__(self) -> Any:
-        return Edges, (self.rowptr, self.col, self.permutation)  # what is known can be found again
+        return Edges, (
+            self.rowptr,
+            self.col,
+            self.permutation,
+            self.terms,
+        )  # what is known can be found again
 
     @classmethod
     def from_index(cls, edge_index: Any, queries: int) -> Edges:
@@ -95,6 +105,29 @@ class Edges(Mask):
         order = xp.argsort(target)
         return cls(pointers(xp, target, int(queries)), xp.take(source, order), order)
 
+    def with_terms(self, terms: Any) -> Edges:
+        """Return these edges, each with a term that is added to its key.
+
+            score of edge e from key j to query i:    scale · Σ_d weight_d · pair(a_id, b_jd + c_ed)
+
+        a and b are what the score makes of queries and keys: with `GATv2`, `Additive` and `Concat`
+        their projections, so that c stands within LeakyReLU or tanh; with products and distances
+        the queries and keys themselves. What a score adds to that of the keys alone it adds
+        unchanged.
+
+        terms: c (..., E, h), in the order in which the caller has the edges, with gradients.
+
+        >>> import numpy as np
+        >>> from anyscore import Edges, scores
+        >>> x = np.array([[1.0], [2.0]])
+        >>> edges = Edges([0, 1, 2], [1, 0])
+        >>> scores(x, x, mask=edges.with_terms(np.array([[10.0], [20.0]])))    # 1 · (2 + 10), …
+        array([12., 42.])
+        """
+        other = copy(self)
+        object.__setattr__(other, "terms", terms)
+        return other
+
     def lower(self, call: MaskContext) -> LoweredEdges:
         """Lower the edges for a call.
 
@@ -123,11 +156,25 @@ class Edges(Mask):
         made = LoweredEdges(
             xp, call.queries, call.keys, len(call.lead), rowptr, col, arrays["permutation"]
         )
-        if _values(xp, col) is None:  # a tracer may not be kept
-            return made
-        place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
-        lowered: LoweredEdges = known.setdefault(place, made)
-        return lowered
+        if _values(xp, col) is not None:  # a tracer may not be kept
+            place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
+            made = known.setdefault(place, made)
+        return made if self.terms is None else made.with_terms(self._terms(call, made))
+
+    def _terms(self, call: MaskContext, edges: LoweredEdges) -> Any:
+        """The terms in the order of these edges, checked but for their width."""
+        xp = call.xp
+        terms = call.array(self.terms, "terms")
+        shape, dtype = xp.shape(terms), xp.dtype(terms)
+        if dtype not in DTYPES:
+            raise TypeError(f"terms is {dtype}, expected one of {', '.join(DTYPES)}.")
+        lead = (*call.lead, edges.count)
+        if len(shape) < 2 or len(shape) > len(lead) + 1 or not broadcasts(shape[:-1], lead):
+            raise ValueError(
+                f"terms has shape {shape}, expected (..., {edges.count}, width) that broadcasts to "
+                f"leading dimensions {call.lead}: one row for each edge."
+            )
+        return terms if self.permutation is None else xp.take_rows(terms, edges.permutation)
 
 
 def _integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:

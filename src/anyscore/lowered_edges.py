@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
+from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask
 from anyscore.messages import shown
 from anyscore.normalizers import Normalizer, Sigmoid, logistic
@@ -15,9 +17,9 @@ from anyscore.ops import Array, Ops, framework
 class LoweredEdges(LoweredMask):
     """Edges lowered for one call, sorted by query, and by key for gradients.
 
-    rowptr, col: as of `Edges`. rows (E,): the query of each edge. by_key: colptr (T_k + 1,), order
-    (E,), row (E,): the edges of key j are order[colptr[j]] … order[colptr[j + 1] − 1], and row has
-    the query of each of these.
+    rowptr, col: as of `Edges`. terms: (..., E, h), in this order, or None. rows (E,): the query of
+    each edge. by_key: colptr (T_k + 1,), order (E,), row (E,): the edges of key j are
+    order[colptr[j]] … order[colptr[j + 1] − 1], and row has the query of each of these.
     """
 
     combines = False
@@ -35,7 +37,30 @@ class LoweredEdges(LoweredMask):
         super().__init__(xp, keys)
         self.queries, self.rank = queries, rank
         self.rowptr, self.col, self.permutation = rowptr, col, permutation
+        self.terms: Array | None = None
         self._kept: dict[str, Any] = {}
+
+    def with_terms(self, terms: Array) -> LoweredEdges:
+        """Return these edges with terms (..., E, h) in this order."""
+        other = copy(self)
+        other.terms = terms
+        return other
+
+    def check_terms(self, factors: Factors | Array) -> None:
+        """Check terms, if there are any, against the factors of a score.
+
+        Raises ValueError, TypeError: they are of another width, or the score is a callable.
+        """
+        if self.terms is None:
+            return
+        if not isinstance(factors, Factors):
+            raise TypeError("terms of edges are for score objects, and score is a callable.")
+        shape, width = self._xp.shape(self.terms), self._xp.shape(factors.b)[-1]
+        if shape[-1] != width:
+            raise ValueError(
+                f"terms has shape {shape}, expected (..., {self.count}, {width}): the score "
+                f"compares {width} features."
+            )
 
     @property
     def count(self) -> int:

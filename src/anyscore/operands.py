@@ -27,6 +27,7 @@ class Operands(NamedTuple):
     bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number for each diagonal, see `Settings`.
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
+    c: (..., E, h), with all leading dimensions: added to the key of each edge.
     seed: (), an integer: the key of the random numbers of dropout.
     rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
     see `edges.LoweredEdges`, in the place of start, stop and mask. The last three are for
@@ -43,6 +44,7 @@ class Operands(NamedTuple):
     key_bias: Any = None
     value: Any = None
     bias: Any = None
+    c: Any = None
     start: Any = None
     stop: Any = None
     mask: Any = None
@@ -60,11 +62,11 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else function(x) for x in self))
 
 
-OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
+OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
 """How many axes of each operand are not leading dimensions."""
-FACTORS = 6
-"""How many of the operands have gradients: a, b, weight, key_bias, value and bias."""
-NEEDED = 15
+FACTORS = 7
+"""How many of the operands have gradients: a, b, weight, key_bias, value, bias and c."""
+NEEDED = 16
 """How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""

@@ -134,6 +134,8 @@ def prepare(
         lowered = edges.call(score, query, key)
     else:
         lowered = _call(xp, score, query, key, sizes)
+    if edges is not None:
+        edges.check_terms(lowered)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
         lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,

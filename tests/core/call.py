@@ -65,7 +65,7 @@ class Call:
     def operands(self, packed: np.ndarray | None = None) -> Operands:
         """The arrays, as the core takes them."""
         return Operands(
-            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.start,
+            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, None, self.start,
             self.stop, self.mask, self.seed, packed=packed,
         )  # fmt: skip
 

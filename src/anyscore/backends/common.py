@@ -86,11 +86,12 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
         f = _with_bias_as_feature(xp, f)
     bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
     of_edges = (mask.rowptr, mask.col) if isinstance(mask, LoweredEdges) else (None, None)
+    c = _terms(xp, task, f)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
     bias, diagonal, after = _bias(xp, task)
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, *bounds, seed, *of_edges)
-    x = x if task.packed is None else x._replace(packed=task.packed)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_edges)
+    x = x if task.packed is None or c is not None else x._replace(packed=task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
@@ -119,6 +120,16 @@ def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
     if other:
         array = accumulated(xp, array) + accumulated(xp, other[0].array)
     return array, one.diagonal, one.after
+
+
+def _terms(xp: Ops, task: Task, f: Factors) -> Array | None:
+    """Return the terms of edges as wide as the factors, with all leading dimensions, or None."""
+    if not isinstance(task.mask, LoweredEdges) or task.mask.terms is None:
+        return None
+    c, width = task.mask.terms, xp.shape(f.a)[-1]
+    if xp.shape(c)[-1] < width:  # a query bias became a feature
+        c = xp.concat([c, 0 * c[..., :1]], -1)
+    return xp.broadcast_to(c, (*task.sizes.lead, task.mask.count, width))
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
@@ -152,6 +163,7 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
     if x.col is not None:
         mask = LoweredEdges(xp, xp.shape(x.a)[-2], keys, len(s.lead), x.rowptr, x.col)
+        mask = mask if x.c is None else mask.with_terms(x.c)
     sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
     outer = Outer(s.outer, s.outer_scale) if s.outer else None
     pair = pair_named(s.pair)

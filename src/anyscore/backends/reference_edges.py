@@ -49,10 +49,13 @@ def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
         return None if x is None else xp.take(reference.accumulated(xp, x), index)[..., None]
 
     weight = None if f.weight is None else reference.accumulated(xp, f.weight)
+    b = rows(_of_all_heads(xp, f.b, task, 2), edges.col)
+    if edges.terms is not None:
+        b = b + reference.accumulated(xp, edges.terms)[..., None, :]
     key_bias = None if f.key_bias is None else _of_all_heads(xp, f.key_bias, task, 1)
     return f._replace(
         a=rows(f.a, edges.rows),
-        b=rows(_of_all_heads(xp, f.b, task, 2), edges.col),
+        b=b,
         weight=None if weight is None else weight[..., None, :],
         query_bias=numbers(f.query_bias, edges.rows),
         key_bias=numbers(key_bias, edges.col),

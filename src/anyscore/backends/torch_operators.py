@@ -35,7 +35,7 @@ _SETTINGS = ", ".join(
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 _EDGES = ", ".join(f"Tensor? {name}" for name in ("rowptr", "col", "colptr", "order", "row"))
-_X = f"{_SCORES}, Tensor? value, Tensor? bias, {_MASK}, Tensor? seed, {_EDGES}"
+_X = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c, {_MASK}, Tensor? seed, {_EDGES}"
 
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

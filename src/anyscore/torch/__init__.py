@@ -14,16 +14,18 @@ from anyscore.torch.course import (
     MLPAttention,
     masked_softmax,
 )
-from anyscore.torch.graphs import GATv2Conv
+from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 
 __all__ = [
     "AdditiveAttention",
     "Attention",
     "DotProductAttention",
+    "GATConv",
     "GATv2Conv",
     "MLPAttention",
     "MultiHeadAttention",
     "SelfAttention",
+    "TransformerConv",
     "masked_softmax",
 ]

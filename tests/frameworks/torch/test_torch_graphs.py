@@ -1,4 +1,4 @@
-"""GATv2Conv is that of PyTorch Geometric: constructor, call, state dict, values and gradients."""
+"""Layers over edges are those of PyTorch Geometric: constructor, call, state dict, gradients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore.torch import GATv2Conv
-from anyscore.torch.neighbours import _known
+from anyscore.torch import GATConv, GATv2Conv, TransformerConv
+from anyscore.torch.graphs.neighbours import _known
 
 NODES, TARGETS, WIDTH, CHANNELS = 12, 9, 5, 4
 
 
-def theirs() -> Any:
-    return pytest.importorskip("torch_geometric.nn").GATv2Conv
+Kind = type[GATConv] | type[GATv2Conv] | type[TransformerConv]
+KINDS: tuple[Kind, ...] = GATConv, GATv2Conv, TransformerConv
+
+
+def theirs(kind: Kind) -> Any:
+    return getattr(pytest.importorskip("torch_geometric.nn"), kind.__name__)
 
 
 def pairs(sources: int = NODES, targets: int = NODES) -> Tensor:
@@ -30,26 +34,39 @@ def pairs(sources: int = NODES, targets: int = NODES) -> Tensor:
     return torch.cat([both, both[:, :3], torch.tensor([[1, 2, 2], [1, 2, 2]])], 1)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OF_ALL: dict[str, dict[str, Any]] = {
     "plain": {},
     "heads": {"heads": 3},
     "mean of heads": {"heads": 3, "concat": False},
+    "no bias": {"bias": False},
+    "edges": {"edge_dim": 3, "heads": 2},
+}
+OF_GAT: dict[str, dict[str, Any]] = {
     "no loops": {"add_self_loops": False, "heads": 2},
     "slope": {"negative_slope": 0.05, "heads": 2},
-    "no bias": {"bias": False},
-    "shared": {"share_weights": True, "heads": 2},
     "residual": {"residual": True, "heads": 2},
-    "edges": {"edge_dim": 3, "heads": 2},
     "edges, no loops": {"edge_dim": 3, "add_self_loops": False},
     **{f"fill {x}": {"edge_dim": 3, "fill_value": x} for x in ("add", "max", "min", "mul", 0.5)},
     "fill a tensor": {"edge_dim": 3, "fill_value": torch.tensor([1.0, -1.0, 0.5])},
 }
+OF_GATV2: dict[str, dict[str, Any]] = {"shared": {"share_weights": True, "heads": 2}}
+OF_TRANSFORMER: dict[str, dict[str, Any]] = {
+    "beta": {"beta": True, "heads": 2},
+    "beta of a mean": {"beta": True, "heads": 2, "concat": False, "edge_dim": 3},
+    "no root": {"root_weight": False, "beta": True, "heads": 2},
+}
+OPTIONS: dict[Kind, dict[str, dict[str, Any]]] = {
+    GATConv: OF_ALL | OF_GAT,
+    GATv2Conv: OF_ALL | OF_GAT | OF_GATV2,
+    TransformerConv: OF_ALL | OF_TRANSFORMER,
+}
+EACH = [(kind, name) for kind, named in OPTIONS.items() for name in named]
 
 
-def both(**options: Any) -> tuple[GATv2Conv, Any]:
+def both(kind: Kind, **options: Any) -> tuple[Any, Any]:
     torch.manual_seed(1)
     channels = options.pop("in_channels", WIDTH)
-    one, other = GATv2Conv(channels, CHANNELS, **options), theirs()(channels, CHANNELS, **options)
+    one, other = (make(channels, CHANNELS, **options) for make in (kind, theirs(kind)))
     assert {n: x.shape for n, x in one.state_dict().items()} == {
         n: x.shape for n, x in other.state_dict().items()
     }
@@ -59,7 +76,7 @@ def both(**options: Any) -> tuple[GATv2Conv, Any]:
     return one.double(), other.double()
 
 
-def compare(one: GATv2Conv, other: Any, xs: list[Tensor], index: Tensor, attr: Any = None) -> None:
+def compare(one: Any, other: Any, xs: list[Tensor], index: Tensor, attr: Any = None) -> None:
     x = tuple(xs) if len(xs) > 1 else xs[0]
     results = []
     for layer in (one, other):
@@ -68,7 +85,8 @@ def compare(one: GATv2Conv, other: Any, xs: list[Tensor], index: Tensor, attr: A
         loss = output.square().sum() + weights.square().sum()
         given = [y for y in (*xs, attr) if y is not None]
         named = dict(layer.named_parameters())
-        slopes = torch.autograd.grad(loss, [*given, *named.values()])
+        wanted = [*given, *named.values()]
+        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)  # without root_weight
         of_inputs, of_weights = slopes[: len(given)], slopes[len(given) :]
         results.append(
             (output, index_of, weights, of_inputs, dict(zip(named, of_weights, strict=True)))
@@ -81,30 +99,53 @@ def normal(*shape: int, seed: int = 2) -> Tensor:
     return torch.randn(shape, generator=drawn, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_equal(options: str) -> None:
-    given = OPTIONS[options]
+@pytest.mark.parametrize(("kind", "options"), EACH)
+def test_equal(kind: Kind, options: str) -> None:
+    given = OPTIONS[kind][options]
     index = pairs()
     attr = normal(index.shape[1], 3, seed=3) if "edge_dim" in given else None
-    compare(*both(**given), [normal(NODES, WIDTH)], index, attr)
+    compare(*both(kind, **given), [normal(NODES, WIDTH)], index, attr)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loops", [True, False])
-def test_sources_and_targets(loops: bool) -> None:
-    layers = both(in_channels=(WIDTH, 7), heads=2, add_self_loops=loops)
+def test_sources_and_targets(kind: Kind, loops: bool) -> None:
+    options = {} if kind is TransformerConv else {"add_self_loops": loops}
+    layers = both(kind, in_channels=(WIDTH, 7), heads=2, **options)
     compare(*layers, [normal(NODES, WIDTH), normal(TARGETS, 7)], pairs(NODES, TARGETS))
 
 
-def test_one_feature_of_each_edge() -> None:
+def test_gat_shares_a_linear_layer_and_needs_no_targets() -> None:
+    index = pairs(NODES, TARGETS)
+    source, target = normal(NODES, WIDTH), normal(TARGETS, WIDTH, seed=4)
+    compare(*both(GATConv, heads=2), [source, target], index)
+    one, other = both(GATConv, heads=2, add_self_loops=False)
+    torch.testing.assert_close(one((source, None), index), other((source, None), index))
+    size = NODES, TARGETS
+    torch.testing.assert_close(
+        one((source, None), index, None, size), other((source, None), index, None, size)
+    )
+    one, other = both(GATConv, in_channels=(WIDTH, WIDTH), heads=2)
+    compare(one, other, [source], pairs())
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_one_feature_of_each_edge(kind: Kind) -> None:
     index = pairs()
-    compare(*both(edge_dim=1), [normal(NODES, WIDTH)], index, normal(index.shape[1], seed=3))
+    compare(*both(kind, edge_dim=1), [normal(NODES, WIDTH)], index, normal(index.shape[1], seed=3))
 
 
-def test_signature() -> None:
-    ours, others = (inspect.signature(x.__init__).parameters for x in (GATv2Conv, theirs()))
-    assert list(ours)[:-1] == list(others)[:-1]
-    assert all(ours[n].default == others[n].default for n in list(ours)[:-1])
-    assert repr(GATv2Conv(4, 2, heads=3)) == repr(theirs()(4, 2, heads=3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_signature(kind: Kind) -> None:
+    for name in ("__init__", "forward"):
+        ours, others = (
+            dict(inspect.signature(getattr(x, name)).parameters) for x in (kind, theirs(kind))
+        )
+        for rest in ("others", "kwargs"):
+            ours.pop(rest, None), others.pop(rest, None)
+        assert list(ours) == list(others)
+        assert all(x.default == others[n].default for n, x in ours.items())
+    assert repr(kind(4, 2, heads=3)) == repr(theirs(kind)(4, 2, heads=3))
 
 
 def test_dropout_and_training() -> None:
@@ -149,11 +190,14 @@ def test_pairs_are_sorted_once_and_forgotten() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
-def test_compile() -> None:
-    layer = GATv2Conv(WIDTH, 2, heads=2, add_self_loops=False)
+@pytest.mark.parametrize("kind", KINDS)
+def test_compile(kind: Kind) -> None:
+    options = {} if kind is TransformerConv else {"add_self_loops": False}
+    layer = kind(WIDTH, 2, heads=2, edge_dim=3, **options)
     x, index = torch.randn(NODES, WIDTH), pairs()
-    found = torch.compile(layer, fullgraph=True)(x, index)
-    torch.testing.assert_close(found, layer(x, index))
+    attr = torch.randn(index.shape[1], 3)
+    found = torch.compile(layer, fullgraph=True)(x, index, attr)
+    torch.testing.assert_close(found, layer(x, index, attr))
 
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
@@ -165,7 +209,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "range": (
         lambda f: f(torch.ones(3, 5), torch.tensor([[7], [0]])),
         ValueError,
-        "col holds 7, expected keys from 0 to 2",
+        "edge_index has sources up to 7, expected nodes from 0 to 2",
     ),
     "targets": (
         lambda f: f(torch.ones(3, 5), torch.tensor([[0], [7]])),

@@ -1,0 +1,132 @@
+"""GAT: graph attention by one number of each node, the first of its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.formulas import GATv2
+from anyscore.torch.graphs.layer import GraphLayer, Pair, glorot
+
+
+class GATConv(GraphLayer):
+    """x'_i = Σ_j α_ij Θ x_j,   α_ij = softmax_j LeakyReLU(a_sᵀ Θ x_j + a_tᵀ Θ x_i + a_eᵀ Θ_e e_ij).
+
+    The sum is over the edges j → i. Each node and each edge has one number for each head, so memory
+    beside nodes and edges is none. Every query ranks its keys alike, which `GATv2Conv` mends.
+
+    Args: as of `GATv2Conv`; a pair `in_channels` makes linear layers of sources and of targets.
+
+    State dict: lin.weight, or lin_src.weight and lin_dst.weight; att_src, att_dst, att_edge
+    (1, H, C), bias, lin_edge.weight, res.weight, as of `torch_geometric.nn.GATConv` 2.8.
+
+    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+
+    Source: Veličković et al. 2018, Graph Attention Networks, eq. 3.
+
+    >>> import torch
+    >>> from anyscore.torch import GATConv
+    >>> layer = GATConv(16, 8, heads=2)
+    >>> layer(torch.randn(4, 16), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+    torch.Size([4, 16])
+    """
+
+    def __init__(  # noqa: PLR0913 (theirs)
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | Tensor | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, heads, concat, dropout, edge_dim, others)
+        self.negative_slope, self.residual = negative_slope, residual
+        self.add_self_loops, self.fill_value = add_self_loops, fill_value
+        of_sources, of_targets = self.widths
+        self.lin: Any = None
+        self.lin_src: Any = None
+        self.lin_dst: Any = None
+        if isinstance(in_channels, int):
+            self.lin = nn.Linear(in_channels, self.inner, bias=False)
+        else:
+            self.lin_src = nn.Linear(of_sources, self.inner, bias=False)
+            self.lin_dst = nn.Linear(of_targets, self.inner, bias=False)
+        self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = nn.Linear(edge_dim, self.inner, bias=False) if edge_dim else None
+        self.att_edge: Any = None
+        if edge_dim:
+            self.att_edge = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.res = nn.Linear(of_targets, self.width, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.empty(self.width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights as Glorot and Bengio 2010 do; zero the bias."""
+        for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
+            glorot(None if linear is None else linear.weight)
+        glorot(self.att_src, self.att_dst, self.att_edge)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self,
+        x: Tensor | Pair,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """Attend along the edges.
+
+        x, edge_index, edge_attr, return_attention_weights, and what is returned: as of
+        `GATv2Conv`. Targets may be None: then only sources and edges are weighed. size: the numbers
+        of sources and of targets, of use there.
+
+        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        """
+        targets = None if size is None else size[1]
+        loops = self.add_self_loops, self.fill_value
+        graph = self.take(x, edge_index, edge_attr, loops, targets)
+        source, target, mask = graph.source, graph.target, graph.edges.sorted
+        value = other = self.of_heads((self.lin or self.lin_src)(source))
+        if target is None:
+            query = value.new_zeros((self.heads, graph.edges.targets, 1))
+        else:
+            if self.lin is None or target is not source:
+                other = self.of_heads((self.lin or self.lin_dst)(target))
+            query = _numbers(other, self.att_dst)
+        if graph.features is not None:
+            mask = mask.with_terms((graph.features @ self._of_features()).mT[..., None])
+        score = GATv2(None, None, value.new_ones(1), self.negative_slope)
+        key = _numbers(value, self.att_src)
+        output, attended = self.attend(
+            graph, query, key, value, score, mask, return_attention_weights
+        )
+        if self.res is not None:
+            output = output + self.res(target)
+        if self.bias is not None:
+            output = output + self.bias
+        return (output, attended) if return_attention_weights else output
+
+    def _of_features(self) -> Tensor:
+        """What makes one number for each head of an edge's features: (edge_dim, H).
+
+        The linear layer is called, as it may be more than its weight: with an adapter for instance.
+        """
+        each = torch.eye(self.edge_dim or 0, dtype=self.att_src.dtype, device=self.att_src.device)
+        return _numbers(self.of_heads(self.lin_edge(each)), self.att_edge)[..., 0].mT
+
+
+def _numbers(x: Tensor, by: Tensor) -> Tensor:
+    """(H, n, C) times (1, H, C), summed: (H, n, 1)."""
+    return x @ by[0, :, :, None]

@@ -1,0 +1,122 @@
+"""GATv2: graph attention by an additive score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.formulas import GATv2
+from anyscore.torch.graphs.layer import GraphLayer, Pair, glorot
+
+
+class GATv2Conv(GraphLayer):
+    """x'_i = Σ_j α_ij Θ_l x_j,   α_ij = softmax_j aᵀ LeakyReLU(Θ_l x_j + Θ_r x_i + Θ_e e_ij).
+
+    The sum is over the edges j → i. Where PyTorch Geometric's layer of this name makes tensors of
+    edges × heads × channels, this one's memory grows with nodes and edges; edge features cost one
+    such tensor.
+
+    Args:
+        in_channels: the width of node features, or of sources and of targets.
+        out_channels: the width C of each head.
+        heads: their number H.
+        concat: whether heads are laid side by side, or their mean is taken.
+        negative_slope: that of LeakyReLU for negative arguments.
+        dropout: the rate at which weights are dropped while training.
+        add_self_loops: whether each node has exactly one edge to itself, in place of what there is.
+        edge_dim: the width of edge features, None for none.
+        fill_value: the features of such edges: a number, a tensor, or "mean", "add", "min", "max"
+            or "mul" of those of the edges that lead to the node.
+        bias: whether `lin_l`, `lin_r` and the output have one.
+        share_weights: whether `lin_r` is `lin_l`.
+        residual: whether x_i, projected by `res`, is added to the output.
+
+    State dict: lin_l.weight, lin_l.bias, lin_r.weight, lin_r.bias, att (1, H, C), bias,
+    lin_edge.weight, res.weight, as of `torch_geometric.nn.GATv2Conv` 2.8.
+
+    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+
+    Source: Brody et al. 2022, How Attentive are Graph Attention Networks?, eq. 7.
+
+    >>> import torch
+    >>> from anyscore.torch import GATv2Conv
+    >>> layer = GATv2Conv(16, 8, heads=2)
+    >>> layer(torch.randn(4, 16), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+    torch.Size([4, 16])
+    """
+
+    def __init__(  # noqa: PLR0913 (theirs)
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | Tensor | str = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, heads, concat, dropout, edge_dim, others)
+        self.negative_slope, self.share_weights = negative_slope, share_weights
+        self.add_self_loops, self.fill_value, self.residual = add_self_loops, fill_value, residual
+        of_sources, of_targets = self.widths
+        self.lin_l = nn.Linear(of_sources, self.inner, bias=bias)
+        self.lin_r = self.lin_l if share_weights else nn.Linear(of_targets, self.inner, bias=bias)
+        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = nn.Linear(edge_dim, self.inner, bias=False) if edge_dim else None
+        self.res = nn.Linear(of_targets, self.width, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.empty(self.width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights as Glorot and Bengio 2010 do; set biases as PyTorch Geometric's does."""
+        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if linear is not None:
+                linear.reset_parameters()
+                glorot(linear.weight)
+        glorot(self.att)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self,
+        x: Tensor | Pair,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """Attend along the edges.
+
+        x: (nodes, in_channels), or such of sources and of targets. edge_index: (2, E), integers:
+        source and target of each edge, in any order, duplicates kept apart. It is sorted once for
+        all layers and calls that are given the same tensor. edge_attr: (E, edge_dim) or (E,).
+
+        Returns (targets, H · C), or (targets, C) with concat=False; if return_attention_weights,
+        also (edge_index, weights (E, H)), with the edges of nodes to themselves that were added.
+
+        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        """
+        loops = self.add_self_loops, self.fill_value
+        graph = self.take(x, edge_index, edge_attr, loops)
+        source, target, mask = graph.source, graph.target, graph.edges.sorted
+        key = query = self.of_heads(self.lin_l(source))
+        if not (self.share_weights and source is target):
+            query = self.of_heads(self.lin_r(target))
+        if graph.features is not None:
+            mask = mask.with_terms(self.of_heads(self.lin_edge(graph.features)))
+        score = GATv2(None, None, self.att[0], self.negative_slope)
+        output, attended = self.attend(
+            graph, query, key, key, score, mask, return_attention_weights
+        )
+        if self.res is not None:
+            output = output + self.res(target)
+        if self.bias is not None:
+            output = output + self.bias
+        return (output, attended) if return_attention_weights else output

@@ -1,0 +1,167 @@
+"""What layers over the edges of a graph share: their sizes, checks, and the way in and out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from anyscore.checks import check_size
+from anyscore.functional import attention
+from anyscore.messages import shown
+from anyscore.torch.graphs.neighbours import Neighbours, neighbours_of
+from anyscore.torch.layer import Layer
+
+Pair = tuple[Tensor, Tensor | None]
+
+
+class Graph(NamedTuple):
+    """A layer's call: nodes, edges sorted by target, and features of the edges in that order.
+
+    pairs: (2, E), these edges in the order of the caller.
+    """
+
+    source: Tensor
+    target: Tensor | None
+    edges: Neighbours
+    pairs: Tensor
+    features: Tensor | None
+
+
+class GraphLayer(Layer):
+    """Sizes of a layer, which its own constructor sets, and its linear layers by their names."""
+
+    lin_edge: Any  # or None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int,
+        concat: bool,
+        dropout: float,
+        edge_dim: int | None,
+        others: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        if others:
+            raise TypeError(
+                f"{type(self).__name__} takes no {', '.join(others)}: it sums over the edges from "
+                "sources to targets, as torch_geometric's does unless told otherwise."
+            )
+        both = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
+        check_size(in_channels=both[0], out_channels=out_channels, heads=heads, edge_dim=edge_dim)
+        check_size(in_channels=both[1])
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {shown(dropout)}.")
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.concat, self.dropout, self.edge_dim = concat, dropout, edge_dim
+        self.widths = tuple(both)
+
+    @property
+    def inner(self) -> int:
+        """The width of all heads."""
+        return self.heads * self.out_channels
+
+    @property
+    def width(self) -> int:
+        """The width of the output."""
+        return self.inner if self.concat else self.out_channels
+
+    def of_heads(self, x: Tensor) -> Tensor:
+        """(n, H · C) as (H, n, C)."""
+        return x.view(-1, self.heads, self.out_channels).transpose(0, 1)
+
+    def take(
+        self,
+        x: Tensor | Pair,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        loops: tuple[bool, float | Tensor | str] = (False, "mean"),
+        targets: int | None = None,
+        own_keys: bool = False,
+    ) -> Graph:
+        """Check the arguments of a call and sort its edges.
+
+        loops: whether nodes get edges to themselves, and how their features are made. targets:
+        their number, where no tensor has it. own_keys: whether each edge has a key of its own.
+
+        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        """
+        source, target = (x, x) if isinstance(x, Tensor) else x
+        self._check(source, target, edge_index, edge_attr)
+        n = len(target) if target is not None else len(source) if targets is None else targets
+        edges = neighbours_of(edge_index, (len(source), n), loops[0], own_keys)
+        if edge_attr is not None:
+            edge_attr = edges.features(edge_attr.reshape(len(edge_attr), -1), loops[1])
+        pairs = edge_index if edges.own is None else edges.own
+        return Graph(source, target, edges, pairs, edge_attr)
+
+    def attend(
+        self,
+        graph: Graph,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score: Any,
+        mask: Any,
+        with_weights: bool | None,
+    ) -> tuple[Tensor, Any]:
+        """Return the output (T_q, H · C), or (T_q, C) of the mean, and what is said of weights.
+
+        The latter is None, or edge_index and weights (E, H), in the order of the caller.
+        """
+        found = attention(
+            query,
+            key,
+            value,
+            score=score,
+            mask=mask,
+            dropout=self.dropout if self.training else 0.0,
+            return_weights=bool(with_weights),
+        )
+        output = found.output if with_weights else found
+        output = output.transpose(0, 1).flatten(1) if self.concat else output.mean(0)
+        if not with_weights:
+            return output, None
+        return output, (graph.pairs, graph.edges.as_given(found.weights.transpose(0, 1)))
+
+    def _check(self, source: Any, target: Any, edge_index: Any, edge_attr: Tensor | None) -> None:
+        places = ("sources", source), ("targets", target)
+        for (name, tensor), width in zip(places, self.widths, strict=True):
+            if tensor is None and name == "targets":
+                continue
+            if not isinstance(tensor, Tensor) or tensor.dim() != 2 or tensor.shape[1] != width:
+                is_tensor = isinstance(tensor, Tensor)
+                got = f"shape {tuple(tensor.shape)}" if is_tensor else shown(tensor)
+                raise ValueError(f"x has {got} for {name}, expected (nodes, {width}).")
+        if not isinstance(edge_index, Tensor) or edge_index.is_sparse:
+            raise TypeError(
+                f"edge_index is {shown(edge_index)} ({type(edge_index).__name__}), expected a "
+                "dense tensor of integers (2, edges): sources and targets."
+            )
+        if (edge_attr is None) != (self.lin_edge is None):
+            raise ValueError(
+                "edge_attr is given but the layer has none: make it with edge_dim=."
+                if edge_attr is not None
+                else f"edge_attr is missing: the layer was made with edge_dim={self.edge_dim}."
+            )
+        expected = edge_index.shape[-1], self.edge_dim
+        if edge_attr is not None and tuple(edge_attr.shape) not in (expected, expected[:1]):
+            raise ValueError(
+                f"edge_attr has shape {tuple(edge_attr.shape)}, expected {expected}: one row for "
+                "each edge."
+            )
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+def glorot(*weights: Tensor | None) -> None:
+    """Draw weights (..., out, in) as Glorot and Bengio 2010 do, from a uniform distribution."""
+    for weight in weights:
+        if weight is not None:
+            reach = math.sqrt(6 / (weight.shape[-1] + weight.shape[-2]))
+            nn.init.uniform_(weight, -reach, reach)
