@@ -14,16 +14,16 @@ NODES, EDGES = 30, 200
 RNG = np.random.default_rng(0)
 PAIRS = RNG.integers(0, NODES, (2, EDGES))
 ARRAYS = [RNG.standard_normal((2, NODES, 8)).astype(np.float32) for _ in range(3)]
-W, BIAS = (RNG.standard_normal(n).astype(np.float32) for n in (8, EDGES))
+W, BIAS, TERMS = (RNG.standard_normal(n).astype(np.float32) for n in (8, EDGES, (EDGES, 8)))
 
 
-def attend(edges: Edges, query: Any, key: Any, value: Any, w: Any, bias: Any) -> Any:
-    score = GATv2(None, None, w)
-    return attention(query, key, value, score=score, mask=edges, bias=bias, return_weights=True)
+def attend(edges: Edges, query: Any, key: Any, value: Any, w: Any, bias: Any, terms: Any) -> Any:
+    score, mask = GATv2(None, None, w), edges.with_terms(terms)
+    return attention(query, key, value, score=score, mask=mask, bias=bias, return_weights=True)
 
 
 def test_values_and_gradients() -> None:
-    given = [*ARRAYS, W, BIAS]
+    given = [*ARRAYS, W, BIAS, TERMS]
     tensors = [torch.tensor(x, requires_grad=True) for x in given]
     want = attend(Edges.from_index(PAIRS, NODES), *tensors)
     want.output.square().sum().backward()
