@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from anyscore.lab.bench.formulas import DOT
-from anyscore.lab.bench.stages import ALIGNER, LARGE, SMALL
+from anyscore.lab.bench.stages import ALIGNER, GRAPH, LARGE, SMALL
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
 
 Result = dict[str, Any]
@@ -35,7 +35,7 @@ _DOT_BARS: dict[tuple[str, Shape, str], tuple[float, float | None, float]] = {
 
 def bars(results: Sequence[Result]) -> list[Result]:
     """Return all bars of which something was measured."""
-    return [*_of_dot(results), *_beyond(results)]
+    return [*_of_dot(results), *_beyond(results), *_of_graphs(results)]
 
 
 def _of_dot(results: Sequence[Result]) -> list[Result]:
@@ -74,6 +74,24 @@ def _beyond(results: Sequence[Result]) -> list[Result]:
         ("own pair ÷ the same pair built in", _ratio(leaky, "own pair"), "<", 2),
     ]
     return [judged(*bar) for bar in found] if any(bar[1] for bar in found) else []
+
+
+def _of_graphs(results: Sequence[Result]) -> list[Result]:
+    """Return the bars of layers over edges: against the best of PyTorch Geometric."""
+    found = []
+    for r in results:
+        if r["part"] != "graphs" or Shape(*r["shape"]) != GRAPH:
+            continue
+        theirs = [e for e in r["entrants"] if e["name"].startswith("pyg")]
+        ratios = [e["ratio"]["median"] for e in theirs if e["ratio"]]
+        weights = [e["mib"] for e in theirs if e.get("mib")]
+        ours = _entry(r, "anyscore").get("mib")
+        said = f"GATv2Conv, {r['degrees']}, {r['passes']}: PyTorch Geometric ÷ ours"
+        if ratios:
+            found.append(judged(said, min(ratios), ">", 8))
+        if weights and ours:
+            found.append(judged(f"{said}, memory", min(weights) / ours, ">", 8))
+    return found
 
 
 def judged(name: str, value: float | None, sign: str, goal: float) -> Result:

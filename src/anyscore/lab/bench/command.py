@@ -70,8 +70,8 @@ def bench(
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, dot, pairs, beyond, isa; on a GPU of forward, "
-            "training, step, narrow, small.",
+            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, isa; on a GPU of "
+            "forward, training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
     ] = None,
@@ -174,7 +174,7 @@ def bench(
         minutes=minutes or ((_GPU_QUICK_MINUTES if quick else _GPU_MINUTES) if gpu else None),
         limit=limit,
     )
-    of_all_scores = set(settings.parts) <= {"dot", "pairs", "beyond"}
+    of_all_scores = set(settings.parts) <= {"dot", "pairs", "beyond", "graphs"}
     for name in settings.rivals or ():
         if score not in known[name].scores and not of_all_scores:
             able = ", ".join(known[name].scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyscore.lab.bench.formulas import DOT, FORMULAS
@@ -98,6 +98,14 @@ _KEOPS = Rival(
     package="pykeops",
     extra="bench",
 )
+_PYG = Rival(
+    "pyg",
+    "variants_graph.eager",
+    ("gatv2",),
+    ("graph",),
+    package="torch_geometric",
+    extra="bench",
+)
 
 OURS = Rival("anyscore", "variants_torch.anyscore_", tasks=_ALL)
 RIVALS = _by_name(
@@ -107,6 +115,8 @@ RIVALS = _by_name(
     Rival("flex", "variants_flex.tanh", ("additive", "gatv2"), widest=64, quick=False),
     Rival("cdist", "variants_torch.cdist", _DISTANCES, _ALL),
     _KEOPS,
+    _PYG,
+    replace(_PYG, name="pyg-compile", variants="variants_graph.compiled", quick=False),
     Rival("own pair", "variants_torch.own_pair", ("gatv2",), quick=False),
     Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
 from anyscore.lab.bench.formulas import DOT, FORMULAS
+from anyscore.lab.bench.graphs import DEGREES, GraphWork
 from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
 from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Pace
@@ -196,6 +197,23 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
         yield [Comparison("beyond", work, some, task)]
 
 
+GRAPH = Shape(4, 20_000, 20_000, 32, 32)
+
+
+def _graphs(settings: Settings, results: list[Result]) -> Plan:
+    """Compare a layer over the edges of a graph."""
+    shape, edges = GRAPH, 400_000
+    if settings.quick:
+        shape, edges = shape._replace(queries=2_000, keys=2_000), 40_000
+    for degrees in DEGREES:
+        for passes in _PASSES:
+            work = GraphWork(
+                shape, "gatv2", passes, dtype=settings.dtype, edges=edges, degrees=degrees
+            )
+            said = f"{edges:,} edges, degrees {degrees}"
+            yield [Comparison("graphs", work, contestants(work, settings), said, weighed=True)]
+
+
 def _isa(settings: Settings, results: list[Result]) -> Plan:
     """The kernel confined to each instruction set that it knows and this machine has."""
     from anyscore.lab.bench.variants_torch import core
@@ -254,6 +272,7 @@ PARTS = {
     "dot": Part("a dot product by everybody, and other scores in its place", _dot),
     "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
     "beyond": Part("what is computed of scores besides attention", _beyond),
+    "graphs": Part("a layer over the edges of a graph", _graphs),
     "isa": Part("what older instruction sets cost", _isa),
 }
 FRAMEWORK_PARTS = {

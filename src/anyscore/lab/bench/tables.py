@@ -20,6 +20,7 @@ _TITLES = {
     "dot": "A dot product, and other scores in its place: time ÷ time of anyscore's scaled_dot",
     "pairs": "Other scores: time ÷ time of anyscore, forward",
     "beyond": "Beyond attention: time ÷ time of anyscore",
+    "graphs": "GATv2 over the edges of a graph: time ÷ time of anyscore",
     "isa": "Instruction sets: time ÷ time of the best",
     "framework": "Time ÷ time of anyscore, medians",
     "forward": "Forward: time ÷ time of anyscore, medians",

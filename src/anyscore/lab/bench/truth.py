@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS
+from anyscore.lab.bench.graphs import GraphWork
 from anyscore.lab.bench.tasks import BY_QUERY
 from anyscore.lab.bench.work import Work
 
@@ -49,6 +50,8 @@ def truth(work: Work, score: str) -> dict[str, Tensor]:
     Returns the output and, in training, the gradients by name; what has a row for each query has
     those of `checked_rows`, of which a few are computed at a time.
     """
+    if isinstance(work, GraphWork):
+        return work.truth()
     inputs = work.inputs | {"weight": work.weight_of(score)}
     leaves = {name: x.double() for name, x in inputs.items()}
     upstream = work.upstream.double()

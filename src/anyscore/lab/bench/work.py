@@ -114,6 +114,8 @@ class Work:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Work:
         """Undo `dataclasses.asdict`, also after a journey through JSON."""
+        if fields["task"] == "graph":
+            from anyscore.lab.bench.graphs import GraphWork as cls
         return cls(**fields | {"shape": Shape(*fields["shape"])})
 
     def to(self, **changes: Any) -> Work:
@@ -152,7 +154,7 @@ class Work:
 
     @cached_property
     def bias(self) -> Tensor:
-        return self._placed(_drawn(7, self.shape.queries, self.shape.keys))
+        return self._placed(drawn(7, self.shape.queries, self.shape.keys))
 
     @cached_property
     def prior(self) -> Tensor:
@@ -166,8 +168,8 @@ class Work:
     def projections(self) -> tuple[Tensor, ...]:
         """W_q and W_k, (H, H) each, or nothing."""
         width = self.shape.width
-        drawn = _drawn(6, 2, width, width)
-        return () if self.projected else tuple(self._placed(drawn / math.sqrt(2 * width)))
+        both = drawn(6, 2, width, width) / math.sqrt(2 * width)
+        return () if self.projected else tuple(self._placed(both))
 
     @cached_property
     def valid_lens(self) -> Tensor | None:
@@ -182,7 +184,7 @@ class Work:
         formula, width = FORMULAS[score], self.shape.width
         if not formula.learned:
             return torch.tensor(formula.weight(width))
-        return self._placed(_drawn(4, width) * formula.weight(width))
+        return self._placed(drawn(4, width) * formula.weight(width))
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -221,7 +223,7 @@ class Work:
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def _normal(self, seed: int, length: int, width: int) -> Tensor:
-        return _drawn(seed, self.shape.batch, length, width)
+        return drawn(seed, self.shape.batch, length, width)
 
     def _scaled(self, x: Tensor) -> Tensor:
         return self._placed(RANGES[self.range][1](x))
@@ -230,5 +232,6 @@ class Work:
         return x.to(self.device, DTYPES[self.dtype])
 
 
-def _drawn(seed: int, *shape: int) -> Tensor:
+def drawn(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers, the same for the same seed and shape."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
