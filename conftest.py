@@ -11,7 +11,7 @@ _doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
 _pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"])
 _docstrings = Sybil(
     parsers=[_doctest],
-    patterns=["src/anyscore/*.py", "src/anyscore/*/*.py"],
+    patterns=["src/anyscore/*.py", "src/anyscore/*/*.py", "src/anyscore/torch/*/*.py"],
     document_types={".py": PythonDocStringDocument},
 )
 

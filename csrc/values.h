@@ -99,9 +99,10 @@ public:
                 for (Size d = 0; d < padded; d += L)
                     transpose_square(from + d, call.value.stride, columns + d * TILE + j, TILE);
             }
-        for (int i = j; i < keys && call.value.data; i++) {
-            read_row(call.value, tile.problem, tile.key(i), call.value_width, rows + i * padded);
-            for (Size d = call.value_width; d < padded; d++) rows[i * padded + d] = 0;
+        if (call.value.data && j < keys) {
+            RowRange rest = tile.keys_of(call.value, call.value_width);
+            rest.first += j, rest.count -= j;
+            read_rows(rest, padded, rows + j * padded);
         }
         zero(rows + keys * padded, (end - keys) * padded);
         transpose_rows(rows, padded, j, end);

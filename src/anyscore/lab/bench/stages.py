@@ -197,12 +197,12 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
         yield [Comparison("beyond", work, some, task)]
 
 
-GRAPH = Shape(4, 20_000, 20_000, 32, 32)
+GRAPH, EDGES = Shape(4, 20_000, 20_000, 32, 32), 400_000
 
 
 def _graphs(settings: Settings, results: list[Result]) -> Plan:
     """Compare a layer over the edges of a graph."""
-    shape, edges = GRAPH, 400_000
+    shape, edges = GRAPH, EDGES
     if settings.quick:
         shape, edges = shape._replace(queries=2_000, keys=2_000), 40_000
     for degrees in DEGREES:
