@@ -59,18 +59,17 @@ def _build(
     kind: Any,
     work: Any,
     order: Callable[[Tensor], Tensor],
-    change: Callable[[Any], Any] = lambda layer: layer,
+    change: Callable[[Any], Any] = lambda attend: attend,
 ) -> Call:
     """Make a call of a layer of the sizes of the work, with the work's parameters."""
     inner, shape = work.inner, work.shape
     layer = kind(inner, shape.width, heads=shape.batch, **_OPTIONS).to(work.upstream.dtype)
     edges, targets = order(work.edge_index), shape.queries
-    called = change(layer)
 
     def attend(nodes: Tensor, W_l: Tensor, W_r: Tensor, att: Tensor) -> Tensor:
         parameters = {"lin_l.weight": W_l, "lin_r.weight": W_r, "att": att}
         x = nodes if targets == shape.keys else (nodes, nodes[:targets])
-        output: Tensor = functional_call(called, parameters, (x, edges))
+        output: Tensor = functional_call(layer, parameters, (x, edges))
         return output
 
-    return call_of(attend, list(work.inputs.values()), work)
+    return call_of(change(attend), list(work.inputs.values()), work)
