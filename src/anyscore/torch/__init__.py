@@ -16,16 +16,21 @@ from anyscore.torch.course import (
 )
 from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
+from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 
 __all__ = [
     "AdditiveAttention",
     "Attention",
+    "Decoded",
     "DotProductAttention",
     "GATConv",
     "GATv2Conv",
     "MLPAttention",
     "MultiHeadAttention",
+    "Pointer",
+    "PointerKeys",
     "SelfAttention",
     "TransformerConv",
     "masked_softmax",
+    "unvisited",
 ]
