@@ -30,6 +30,7 @@ from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.normalizers import Sigmoid
+from anyscore.recording import Recording, record
 from anyscore.score import Score
 from anyscore.score_matrix import log_sum_exp, log_weights, scores
 from anyscore.trees import tell
@@ -59,6 +60,7 @@ __all__ = [
     "Mask",
     "Plan",
     "PreparedKeys",
+    "Recording",
     "Relative",
     "ScaledDot",
     "Score",
@@ -71,5 +73,6 @@ __all__ = [
     "log_weights",
     "plan",
     "prepare_keys",
+    "record",
     "scores",
 ]

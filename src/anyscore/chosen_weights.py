@@ -1,6 +1,6 @@
-"""The weights of chosen queries and heads of a call: its task is cut down to them before it runs.
+"""The weights of chosen queries, heads and examples of a call: its task is cut down before it runs.
 
-So they take memory for the chosen rows × keys, not for all queries × keys.
+So they take memory for what is chosen, not for all queries × keys.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ _Cut: TypeAlias = Callable[[Array | None, int], Any]
 """(x, axis) → what is chosen of x along an axis."""
 
 
-def chosen_weights(task: Task, rows: Chosen = None, heads: Chosen = None) -> Array:
-    """Compute the weights (..., T_q, T_k) of a task of `attend` for chosen queries and heads.
+def chosen_weights(
+    task: Task, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+) -> Array:
+    """Compute the weights (..., T_q, T_k) of a task of `attend` for what is chosen of them.
 
-        chosen_weights(task, rows, heads) = weights(task)[..., heads, :, :][..., rows, :]
+        chosen_weights(task, rows, heads, examples)
+            = weights(task)[..., heads, :, :][..., rows, :][examples]
 
-    Raises TypeError, IndexError: no integers, or beyond the queries and heads that there are.
+    Raises TypeError, IndexError: no integers, or beyond what there is.
     """
-    rows, heads = _plain(rows), _plain(heads)
+    rows, heads, examples = _plain(rows), _plain(heads), _plain(examples)
     lead, queries = task.sizes.lead, task.sizes.queries
+    if examples is not None and not lead:
+        raise IndexError(
+            f"examples= chooses of weights (batch, …, T_q, T_k), got weights {task.sizes.all} "
+            "without a batch: leave it out."
+        )
     if heads is not None and len(lead) < 2:
         raise IndexError(
             f"heads= chooses of weights (batch, heads, T_q, T_k), got weights {task.sizes.all} "
@@ -44,12 +52,20 @@ def chosen_weights(task: Task, rows: Chosen = None, heads: Chosen = None) -> Arr
     xp = load(find_framework(score=some))
     of_heads = None if heads is None else _places("heads", heads, lead[-1])
     of_rows = None if rows is None else _places("rows", rows, queries)
+    of_batch = None if examples is None else _places("examples", examples, lead[0])
+    if of_batch is not None and lead[0]:
+        task = _with_examples(xp, task, sorted(set(of_batch)) or [0])
     if of_heads is not None and lead[-1]:  # of none, one is computed and left out
         task = _with_heads(xp, task, sorted(set(of_heads)) or [0])
     if of_rows is not None and queries:
         task = _with_rows(xp, task, sorted(set(of_rows)) or [0])
     found = weights(task)
-    for axis, places, chosen in ((-3, of_heads, heads), (-2, of_rows, rows)):
+    first = -2 - len(lead) + isinstance(rows, Integral) + isinstance(heads, Integral)
+    for axis, places, chosen in (
+        (-3, of_heads, heads),
+        (-2, of_rows, rows),
+        (first, of_batch, examples),
+    ):
         if places is not None:
             found = _ordered(xp, found, axis, places, isinstance(chosen, Integral))
     return found
@@ -105,6 +121,28 @@ def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:
     biases = tuple(x._replace(array=cut(x.array, -3)) for x in task.biases)
     mask = _masked(xp, task, cut, -3)
     return task._replace(score=f, mask=mask, sizes=sizes, sink=sink, biases=biases)
+
+
+def _with_examples(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these entries of its first axis, ascending."""
+    lead = task.sizes.lead
+    first = -len(lead)  # in what has an entry for each head or example, and no tokens
+
+    def cut(x: Array | None, axis: int) -> Any:
+        return _cut(xp, x, axis, places)
+
+    f = task.score
+    if isinstance(f, Factors):
+        a, b, weight = cut(f.a, first - 2), cut(f.b, first - 2), cut(f.weight, first - 1)
+        biases = cut(f.query_bias, first - 1), cut(f.key_bias, first - 1)
+        f = Factors(a, b, f.pair, weight, f.scale, *biases, f.outer)
+    else:
+        f = cut(f, first - 2)
+    sink = cut(task.sink, first) if framework(task.sink) else task.sink
+    of_call = tuple(x._replace(array=cut(x.array, first - 2)) for x in task.biases)
+    sizes = replace(task.sizes, lead=(len(places), *lead[1:]))
+    mask = _masked(xp, task, cut, first - 2)
+    return task._replace(score=f, mask=mask, sizes=sizes, sink=sink, biases=of_call)
 
 
 def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:

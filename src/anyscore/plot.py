@@ -1,16 +1,20 @@
-"""Pictures of attention weights: heatmaps, as in *Dive into Deep Learning*.
+"""Pictures of attention weights: heatmaps, as in *Dive into Deep Learning*, and a page to explore.
 
-It draws arrays of any framework and needs only matplotlib, imported when a picture is asked for.
+Heatmaps are of arrays of any framework and need only matplotlib, imported when one is asked for.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from anyscore.recording import Recording, to_numpy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,9 +22,51 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontEntry
     from numpy.typing import NDArray
 
-__all__ = ["show_heatmaps"]
+__all__ = ["explore", "show_heatmaps"]
 
 _BOX = "□"  # stands for a character that no installed font can draw
+
+
+def explore(
+    recording: Recording | Mapping[str, Any],
+    queries: Any = None,
+    keys: Any = None,
+    path: str | PathLike[str] = "attention.html",
+    title: str = "Attention weights",
+) -> Path:
+    """Write recorded attention weights as one page, to look at any head of any layer.
+
+    The page is one file, which asks nothing of a network. It shows each weight w by √w in one
+    byte, which differs from w by at most 0.004. An existing file is replaced whole.
+
+    Args:
+        recording: what `anyscore.record` gave; or a mapping from names of layers to weights
+            (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k) of any framework.
+        queries, keys: labels of the tokens: a list of texts, or one such list for each example; or
+            a mapping from names of layers to either. Keys are labelled as queries where they are
+            as many and `keys` is left out; tokens without labels have their numbers.
+        path: of the file.
+        title: of the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError, ValueError: nothing was recorded, labels are not as many as tokens, weights are
+            not within [0, 1] or too many for a page.
+        OSError: the file cannot be written.
+
+    >>> import tempfile, numpy as np
+    >>> weights = np.full((1, 2, 3, 3), 1 / 3)
+    >>> page = explore({"encoder": weights}, ["a", "b", "c"], path=tempfile.mktemp(".html"))
+    >>> "encoder" in page.read_text()
+    True
+    """
+    from anyscore.pages.explore import write_explorer
+
+    path = Path(path)
+    write_explorer(recording, queries, keys, path, title)
+    return path
 
 
 def show_heatmaps(
@@ -111,7 +157,7 @@ def _png(figure: Figure) -> bytes:
 def _grid(matrices: Any) -> NDArray[np.float64]:
     """Return the matrices as float64, ``(rows, columns, queries, keys)``."""
     try:
-        values = _array(matrices)
+        values = to_numpy(matrices, np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
             "show_heatmaps needs a rectangular array of real numbers, "
@@ -126,19 +172,6 @@ def _grid(matrices: Any) -> NDArray[np.float64]:
     if not values.size:
         raise ValueError(f"show_heatmaps has nothing to draw: the shape {values.shape} is empty")
     return values.reshape((1,) * (4 - values.ndim) + values.shape)
-
-
-def _array(matrices: Any) -> NDArray[np.float64]:
-    if isinstance(matrices, (list, tuple)):
-        return np.stack([_array(part) for part in matrices])
-    if hasattr(matrices, "asnumpy"):  # MXNet
-        matrices = matrices.asnumpy()
-    elif hasattr(matrices, "detach"):  # PyTorch: off the graph, off the device, no bfloat16
-        matrices = matrices.detach().cpu().double()
-    values = np.asarray(matrices)
-    if values.dtype.kind in "cSUmM":
-        raise TypeError(f"its elements are {values.dtype}")
-    return values.astype(np.float64)
 
 
 def _check_count(name: str, labels: Sequence[str] | None, expected: int, of: str) -> None:

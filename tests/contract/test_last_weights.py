@@ -48,11 +48,12 @@ def fits(chosen: Any, n: int) -> bool:
     return n > 0 or isinstance(chosen, slice) or len(np.atleast_1d(chosen)) == 0
 
 
-def same(task: Task, rows: Any, heads: Any = None) -> None:
+def same(task: Task, rows: Any, heads: Any = None, examples: Any = None) -> None:
     expected = weights(task)
     expected = expected if heads is None else expected[..., heads, :, :]
     expected = expected if rows is None else expected[..., rows, :]
-    found = chosen_weights(task, rows, heads)
+    expected = expected if examples is None else expected[examples]
+    found = chosen_weights(task, rows, heads, examples)
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
@@ -64,9 +65,13 @@ def test_they_are_those_of_all_indexed(row: Row) -> None:
     for i, rows in enumerate(CHOSEN):
         rows = rows if fits(rows, queries) else None
         same(task, rows)
+        heads = None
         if len(lead) > 1 and fits(heads := CHOSEN[-i], lead[-1]):
             same(task, None, heads)
             same(task, rows, heads)
+        if lead and fits(examples := CHOSEN[i - 2], lead[0]):
+            same(task, None, None, examples)
+            same(task, rows, heads, examples)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +84,7 @@ def test_with_a_cap_and_a_sink(row: Row) -> None:
         for task in (of_case(row, sink=sink), of_case(row, sink=sink, softcap=0.5)):
             for rows, heads in ((1, -1), ([2, 0], slice(1, 3)), (None, [1]), (slice(3), None)):
                 same(task, rows, heads)
+                same(task, rows, heads, -1)
 
 
 @pytest.mark.parametrize("shape", ["heads", "grouped_6_2", "broadcast"])
@@ -87,6 +93,7 @@ def test_by_the_reference(score: str, shape: str, no_core: None) -> None:
     for mask in ("none", "four", "boolean_full"):
         for rows, heads in ((-1, [2, 0]), ([3, 1, 3], 0), (slice(2, 4), slice(1))):
             same(of_case((score, shape, mask)), rows, heads)
+            same(of_case((score, shape, mask)), rows, heads, [-1, 0])
 
 
 @pytest.mark.parametrize("mask", [Causal("start"), Lengths(np.arange(1, 6)[None])])

@@ -580,7 +580,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("anyscore.lab.run_folder.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     out = tmp_path / "run"
     result = run(out, "--rivals", "dot", "--parts", "speed")
     assert result.exit_code == 1

@@ -198,7 +198,7 @@ def test_a_full_disk_is_one_clear_line(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("anyscore.lab.run_folder.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     result = call("compare", pairs, "--scores", "dot", "--out", tmp_path / "run", *SMALL)
     assert result.exit_code == 1
     assert "the disk is full; free some space" in plain(result.stderr)

@@ -26,7 +26,7 @@ def test_a_failed_write_leaves_the_old_file(
 ) -> None:
     file = tmp_path / "metrics.json"
     write_whole(file, b"old")
-    monkeypatch.setattr("anyscore.lab.run_folder.os.fsync", raising(errno.EIO))
+    monkeypatch.setattr("os.fsync", raising(errno.EIO))
     with pytest.raises(RunFailure, match=r"metrics\.json: cannot be written \(Input/output"):
         write_whole(file, b"new")
     assert file.read_bytes() == b"old"

@@ -223,18 +223,20 @@ class Attention(Layer):
         """
         return self.last_weights()
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
-        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Any:
+        """Weights as `attention_weights`, of what is chosen alone; None for all.
 
-            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+            last_weights(rows, heads, examples)
+                = attention_weights[..., heads, :, :][..., rows, :][examples]
 
-        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
-        rows × keys.
+        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
 
-        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        Raises TypeError, IndexError: no integers, or beyond those of the call.
         """
         last = self.record.last
-        return None if last is None else chosen_weights(last, rows, heads)
+        return None if last is None else chosen_weights(last, rows, heads, examples)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""

@@ -45,9 +45,11 @@ class Projecting(Layer):
         """Weights of the last call, as of `Attention`."""
         return self.attention.attention_weights
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Any:
-        """Weights of chosen queries and heads alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads)
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Any:
+        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads, examples)
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""

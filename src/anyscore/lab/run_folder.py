@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from uuid import uuid4
 
 from anyscore.lab.errors import InputError, RunFailure
+from anyscore.pages.page import write_whole as write_beside
 
 
 @contextmanager
@@ -56,18 +55,10 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         RunFailure: the disk is full or the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        write_beside(path, content)
     except OSError as error:
         raise RunFailure(f"{path}: {why(error)}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def why(error: OSError) -> str:

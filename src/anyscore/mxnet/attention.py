@@ -206,21 +206,23 @@ class Attention(Layer):
         """
         return self.last_weights()
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Array | None:
-        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Array | None:
+        """Weights as `attention_weights`, of what is chosen alone; None for all.
 
-            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
+            last_weights(rows, heads, examples)
+                = attention_weights[..., heads, :, :][..., rows, :][examples]
 
-        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
-        rows × keys.
+        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
 
-        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        Raises TypeError, IndexError: no integers, or beyond those of the call.
         """
         if self._last is None:
             return None
         task, legacy = self._last
         with autograd.pause(), known_shapes():
-            attended = chosen_weights(task, rows, heads)
+            attended = chosen_weights(task, rows, heads, examples)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:

@@ -223,15 +223,16 @@ class Attention(Layer):
         """
         return self.last_weights()
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
-        """Weights as `attention_weights`, of chosen queries and heads alone; None for all.
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Tensor | None:
+        """Weights as `attention_weights`, of what is chosen alone; None for all.
 
             last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
 
-        rows, heads: an integer, a slice or a sequence of integers each. Memory is for the chosen
-        rows × keys.
+        Each is an integer, a slice or a sequence of integers; examples are of the first axis.
 
-        Raises TypeError, IndexError: no integers, or beyond the queries and heads of the call.
+        Raises TypeError, IndexError: no integers, or beyond those of the call.
 
         >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
         >>> output = layer(x, x)
@@ -239,8 +240,7 @@ class Attention(Layer):
         torch.Size([2, 2, 100])
         """
         with torch.no_grad():
-            last = self._last
-            return None if last is None else cast(Tensor, chosen_weights(last, rows, heads))
+            return self._last and chosen_weights(self._last, rows, heads, examples)
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""

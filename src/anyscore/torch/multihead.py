@@ -50,9 +50,11 @@ class _Projecting(Layer):
         """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
         return self.attention.attention_weights
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
-        """Weights of chosen queries and heads alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads)
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Tensor | None:
+        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
+        return self.attention.last_weights(rows, heads, examples)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name)(x))

@@ -250,15 +250,18 @@ class Pointing(Attention):
         else:
             found = log_weights(queries, keys, score=score, impl=self.impl, **given)
         self._weights = None if torch.compiler.is_compiling() else found.detach()
-        return cast(Tensor, found)
+        return found
 
-    def last_weights(self, rows: Chosen = None, heads: Chosen = None) -> Tensor | None:
-        """Probabilities of the last call (B, T_q, T_k), or of chosen queries alone."""
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> Tensor | None:
+        """Probabilities of the last call (B, T_q, T_k), of chosen queries and examples."""
         if heads is not None:
-            raise IndexError("heads= chooses of weights with heads, a pointer has none.")
+            raise IndexError("heads= chooses of weights with heads, and a pointer has none.")
         if self._weights is None:
             return None
-        return self._weights.exp() if rows is None else self._weights[:, rows].exp()
+        found = self._weights if rows is None else self._weights[:, rows]
+        return (found if examples is None else found[examples]).exp()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_weights": None}

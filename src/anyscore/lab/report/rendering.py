@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from anyscore.lab.phrases import visible
+from anyscore.pages.page import THEME, policy
 
 
 def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:
@@ -35,12 +34,11 @@ def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]
     style, script_text = (
         loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
     )
-    allowed = f"script-src '{_hash(script_text)}'; " if script else ""
+    style = f"{THEME}\n{style}"
     return environment, {
         "style": Markup(style),
         "script": Markup(script_text),
-        "policy": f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
+        "policy": policy(style, script_text),
     }
 
 
@@ -49,9 +47,3 @@ def _seen(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\t".join(map(visible, value.split("\t")))
-
-
-def _hash(text: str) -> str:
-    """Return the hash of a script or style sheet, as a content security policy has it."""
-    digest = hashlib.sha256(f"\n{text}".encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
