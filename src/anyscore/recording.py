@@ -127,25 +127,23 @@ def to_numpy(x: Any, dtype: DTypeLike) -> NDArray[Any]:
 def _recordable(model: Any) -> dict[str, Any]:
     """Map the names of the layers that keep their last weights to them, in the model's order.
 
-    Of layers inside each other the innermost is asked, by the outermost's name.
+    Of layers inside each other it is the outermost: the others may not be called, but computed.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
 
-    def visit(module: Any, path: str, name: str | None) -> bool:
+    def visit(module: Any, path: str) -> None:
         if id(module) in seen:
-            return False
+            return
         seen.add(id(module))
-        keeps = callable(getattr(module, "last_weights", None))
-        name = path if keeps and name is None else name
-        inside = [visit(x, f"{path}.{key}" if path else key, name) for key, x in children(module)]
-        if keeps and not any(inside):
-            name = path if name is None or name in found else name
-            found[name or type(module).__name__] = module
-        return keeps or any(inside)
+        if callable(getattr(module, "last_weights", None)):
+            found[path or type(module).__name__] = module
+            return
+        for name, child in children(module):
+            visit(child, f"{path}.{name}" if path else name)
 
     children = _children_of(model)
-    visit(model, "", None)
+    visit(model, "")
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no attention layer whose weights can be recorded: "
@@ -157,12 +155,12 @@ def _recordable(model: Any) -> dict[str, Any]:
 
 def _children_of(model: Any) -> Callable[[Any], list[tuple[str, Any]]]:
     """Return what lists the names and layers directly inside a layer, in the model's framework."""
-    if hasattr(model, "named_children"):  # PyTorch
-        return lambda module: list(module.named_children())
-    if hasattr(model, "_flatten_layers"):  # Keras
+    if hasattr(model, "_flatten_layers"):  # Keras, whose layers may be modules of PyTorch too
         return lambda layer: [
             (x.name, x) for x in layer._flatten_layers(include_self=False, recursive=False)
         ]
+    if hasattr(model, "named_children"):  # PyTorch
+        return lambda module: list(module.named_children())
     if hasattr(model, "collect_params"):  # Gluon
         return lambda block: [(str(key), x) for key, x in block._children.items()]
     raise TypeError(
@@ -201,7 +199,7 @@ def _choose(found: dict[str, Any], layers: Any) -> dict[str, Any]:
 
 def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
     """Call `noted` after each call of a layer, until what is returned is called."""
-    if hasattr(layer, "register_forward_hook"):
+    if not hasattr(layer, "_flatten_layers"):
 
         def hook(*_: Any) -> None:
             noted()
