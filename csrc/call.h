@@ -141,11 +141,26 @@ struct Backward {
 };
 
 // The kernels of one instruction set, for one pair and one type of the sums.
+// Keys of a cache that are new: `count` of them, at most as many as there is room for. They came after `start` others,
+// which stand before them, and beyond the room there is they go on at its beginning.
+struct NewKeys {
+    Size start = 0, count = 0;
+
+    // Calls with the one or two intervals of rows [from, end) where they stand.
+    template <class Function> void pieces(Size room, Function&& function) const {
+        if (!count) return;
+        const Size from = start % room, end = from + count;
+        function(from, end < room ? end : room);
+        if (end > room) function(Size(0), end - room);
+    }
+};
+
 struct Kernels {
     void (*forward)(const Call&, const Forward&, int threads);
     void (*backward)(const Call&, const Backward&, int threads);
-    // packed: (keys + 1, width) of each key set, one after the other.
-    void (*prepare)(const Call&, void* packed, int threads);
+    // packed: (keys + 1, width) of each key set, one after the other; of its rows those of new keys are written, and where
+    // the others must change with them, those too.
+    void (*prepare)(const Call&, void* packed, const NewKeys& keys, int threads);
 };
 
 // Weights w of (rows, keys) scores, and gradients: see sparse.h.

@@ -227,7 +227,7 @@ void sparse_backward(int power, const View& w, const View& dw, Output& ds, int t
     kernels.backward(power, of_w, of_dw, rows, ds.shape.back(), ds.data, threads);
 }
 
-void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {
+void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys& keys, int threads) {
     Type sums = Arrays::type("packed", packed);
     if (sums != Type::F32 && sums != Type::F64) Arrays::refuse("packed", "must be float32 or float64");
     if (b.rank() < 2) Arrays::refuse("b", "must have rank 2 or more");
@@ -238,11 +238,16 @@ void prepare_keys(const std::string& pair, View& b, Output& packed, int threads)
     call.queries = 1;
     call.keys = shape[shape.size() - 2];
     call.width = shape.back();
+    if (keys.start < 0 || keys.count < 0 || keys.count > call.keys) Arrays::refuse("b", "has no room for so many keys");
     call.a = call.b = arrays.rows("b", b, {call.keys, call.width}, false);
     arrays.each_its_own(call);
     shape[shape.size() - 2] += 1;
     void* to = Arrays::contiguous("packed", packed, shape);
-    find(pair, sums).prepare(call, to, threads);
+    find(pair, sums).prepare(call, to, keys, threads);
+}
+
+void prepare_keys(const std::string& pair, View& b, Output& packed, int threads) {
+    append_keys(pair, b, packed, {0, b.rank() < 2 ? 0 : b.shape[b.shape.size() - 2]}, threads);
 }
 
 }  // namespace anyscore

@@ -73,29 +73,7 @@ public:
         for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
     }
 
-    bool any_wide = false;
-
-private:
-    struct Reader {
-        Reader(Arena& arena, const Call& call)
-            : scorer(arena, call), rows(arena.take<T>((TILE + 2) * round_up(call.width, L))),
-              weight(arena.take<T>(round_up(call.width, L))) {}
-        Scorer scorer;
-        T *rows, *weight;
-    };
-
-    void make_ranges(const Call& call, int threads) {
-        Block ends = allocate(Size(2 * sizeof(Size)), call.key_sets);
-        Size* end = (Size*)ends.data;
-        for (Size set = 0; set < call.key_sets; set++) end[2 * set] = call.keys, end[2 * set + 1] = 0;
-        for (Size n = 0; n < call.problems; n++) widen(call, n, end[2 * call.key_set[n]], end[2 * call.key_set[n] + 1]);
-        Slots<Reader> slots(call, threads);
-        for_each(threads, call.key_sets, [&](Size set, int slot) {
-            Reader& reader = slots.task(slot);
-            make_range(call, call.first_problem[set], end[2 * set], end[2 * set + 1], reader.rows, (T*)numbers(set));
-        });
-    }
-
+    // Makes the range of keys [from, to) of problem n; room: for TILE + 2 rows to work in.
     static void make_range(const Call& call, Size n, Size from, Size to, T* room, T* numbers) {
         Size padded = round_up(call.width, L);
         T *most = room, *copy = room + padded;
@@ -130,6 +108,29 @@ private:
             }
         }
         Range::from_ends(low, high, padded, numbers);
+    }
+
+    bool any_wide = false;
+
+private:
+    struct Reader {
+        Reader(Arena& arena, const Call& call)
+            : scorer(arena, call), rows(arena.take<T>((TILE + 2) * round_up(call.width, L))),
+              weight(arena.take<T>(round_up(call.width, L))) {}
+        Scorer scorer;
+        T *rows, *weight;
+    };
+
+    void make_ranges(const Call& call, int threads) {
+        Block ends = allocate(Size(2 * sizeof(Size)), call.key_sets);
+        Size* end = (Size*)ends.data;
+        for (Size set = 0; set < call.key_sets; set++) end[2 * set] = call.keys, end[2 * set + 1] = 0;
+        for (Size n = 0; n < call.problems; n++) widen(call, n, end[2 * call.key_set[n]], end[2 * call.key_set[n] + 1]);
+        Slots<Reader> slots(call, threads);
+        for_each(threads, call.key_sets, [&](Size set, int slot) {
+            Reader& reader = slots.task(slot);
+            make_range(call, call.first_problem[set], end[2 * set], end[2 * set + 1], reader.rows, (T*)numbers(set));
+        });
     }
 
     void make_panels(const Call& call, int threads) {

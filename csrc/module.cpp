@@ -89,6 +89,11 @@ void python_prepare_keys(const std::string& pair, View b, Output packed, int thr
     prepare_keys(pair, b, packed, threads);
 }
 
+void python_append_keys(const std::string& pair, View b, Output packed, Size start, Size count, int threads) {
+    nb::gil_scoped_release release;
+    append_keys(pair, b, packed, {start, count}, threads);
+}
+
 void python_sparse(int power, View s, Output w, int threads) {
     nb::gil_scoped_release release;
     sparse(power, s, w, threads);
@@ -109,6 +114,7 @@ NB_MODULE(_core, module) {
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);
     module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
+    module.def("append_keys", &python_append_keys, "pair"_a, "b"_a, "packed"_a, "start"_a, "count"_a, "threads"_a);
     module.def("sparse", &python_sparse, "power"_a, "scores"_a, "weights"_a, "threads"_a);
     module.def("sparse_backward", &python_sparse_backward, "power"_a, "weights"_a, "upstream"_a, "to"_a, "threads"_a);
     module.def(

@@ -15,6 +15,7 @@ template <class T> struct NoRange {
     static constexpr bool any_wide = false;
     static Size size(Size) { return 0; }
     NoRange(const T*, Size) {}
+    bool takes(const T*, Size) const { return true; }
     static bool from_largest(const T*, Size, T*) { return true; }
     static void from_ends(const T*, const T*, Size, T*) {}
     static void pack(const T*, Size, Size, T*) {}

@@ -5,45 +5,85 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
+// Packs the keys of one set: a row for the range, and the keys' rows.
 template <class Scorer, class T> class PreparedTile {
+    using Range = typename Scorer::Range;
+
 public:
     PreparedTile(Arena& arena, const Call& call)
-        : padded(round_up(call.width, LANES<T>)), scorer(arena, call), rows(arena.take<T>(TILE * padded)),
+        : padded(round_up(call.width, LANES<T>)), scorer(arena, call), rows(arena.take<T>((TILE + 2) * padded)),
           made(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
 
-    // The keys of one set from the first-th on; `to` is where the set's rows begin.
-    void run(const Call& call, const KeySets<Scorer, T>& sets, Size set, Size first, T* to) {
-        using Range = typename Scorer::Range;
-        Tile tile(call, call.first_problem[set]);
-        tile.move_to_keys(first, call.keys);
+    // Writes the range of a set to `numbers` and to its row: that of the row, if it is there and takes the keys that
+    // came, or else that of the first `all`. Gives whether it is another.
+    bool range(const Call& call, Size set, Size all, const NewKeys& keys, T* numbers, T* to) {
+        bool is_new = keys.start == 0;
+        if (!is_new) {
+            Range::unpack(to, call.width, padded, numbers);
+            Range known(numbers, padded);
+            keys.pieces(call.keys, [&](Size from, Size end) {
+                for (Size first = from; first < end && !is_new; first += TILE) is_new = !takes(call, known, set, first, end);
+            });
+        }
+        if (!is_new) return false;
+        KeySets<Scorer, T>::make_range(call, call.first_problem[set], 0, all, rows, numbers);
+        Range::pack(numbers, call.width, padded, to);
+        return true;
+    }
+
+    // Packs keys [from, end), at most a tile of them.
+    void run(const Call& call, Size set, Size from, Size end, const T* numbers, T* to) {
         zero(weight, padded);
-        scorer.begin(weight, true, Range(sets.numbers(set), padded));
-        if (first == 0) Range::pack(sets.numbers(set), call.width, padded, to);
+        scorer.begin(weight, true, Range(numbers, padded));
         bool irregular[TILE];
-        sets.read_keys(tile, padded, rows, irregular);
+        Tile tile(call, call.first_problem[set]);
+        tile.move_to_keys(from, end);
+        KeySets<Scorer, T>::read_keys(tile, padded, rows, irregular);
         const T* keys = scorer.decode_keys(rows, tile.keys, made);
         for (int j = 0; j < tile.keys; j++) {
-            T* row = to + (1 + first + j) * call.width;
+            T* row = to + (1 + from + j) * call.width;
             for (Size d = 0; d < call.width; d++) row[d] = keys[j * padded + d];
             if (irregular[j] && call.width) row[0] = nan<T>();
         }
     }
 
 private:
+    bool takes(const Call& call, const Range& range, Size set, Size first, Size end) {
+        bool irregular[TILE], all = true;
+        Tile tile(call, call.first_problem[set]);
+        tile.move_to_keys(first, end);
+        KeySets<Scorer, T>::read_keys(tile, padded, rows, irregular);
+        for (int j = 0; j < tile.keys; j++) all &= irregular[j] || range.takes(rows + j * padded, padded);
+        return all;
+    }
+
     Size padded;
     Scorer scorer;
     T *rows, *made, *weight;
 };
 
-// For each set a row for the range, and the keys' rows.
-template <class Scorer, class T> void prepare(const Call& call, void* packed, int threads) {
-    KeySets<Scorer, T> sets(call, true, false, threads);
+// Packs new keys of each set; where they do not fit into the range that was, all keys until then.
+template <class Scorer, class T> void prepare(const Call& call, void* packed, const NewKeys& keys, int threads) {
+    using Range = typename Scorer::Range;
+    const Size all = keys.start + keys.count < call.keys ? keys.start + keys.count : call.keys;
+    const Size size = Range::size(round_up(call.width, LANES<T>)), tiles = tiles_of(all);
+    Block numbers = allocate(size * Size(sizeof(T)), call.key_sets), changed = allocate(1, call.key_sets);
     Slots<PreparedTile<Scorer, T>> slots(call, threads);
-    Size tiles = call.keys ? tiles_of(call.keys) : 1;
+    auto of = [&](Size set) { return (T*)packed + set * (call.keys + 1) * call.width; };
+    for_each(threads, call.key_sets, [&](Size set, int slot) {
+        T* here = (T*)numbers.data + set * size;
+        ((bool*)changed.data)[set] = slots.task(slot).range(call, set, all, keys, here, of(set));
+    });
     for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
-        Size set = index / tiles;
-        T* to = (T*)packed + set * (call.keys + 1) * call.width;
-        slots.task(slot).run(call, sets, set, index % tiles * TILE, to);
+        const Size set = index / tiles, first = index % tiles * TILE, last = first + left_of(all, first);
+        auto pack = [&](Size from, Size end) {
+            from = from < first ? first : from, end = end > last ? last : end;
+            if (from < end) slots.task(slot).run(call, set, from, end, (const T*)numbers.data + set * size, of(set));
+        };
+        if (((const bool*)changed.data)[set])
+            pack(first, last);
+        else
+            keys.pieces(call.keys, pack);
     });
 }
 

@@ -22,6 +22,8 @@ template <class T> struct RangeInterface {
     static Size size(Size padded);
     RangeInterface(const T* numbers, Size padded);
     bool any_wide;  // whether panels need a second plane
+    // Whether a row of b may be worked with by these numbers, though they were made without it.
+    bool takes(const T* row, Size padded) const;
 
     // Makes the numbers from the largest |b| of each feature. Gives whether that is all there is to know.
     static bool from_largest(const T* largest, Size padded, T* numbers);
@@ -113,6 +115,7 @@ template <class S, class T> constexpr bool check_scorer() {
     using WantedRange = RangeInterface<T>;
     static_assert(ALIKE<decltype(&Range::size), decltype(&WantedRange::size)>);
     static_assert(std::is_constructible_v<Range, const T*, Size> && std::is_convertible_v<decltype(Range::any_wide), bool>);
+    static_assert(ALIKE<decltype(&Range::takes), decltype(&WantedRange::takes)>);
     static_assert(ALIKE<decltype(&Range::from_largest), decltype(&WantedRange::from_largest)>);
     static_assert(ALIKE<decltype(&Range::from_ends), decltype(&WantedRange::from_ends)>);
     static_assert(ALIKE<decltype(&Range::pack), decltype(&WantedRange::pack)>);

@@ -76,6 +76,15 @@ template <class T> struct TanhRange {
         any_wide = wides > 0;
     }
 
+    bool takes(const T* row, Size padded) const {
+        bool all = true;
+        for (Size d = 0; d < padded; d++) {
+            T reach = abs(row[d] - centre[d]);
+            all &= wide[d] > 0 || reach <= (small[d] > 0 ? SMALL : TanhLimits<T>::NARROW);
+        }
+        return all;
+    }
+
     // That is all there is to know if no feature reaches beyond NARROW.
     static bool from_largest(const T* most, Size padded, T* numbers) {
         bool narrow = true;

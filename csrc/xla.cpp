@@ -207,6 +207,24 @@ ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets resu
     });
 }
 
+// b, packed and start: the number of keys before these `count`. The result stands where packed stood.
+ffi::Error xla_append_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                           std::string_view names, std::int64_t count) {
+    return guarded([&] {
+        Given x(operands, names);
+        Output packed = result(results, 0);
+        if (packed.shape != x.packed.shape || packed.dtype != x.packed.dtype)
+            throw std::invalid_argument("the result is not like packed.");
+        if (packed.data != x.packed.data)
+            std::memcpy(packed.data, x.packed.data, std::size_t(packed.size() * (packed.dtype.bits / 8)));
+        if (x.start.rank() != 0 || x.start.dtype.code != std::uint8_t(nb::dlpack::dtype_code::Int))
+            throw std::invalid_argument("start must be an integer ().");
+        const Size start = x.start.dtype.bits == 32 ? *static_cast<const std::int32_t*>(x.start.data)
+                                                    : *static_cast<const std::int64_t*>(x.start.data);
+        append_keys(std::string(pair), x.b, packed, {start, count}, threads());
+    });
+}
+
 // pair: the name of the normalizer.
 ffi::Error xla_sparse(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view) {
     return guarded([&] {
@@ -224,6 +242,7 @@ auto bind_call() {
 XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<Numbers>("numbers"));
 XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
+XLA_FFI_DEFINE_HANDLER(kAppendKeys, xla_append_keys, bind_call().Attr<std::int64_t>("count"));
 XLA_FFI_DEFINE_HANDLER(kSparse, xla_sparse, bind_call());
 
 }  // namespace
@@ -233,6 +252,7 @@ void bind_xla(nb::module_& module) {
         nb::dict targets;
         auto add = [&](const char* name, auto* handler) { targets[name] = nb::capsule(reinterpret_cast<void*>(handler)); };
         add("forward", kForward), add("backward", kBackward), add("prepare_keys", kPrepareKeys), add("sparse", kSparse);
+        add("append_keys", kAppendKeys);
         return targets;
     });
 }

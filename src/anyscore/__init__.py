@@ -27,6 +27,7 @@ from anyscore.formulas import (
     Trilinear,
 )
 from anyscore.functional import AttentionOutput, attention, plan
+from anyscore.growing import Cache, make_cache
 from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.normalizers import Sigmoid
@@ -44,6 +45,7 @@ __all__ = [
     "Additive",
     "AttentionOutput",
     "Bilinear",
+    "Cache",
     "Causal",
     "Concat",
     "Cosine",
@@ -71,6 +73,7 @@ __all__ = [
     "attention",
     "log_sum_exp",
     "log_weights",
+    "make_cache",
     "plan",
     "prepare_keys",
     "record",

@@ -72,7 +72,7 @@ def prepare_keys(
             (key,), score = autocast(xp, dtype, [key], score)
         check_places(xp, key, key=key)
         check_tensors(xp, key, key, key)
-        query = _no_queries(xp, score, key)
+        query = no_queries(xp, score, key)
         sizes = check_tensors(xp, query, key, key)
         check_score(xp, score, query, key, sizes)
         for part in parts(mask):
@@ -102,7 +102,7 @@ def _none_of(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array
     return xp.broadcast_to(nothing, (*lead, 0, width))
 
 
-def _no_queries(xp: Ops, score: Score, key: Array) -> Array:
+def no_queries(xp: Ops, score: Score, key: Array) -> Array:
     """No queries, of the width and leading dimensions that the parameters of the score expect."""
     d_k = width = xp.shape(key)[-1]
     of_queries: list[tuple[int, ...]] = []

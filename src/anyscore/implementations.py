@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from anyscore import normalizers
+from anyscore.buffers import Buffers
 from anyscore.factors import Factors
 from anyscore.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
@@ -57,11 +58,13 @@ class Implementation:
 class Backend:
     """The part of the path that a framework provides; one file in `backends/` holds one.
 
-    xp: its operations. reference: the definition in these.
+    xp: its operations. reference: the definition in these. buffers: what writes to those of growing
+    caches, None if nothing does.
     """
 
     xp: Ops
     reference: Implementation
+    buffers: Buffers | None = None
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         """Return the fused implementations for the device of a task, the preferred first."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from anyscore.backends import jax_autograd, jax_pallas, jax_sparse
 from anyscore.backends.common import call_of, why_not_core, why_not_dtype, why_not_pair
+from anyscore.backends.jax_buffers import JAXBuffers
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
@@ -38,6 +39,7 @@ class JAX(Backend):
 
     xp = _xp
     reference = reference_in(_xp)
+    buffers = JAXBuffers()
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _FUSED[::-1] if pallas.INTERPRET else _FUSED

@@ -54,12 +54,29 @@ def prepare_keys(pair: str, b: Array) -> Array:
     def by_core(b: Array) -> Array:
         return vary_like(xla.prepare_keys(pair, b), b)
 
-    def defined(b: Array) -> Array:  # a valid form that says of no feature that it is narrow
-        b = b.astype(acc_dtype([b]))
-        return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
-
-    packed: Array = unless_exported(by_core, defined, b)
+    packed: Array = unless_exported(by_core, _as_wide, b)
     return packed
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    """Compute packed with `count` new rows of b, from row `start` () on, modulo those there are."""
+
+    def by_core(operands: tuple[Array, ...]) -> Array:
+        b, packed, start = operands
+        return vary_like(xla.append_keys(pair, b, packed, start, count), operands)
+
+    def defined(operands: tuple[Array, ...]) -> Array:
+        return _as_wide(operands[0])
+
+    found: Array = unless_exported(by_core, defined, (b, packed, start))
+    return found
+
+
+def _as_wide(b: Array) -> Array:
+    """Return b as packed keys whose first row says of no feature that it is narrow."""
+    b = b.astype(acc_dtype([b]))
+    return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -18,6 +18,7 @@ from anyscore.backends.common import (
     why_not_dtype,
     why_not_pair,
 )
+from anyscore.backends.numpy_buffers import NumPyBuffers
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
@@ -33,6 +34,7 @@ class NumPy(Backend):
 
     xp = _xp
     reference = reference_in(_xp)
+    buffers = NumPyBuffers()
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _FUSED

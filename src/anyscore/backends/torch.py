@@ -20,6 +20,7 @@ from anyscore.backends import (  # noqa: F401
 )
 from anyscore.backends.again import CoreAgain
 from anyscore.backends.reference import reference_in
+from anyscore.backends.torch_buffers import TorchBuffers
 from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Backend, Implementation, Result
@@ -36,6 +37,7 @@ class Torch(Backend):
 
     xp = load("torch")
     reference = reference_in(xp)
+    buffers = TorchBuffers()
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score

@@ -43,7 +43,7 @@ from anyscore.task import Options, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 _xp = load("torch")
-_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+DTYPES_OF_CORE = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _as_many_as(operator: Any) -> Callable[[F], F]:
@@ -161,7 +161,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     for x in xs:
         if not x.is_cpu:
             return f"it runs on the CPU, and the tensors are on {x.device}"
-        if x.dtype not in _DTYPES:
+        if x.dtype not in DTYPES_OF_CORE:
             return why_not_dtype(_xp.dtype(x))
     return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
 
@@ -195,7 +195,7 @@ CORE = Implementation("cpu", _why_not, run)
 def pack_keys(f: Factors) -> Tensor | None:
     """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
     b: Tensor = f.b
-    if not b.is_cpu or b.dtype not in _DTYPES:
+    if not b.is_cpu or b.dtype not in DTYPES_OF_CORE:
         return None
     if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
         return None

@@ -40,7 +40,7 @@ _X = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c, {_MASK}, Tensor? seed,
 # Found through the library that needs it: there may be other copies of OpenMP in the process.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
-_library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
+library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 # From PyTorch 2.10 on, the core takes tensors as they are.
 _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
@@ -225,7 +225,7 @@ class _Operator:
         self.name, self.args, self.record = name, args, record
         self.core: Callable[..., Any]
         tags = (torch.Tag.pt2_compliant_tag,)
-        _library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
+        library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
         # Defined by hand: torch.library.custom_op costs 9 µs more a call.
         self.operator = getattr(torch.ops.anyscore, name).default
         kinds = [str(argument.type) for argument in self.operator._schema.arguments]
@@ -236,12 +236,12 @@ class _Operator:
         self.read, self.core, full = read, core, f"anyscore::{self.name}"
         self.run_on("CPU", core)
         self.run_on("CUDA", self._on_gpu)
-        torch.library.register_fake(full, self._of_args(fake), lib=_library)
-        torch.library.register_vmap(full, batched, lib=_library)
+        torch.library.register_fake(full, self._of_args(fake), lib=library)
+        torch.library.register_vmap(full, batched, lib=library)
 
     def run_on(self, device: str, kernel: Callable[..., Any], **options: Any) -> None:
         """Run a kernel, a function of records, on a device."""
-        _library.impl(self.name, self._of_args(kernel), device, **options)  # type: ignore[no-untyped-call]
+        library.impl(self.name, self._of_args(kernel), device, **options)  # type: ignore[no-untyped-call]
 
     def _of_args(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> tuple[Tensor, ...]:

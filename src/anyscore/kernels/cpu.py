@@ -177,3 +177,14 @@ def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     Raises ValueError: an array has another shape or dtype.
     """
     _core.prepare_keys(pair, b, packed, threads)
+
+
+def append_keys(pair: str, b: Array, packed: Array, start: int, count: int, threads: int) -> None:
+    """Write to packed (*lead, T_k + 1, h) what `count` new rows of b (*lead, T_k, h) change there.
+
+    They came after `start` others and stand from row `start` modulo T_k on. All rows that came
+    before are written anew where these reach beyond the range in which they were packed.
+
+    Raises ValueError: an array has another shape or dtype.
+    """
+    _core.append_keys(pair, b, packed, start, count, threads)

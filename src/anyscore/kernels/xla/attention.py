@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import jax
+import numpy as np
 
 from anyscore.kernels import cpu
 from anyscore.kernels.xla.call import FfiCall, Shape, acc_dtype
@@ -72,6 +73,16 @@ def prepare_keys(pair: str, b: Array) -> Array:
     *lead, keys, width = b.shape
     s = Settings(pair, 1.0, 1, 0.0, 1, tuple(lead))
     return _call(FfiCall, "prepare_keys", s, {"b": b}, {"packed": (*lead, keys + 1, width)})[0]
+
+
+def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    """Compute packed with `count` new rows of b, from row `start` () on: `cpu.append_keys`."""
+    like = jax.ShapeDtypeStruct(packed.shape, packed.dtype)  # type: ignore[no-untyped-call]
+    call = jax.ffi.ffi_call(
+        "anyscore_append_keys", like, vmap_method="sequential", input_output_aliases={1: 0}
+    )
+    names = "b packed start"
+    return call(b, packed, start, pair=pair, names=names, count=np.int64(count))
 
 
 def sparse(normalizer: str, scores: Array) -> Array:

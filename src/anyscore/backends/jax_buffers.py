@@ -1,0 +1,59 @@
+"""JAX: buffers of growing caches, each a new array; in place where the old one is donated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from anyscore.backends import jax_autograd
+from anyscore.backends.common import why_not_dtype
+from anyscore.backends.jax_pallas import device
+from anyscore.kernels.xla import attention as xla
+from anyscore.kernels.xla.call import acc_dtype
+from anyscore.ops import Array
+
+
+class JAXBuffers:
+    """See `buffers.Buffers`."""
+
+    in_place = False
+
+    def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
+        return jnp.zeros(shape, dtype or like.dtype)
+
+    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+        return jnp.zeros(shape, like.dtype)
+
+    def number(self, x: Array) -> int | None:
+        return None if isinstance(x, jax.core.Tracer) else int(x)
+
+    def numbers(self, x: Array) -> list[int] | None:
+        return None if isinstance(x, jax.core.Tracer) else [int(n) for n in x]
+
+    def why_not(self, *rows: Array) -> str | None:
+        return None
+
+    def put(self, x: Array, rows: Array, start: Array, wraps: bool) -> Array:
+        n, room = rows.shape[-2], x.shape[-2]
+        if not wraps:
+            return jax.lax.dynamic_update_slice_in_dim(x, rows, start, axis=-2)
+        places = (start + jnp.arange(n, dtype=start.dtype)) % max(room, 1)
+        return x.at[..., places, :].set(rows, unique_indices=True, mode="promise_in_bounds")
+
+    def add(self, x: Array, n: int) -> Array:
+        return x + n
+
+    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+        return jnp.take(x, index, axis=0, mode="fill")
+
+    def pack(self, pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+        still: Any = jax.lax.stop_gradient
+        return jax_autograd.append_keys(pair, still(b), still(packed), start, count)
+
+    def room_to_pack(self, b: Array) -> Array | None:
+        if xla.problem() or device(b).platform != "cpu" or why_not_dtype(str(b.dtype)):
+            return None
+        *lead, keys, width = b.shape
+        return jnp.zeros((*lead, keys + 1, width), acc_dtype([b]))

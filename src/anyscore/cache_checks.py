@@ -1,0 +1,139 @@
+"""What a growing cache must be given: every mistake is named here, before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from anyscore import backends
+from anyscore.autocast import autocast
+from anyscore.buffers import Buffers
+from anyscore.cache import no_queries
+from anyscore.checks import check_places, check_tensors, find_framework
+from anyscore.factors import Factors
+from anyscore.implementations import Backend
+from anyscore.ops import FRAMEWORKS, Array, Ops, framework
+from anyscore.score import Score
+from anyscore.score_checks import check_call
+
+
+def backend_of(x: Array) -> tuple[Backend, Buffers]:
+    """Return the backend of a tensor, and what writes to its buffers.
+
+    Raises TypeError: a tensor of a framework that has none.
+    """
+    name = framework(x) or ""
+    backend = backends.load(name)
+    return backend, backend.buffers or _refuse(name)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise TypeError(
+        f"caches that grow are for NumPy, PyTorch and JAX, got a {FRAMEWORKS[name]} tensor."
+    )
+
+
+def tokens(x: Array) -> int:
+    """Return T of x (..., T, d)."""
+    return int(x.shape[-2])
+
+
+def lower_tokens(
+    key: Array, value: Array, score: Score, query: Array | None
+) -> tuple[Factors, Array]:
+    """Check keys, values and the score; give the factors of these keys, and the values.
+
+    query: no queries, of the width that the score expects; found out if None.
+
+    Raises TypeError, ValueError: as `attention`.
+    """
+    find_framework(key=key, value=value)
+    backend, _ = backend_of(key)
+    xp = backend.xp
+    context, dtype = backend.precision(key)
+    with context():
+        if dtype is not None:
+            (key, value), score = autocast(xp, dtype, [key, value], score)
+        if query is None:
+            check_places(xp, key, key=key)
+            check_tensors(xp, key, key, value)
+            query = no_queries(xp, score, key)
+        elif dtype is not None:
+            query = xp.astype(query, dtype)
+        check_call(xp, query, key, value, score)
+        return score.lower(xp, query, key), value
+
+
+def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
+    """Check that rows of a key or a value are like those that a cache holds.
+
+    Raises TypeError, ValueError: they are not.
+    """
+    got, known = xp.shape(rows), xp.shape(held)
+    if (*got[:-2], got[-1]) != (*known[:-2], known[-1]):
+        what = "value has shape" if name == "value" else "key becomes rows of shape"
+        raise ValueError(
+            f"{what} {got}, the cache holds {known}: expected the same but for the tokens (axis "
+            "−2). Make another cache for another batch or other widths."
+        )
+    if xp.dtype(rows) != xp.dtype(held):
+        raise TypeError(
+            f"{name} is {xp.dtype(rows)}, the cache holds {xp.dtype(held)}: convert it, or make "
+            "the cache of tensors of that dtype."
+        )
+
+
+def check_bias(score: str, bias: Array | None, held: Array | None) -> None:
+    """Check that a score has a bias of keys if a cache holds one.
+
+    Raises ValueError: one of the two has.
+    """
+    if (bias is None) != (held is None):
+        raise ValueError(
+            f"{score} has {'no' if bias is None else 'a'} bias of keys here, unlike the score that "
+            "the cache was made for: its numbers differ, or one of them, such as negative_slope, "
+            "is an argument of a compiled function. Make the score in that function."
+        )
+
+
+def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> None:
+    """Check that there is room for new tokens.
+
+    length: how many tokens there are, None if that is not known. wraps: whether new ones may take
+    the places of the oldest.
+
+    Raises ValueError: there is not.
+    """
+    if wraps and count > capacity:
+        raise ValueError(
+            f"{count} tokens are more than the {capacity} that the cache holds: append the last "
+            f"{capacity}, or append in parts."
+        )
+    if not wraps and (length or 0) + count > capacity:
+        there = "" if length is None else f"{length} of {capacity} tokens are there, "
+        raise ValueError(
+            f"the cache is full: {there}got {count} more, capacity={capacity}. Make it with a "
+            "greater capacity, or with a window."
+        )
+
+
+def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) -> Array:
+    """Check the beams of a cache that holds b and values; give them as a tensor.
+
+    Raises TypeError, ValueError: others than (B,) integers below B, or a cache without a batch.
+    """
+    of_keys, of_values = xp.shape(b), xp.shape(values)
+    if len(of_keys) < 3 or len(of_values) < 3 or of_keys[0] != of_values[0]:
+        raise ValueError(
+            f"the cache holds keys {of_keys} and values {of_values}: expected one batch as the "
+            "first axis of both."
+        )
+    batch = of_keys[0]
+    index = xp.array(beams, like=values)
+    if "int" not in xp.dtype(index):
+        raise TypeError(f"beams must be integers, got {xp.dtype(index)}.")
+    if xp.shape(index) != (batch,):
+        raise ValueError(f"beams has shape {xp.shape(index)}, expected {(batch,)}.")
+    for i, beam in enumerate(buffers.numbers(index) or ()):
+        if not 0 <= beam < batch:
+            raise ValueError(f"beams[{i}] is {beam}, expected 0 ≤ beam < {batch}.")
+    return index

@@ -1,0 +1,280 @@
+"""Caches of keys and values that grow: self-attention one step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from anyscore.biases import Bias
+from anyscore.cache import no_queries
+from anyscore.cache_checks import (
+    backend_of,
+    check_beams,
+    check_bias,
+    check_room,
+    check_rows,
+    lower_tokens,
+    tokens,
+)
+from anyscore.checks import check_size, find_framework
+from anyscore.formulas import ScaledDot
+from anyscore.functional import attention
+from anyscore.kernels import cpu
+from anyscore.masks import Causal, Lengths, Mask, as_mask
+from anyscore.messages import shown
+from anyscore.ops import Array
+from anyscore.prepared import PreparedKeys
+from anyscore.ring import Ring
+from anyscore.score import Score
+from anyscore.trees import tell, tree
+
+
+@tree
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """Room for `capacity` keys, prepared for a score, and their values; `make_cache` makes it.
+
+    b, key_bias, packed: what the score made of the keys, see `PreparedKeys`, (..., capacity, …).
+    values: (..., capacity, d_v). length: (), an integer: how many tokens have been appended.
+    no_query: (..., 0, d_q). score: the class of the score. d_k: the width of keys. window: how many
+    tokens a query attends at most, its own among them; None: all. With one the token of position p
+    is in row p mod capacity.
+
+    PyTorch's and NumPy's are written to in place; those of JAX are values, and what changes one
+    returns another. A cache is a tree of its tensors in PyTorch and JAX.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window")
+    derived: ClassVar[tuple[str, ...]] = ("prepared",)
+    b: Array
+    key_bias: Array | None
+    packed: Array | None
+    values: Array
+    length: Array
+    no_query: Array
+    score: type[Score]
+    d_k: int
+    window: int | None
+    prepared: PreparedKeys | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Return how many tokens there is room for."""
+        return tokens(self.values)
+
+    @property
+    def keys(self) -> PreparedKeys:
+        """Return the keys as `attention` takes them, all rows: call it with `mask` of the cache."""
+        if self.prepared is not None:
+            return self.prepared
+        buffers = backend_of(self.values)[1]
+        blank = buffers.blank((*self.b.shape[:-2], self.capacity, self.d_k), self.values)
+        nothing = blank[..., :0, :]
+        return PreparedKeys(blank, self.score, self.b, self.key_bias, self.packed, nothing)
+
+    def append(self, key: Array, value: Array, *, score: Score = ScaledDot()) -> Cache:  # noqa: B008
+        """Add tokens after those that are there; return the cache that has them.
+
+        Where a program is compiled, and on accelerators, no error can say that the cache is full:
+        then the values that do not fit, and so all outputs from there on, are NaN.
+
+        Args:
+            key: (..., n, d_k).
+            value: (..., n, d_v).
+            score: that of the queries, with the parameters that they meet.
+
+        Raises:
+            TypeError, ValueError: tokens of another shape or dtype than the cache has, or another
+                score; more tokens than there is room for; in PyTorch, tokens with a gradient.
+        """
+        if type(score) is not self.score:
+            got = type(score).__name__ if isinstance(score, Score) else shown(score)
+            raise ValueError(
+                f"the cache holds keys of the score {self.score.__name__}, got {got}: append with "
+                "the score that it was made for."
+            )
+        find_framework(cache=self.values, key=key)
+        f, value = lower_tokens(key, value, score, self.no_query)
+        backend, buffers = backend_of(self.values)
+        xp, count, wraps = backend.xp, tokens(value), self.window is not None
+        bias, start, known = f.key_bias, self.length, None
+        check_rows(xp, "key", f.b, self.b)
+        check_rows(xp, "value", value, self.values)
+        check_bias(type(score).__name__, bias, self.key_bias)
+        if not wraps:
+            known = buffers.number(start)
+        check_room(known, count, self.capacity, wraps)
+        if problem := buffers.why_not(f.b, value, *(() if bias is None else (bias,))):
+            raise ValueError(f"a cache {problem}.")
+        if not wraps and known is None:
+            start = xp.clip(start, 0, self.capacity - count)
+            value = xp.where(start == self.length, value, float("nan"))
+        b, packed = buffers.put(self.b, f.b, start, wraps), self.packed
+        values = buffers.put(self.values, value, start, wraps)
+        if packed is not None:
+            packed = buffers.pack(f.pair.name, b, packed, start, count)
+        if self.key_bias is not None and bias is not None:
+            bias = buffers.put(self.key_bias[..., None], bias[..., None], start, wraps)[..., 0]
+        return self._with(b, bias, packed, values, buffers.add(self.length, count))
+
+    def _with(self, b: Array, bias: Any, packed: Any, values: Array, length: Array) -> Cache:
+        """Return the cache of these tensors: itself, if they are its own."""
+        if b is self.b:
+            return self
+        changed = {"b": b, "key_bias": bias, "packed": packed, "values": values, "length": length}
+        return replace(self, **changed)
+
+    def mask(self, queries: int = 1, causal: bool = True) -> Mask:
+        """Return which rows queries attend that stand at the last positions appended.
+
+        queries: how many there are. causal: whether each attends up to its own position, or all.
+
+        Raises ValueError: with a window, queries whose window is no longer whole.
+        """
+        if self.window is not None:
+            return self._ring(queries).mask(self.window, causal)
+        if queries == 1 or not causal:
+            return Lengths(self.length)
+        return Causal(offset=self.length - queries)
+
+    def _ring(self, queries: int) -> Ring:
+        xp = backend_of(self.values)[0].xp
+        return Ring(xp, self.values, self.length, self.capacity, queries)
+
+    def attend(
+        self,
+        query: Array,
+        *,
+        score: Score = ScaledDot(),  # noqa: B008 (frozen)
+        causal: bool = True,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+        **options: Any,
+    ) -> Any:
+        """`attention` of queries that stand at the last positions appended.
+
+        Args:
+            query: (..., T_q, d_q).
+            score: as `append` had it.
+            causal: whether each query attends up to its own position, or everything.
+            mask: intersects with that; of rows of the cache, (T_q, capacity) if it is an array.
+            bias, bias_after: as of `attention`; `Relative` and `ALiBi` that do not say where
+                queries stand are told.
+            options: the others of `attention`.
+
+        Raises:
+            TypeError, ValueError: as `attention`, and as `mask` of the cache.
+        """
+        find_framework(query=query, cache=self.values)
+        own, keys = self.mask(tokens(query), causal), self.keys
+        if mask is None and isinstance(own, Lengths):  # which calls that come again take
+            options["valid_lens"] = own.n
+        else:
+            options["mask"] = own if mask is None else own & as_mask(mask)
+        if bias is not None or bias_after is not None:
+            options["bias"] = self._placed(bias, query)
+            options["bias_after"] = self._placed(bias_after, query)
+        return attention(query, keys, self.values, score=score, **options)
+
+    def _placed(self, bias: Any, query: Array) -> Any:
+        """Return a bias of positions as it is of the rows of the cache."""
+        if not isinstance(bias, Bias) or bias.align is not None or bias.offset is not None:
+            return bias
+        if self.window is None:
+            return replace(bias, offset=self.length - tokens(query))  # type: ignore[type-var]
+        lead = query.shape[:-2]
+        return self._ring(tokens(query)).bias(bias, lead[-1] if len(lead) > 1 else None)
+
+    def reorder(self, beams: Any) -> Cache:
+        """Replace entry i of the batch by entry beams[i]: those that a beam search keeps.
+
+        beams: (B,), integers ≥ 0 of the first axis of keys and values. In compiled programs and on
+        accelerators one beyond B is no error of ours: JAX makes NaN of that entry.
+
+        Raises TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
+        """
+        backend, buffers = backend_of(self.values)
+        index = check_beams(backend.xp, buffers, beams, self.b, self.values)
+        rows = None if self.window is not None else buffers.number(self.length)
+        b = buffers.pick(self.b, index, rows)
+        values = buffers.pick(self.values, index, rows)
+        packed, bias = self.packed, self.key_bias
+        if packed is not None:
+            packed = buffers.pick(packed, index, None if rows is None else rows + 1)
+        if bias is not None:
+            bias = buffers.pick(bias[..., None], index, rows)[..., 0]
+        return self._with(b, bias, packed, values, self.length)
+
+
+def make_cache(
+    key: Array,
+    value: Array,
+    score: Score = ScaledDot(),  # noqa: B008 (frozen)
+    *,
+    capacity: int,
+    window: int | None = None,
+) -> Cache:
+    """Make a cache that holds these tokens, with room for more: self-attention step by step.
+
+        cache = cache.append(key, value, score=score)        # the tokens of a step, (..., n, d)
+        output = cache.attend(query, score=score)            # their queries, causally
+
+    What the score needs of a key is computed once, when the key is appended. The memory is taken
+    now; how much of it is filled is a tensor, so that every step is the same program to
+    torch.compile and jax.jit. What is not filled is not read.
+
+    Args:
+        key: (..., T, d_k), the first tokens; T may be 0.
+        value: (..., T, d_v).
+        score: a score object.
+        capacity: the number of tokens that there is room for.
+        window: how many tokens a query attends at most, its own among them: the last ones, as
+            `Window(window − 1, 0)`. Then the cache is a ring, and never full: new tokens take the
+            places of the oldest. A step of n tokens at once needs a capacity of window + n − 1.
+
+    Raises:
+        TypeError, ValueError: on wrong input, before any work.
+
+    >>> import numpy as np
+    >>> from anyscore import Additive, Causal, attention
+    >>> rng = np.random.default_rng(0)
+    >>> score = Additive(rng.normal(size=(8, 4)), rng.normal(size=(8, 4)), rng.normal(size=8))
+    >>> x = rng.normal(size=(2, 10, 4))
+    >>> cache = make_cache(x[:, :0], x[:, :0], score, capacity=10)
+    >>> steps = []
+    >>> for t in range(10):
+    ...     token = x[:, t : t + 1]
+    ...     cache = cache.append(token, token, score=score)
+    ...     steps.append(cache.attend(token, score=score))
+    >>> together = attention(x, x, x, score=score, mask=Causal())
+    >>> np.allclose(np.concatenate(steps, 1), together)
+    True
+    """
+    tell()
+    if not isinstance(score, Score):
+        raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {shown(score)}.")
+    check_size(capacity=capacity, window=window)
+    if window is not None and window > capacity:
+        raise ValueError(f"window={window} must be ≤ capacity={capacity}.")
+    f, first = lower_tokens(key, value, score, None)
+    backend, buffers = backend_of(first)
+    check_room(0, tokens(first), capacity, window is not None)
+    if problem := buffers.why_not(f.b, first):
+        raise ValueError(f"a cache {problem}.")
+    xp = backend.xp
+
+    def room(x: Array, own: int) -> Array:
+        shape = xp.shape(x)
+        at = len(shape) - own
+        return buffers.zeros((*shape[:at], capacity, *shape[at + 1 :]), x)
+
+    b, values = room(f.b, 2), room(first, 2)
+    bias = None if f.key_bias is None else room(f.key_bias, 1)
+    packed = buffers.room_to_pack(b) if cpu.packs(f.pair) else None
+    length = buffers.zeros((), first, xp.index_dtype())
+    of_score = no_queries(xp, score, key), type(score), int(xp.shape(key)[-1])
+    cache = Cache(b, bias, packed, values, length, *of_score, window)
+    if buffers.in_place:
+        cache = replace(cache, prepared=cache.keys)
+    return cache.append(key, value, score=score)

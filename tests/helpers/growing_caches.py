@@ -1,0 +1,41 @@
+"""What the tests of growing caches share: tokens, and the outputs of all steps side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyscore import make_cache
+from samples import normal
+
+B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
+
+
+def arrays(kv: int = KV, tokens: int = T) -> list[np.ndarray]:
+    sizes = (H, D), (kv, D), (kv, D_V)
+    return [normal(B, n, tokens, width, seed=i) for i, (n, width) in enumerate(sizes)]
+
+
+def to(framework: str) -> Any:
+    return torch.tensor if framework == "torch" else np.array
+
+
+def run(
+    q: Any, k: Any, v: Any, score: Any, chunks: list[int], cache: dict[str, Any], **options: Any
+) -> Any:
+    """The outputs of all steps, side by side."""
+    grown = make_cache(k[..., :0, :], v[..., :0, :], score, **cache)
+    start, found = 0, []
+    for n in chunks:
+        step = slice(start, start + n)
+        grown = grown.append(k[..., step, :], v[..., step, :], score=score)
+        given = {name: x(start, n) if callable(x) else x for name, x in options.items()}
+        found.append(np.asarray(grown.attend(q[..., step, :], score=score, **given)))
+        start += n
+    return np.concatenate(found, axis=-2)
+
+
+def same(found: Any, expected: Any, rtol: float = 1e-11) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=rtol, atol=1e-12)
