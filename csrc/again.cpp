@@ -66,12 +66,13 @@ private:
 };
 
 // The operands that a call may have.
-constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed"};
+constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed", "stop"};
 
 class Again {
 public:
-    // A call that `forward` could take, without masks, biases and dropout; lead: of its output, which is of the type
-    // of a, and is made by empty(a, shape). Raises std::invalid_argument where no other call can take its place.
+    // A call that `forward` could take, with no mask but the ends of intervals, without biases and dropout; lead: of its
+    // output, which is of the type of a, and is made by empty(a, shape). Raises std::invalid_argument where no other call
+    // can take its place.
     Again(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
           const std::vector<Size>& lead, nb::object empty)
         : pair(pair), empty(empty), settings(numbers.data()), arrays(lead, settings.groups) {
@@ -84,7 +85,7 @@ public:
             View& array = in.*OPERANDS[i].view;
             if (!view(x.ptr(), false, array)) throw std::invalid_argument("its arrays are not lent.");
             places[std::size_t(kind - KINDS)].emplace(x.ptr(), array);
-            if (Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
+            if (*kind != "stop" && Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
         }
         if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
@@ -100,18 +101,22 @@ public:
 
     Again(const Again&) = delete;
 
-    // The output for arrays a, b, weight, value and packed, or None where these are others.
-    nb::object run(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, int threads) const {
+    // The output for arrays a, b, weight, value, packed and stop, or None where these are others.
+    nb::object run(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
+                   int threads) const {
         Call now = call;
         now.dots = call.dots && dots();
-        const nb::handle operands[] = {a, b, weight, value, packed};
-        Rows* const rows_of[] = {&now.a, &now.b, &now.weight, &now.value, &now.packed};
+        const nb::handle operands[] = {a, b, weight, value, packed, stop};
+        const void* bounds = nullptr;
+        const void** const data_of[] = {&now.a.data,     &now.b.data,      &now.weight.data,
+                                        &now.value.data, &now.packed.data, &bounds};
         for (std::size_t i = 0; i < std::size(operands); i++) {
             if (operands[i].is_none() == places[i].has_value()) return nb::none();
             if (!places[i]) continue;
-            rows_of[i]->data = places[i]->memory(operands[i].ptr());
-            if (!rows_of[i]->data) return nb::none();
+            *data_of[i] = places[i]->memory(operands[i].ptr());
+            if (!*data_of[i]) return nb::none();
         }
+        now.stop.data = static_cast<const std::int64_t*>(bounds);
         nb::object output = nb::steal(PyObject_CallFunctionObjArgs(empty.ptr(), a.ptr(), shape.ptr(), nullptr));
         if (!output.is_valid()) throw nb::python_error();
         View to;
@@ -142,7 +147,7 @@ void bind_again(nb::module_& module) {
         .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, const std::vector<Size>&,
                       nb::object>())
         .def("__call__", &Again::run, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("packed").none(), nb::arg("threads"));
+             nb::arg("packed").none(), nb::arg("stop").none(), nb::arg("threads"));
 }
 
 }  // namespace anyscore

@@ -8,12 +8,16 @@ from anyscore.ops import Array
 
 
 class Again(Protocol):
-    """Repeat calls of default options that came before."""
+    """Repeat calls of default options that came before, lengths apart."""
 
-    def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
+    def run(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
+    ) -> Array | None:
         """Return the output, None where the call must be looked at."""
 
-    def learn(self, query: Array, key: Any, value: Array, score: Any, task: Any) -> None:
+    def learn(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
+    ) -> None:
         """Look at a call that was run in full, as the task that it became."""
 
 

@@ -36,7 +36,7 @@ class Buffers(Protocol):
     def why_not(self, *rows: Array) -> str | None:
         """Return why rows cannot be kept, None if they can."""
 
-    def put(self, x: Array, rows: Array, start: Array, wraps: bool) -> Array:
+    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         """Return x (..., T, d) with rows (..., n, d) from row `start` () on.
 
         wraps: whether they go on at its beginning where it ends; else start + n ≤ T.
@@ -51,7 +51,7 @@ class Buffers(Protocol):
         rows: how many of x (..., T, d) are of interest, None: all.
         """
 
-    def pack(self, pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         """Return packed with what `kernels.cpu.append_keys` writes to it."""
 
     def room_to_pack(self, b: Array) -> Array | None:

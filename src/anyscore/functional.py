@@ -110,7 +110,7 @@ def attention(
            [10., 11., 12., 13.]])
     """
     is_default = (
-        mask is valid_lens is dropout_seed is sink is bias is bias_after is None
+        mask is dropout_seed is sink is bias is bias_after is None
         and type(dropout) is type(softcap) is float
         and dropout == softcap == 0.0
         and return_weights is return_lse is False
@@ -119,7 +119,7 @@ def attention(
     )
     before = KNOWN.get(type(query)) if is_default else None
     if before is not None:
-        output = before.run(query, key, value, score)
+        output = before.run(query, key, value, score, valid_lens)
         if output is not None:
             return output
     call = Call(
@@ -130,7 +130,7 @@ def attention(
         find_framework(query=query, value=value)
     result, task = attend(call, options)
     if before is not None:
-        before.learn(query, key, value, score, task)
+        before.learn(query, key, value, score, valid_lens, task)
     return result if return_weights or return_lse else result.output
 
 

@@ -109,6 +109,8 @@ class Cache:
         if not wraps and known is None:
             start = xp.clip(start, 0, self.capacity - count)
             value = xp.where(start == self.length, value, float("nan"))
+        elif not wraps:
+            start = known
         b, packed = buffers.put(self.b, f.b, start, wraps), self.packed
         values = buffers.put(self.values, value, start, wraps)
         if packed is not None:

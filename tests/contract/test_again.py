@@ -119,3 +119,48 @@ def test_what_may_not_be_repeated_is_right(name: str) -> None:
         found = attention(*inputs(), score=score, valid_lens=np.int64(2))
     exact = attention(*inputs(), score=score, valid_lens=np.int64(2), impl="reference")
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dot", "additive", "gaussian"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_lengths(name: str, prepared: bool, misses: list[Any]) -> None:
+    """They are data: of any value, of the same shape."""
+    score = score_of(name, np.float32)
+    for lead, shapes in (((), [()]), ((2,), [(), (2,), (2, 3)]), ((2, 4), [(), (2,), (2, 4, 3)])):
+        q, k, v = inputs(*lead)
+        key = prepare_keys(k, score) if prepared else k
+        for shape in shapes:
+            n = np.random.default_rng(0).integers(-2, 13, shape)
+            for _ in range(3):
+                attention(q, key, v, score=score, valid_lens=np.asarray(n))
+            misses.clear()
+            for more in (0, 1, -3, -100, 100):
+                lengths = np.asarray(n + more)
+                found = attention(q, key, v, score=score, valid_lens=lengths)
+                assert not misses
+                exact = attention(q, k, v, score=score, valid_lens=lengths, impl="reference")
+                misses.clear()
+                np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_lengths_of_another_kind_are_looked_at(misses: list[Any]) -> None:
+    score = anyscore.Dot()
+    q, k, v = inputs(2)
+    for _ in range(3):
+        attention(q, k, v, score=score, valid_lens=np.array([3, 7]))
+    for lengths in (
+        np.array([3, 7], np.int32),
+        np.array([3.5, 7]),
+        np.array(3),
+        np.array([[3, 4, 5], [6, 7, 8]]),
+        [3, 7],
+        None,
+    ):
+        misses.clear()
+        found = attention(q, k, v, score=score, valid_lens=lengths)
+        assert len(misses) == 1
+        exact = attention(q, k, v, score=score, valid_lens=lengths, impl="reference")
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+    for wrong in (np.array([3, 7, 1]), np.array([True, False])):
+        with pytest.raises((TypeError, ValueError), match="valid_lens"):
+            attention(q, k, v, score=score, valid_lens=wrong)

@@ -65,7 +65,7 @@ class CoreAgain:
 
     def __init__(
         self,
-        type: type,
+        type: type[Any],
         backend: Backend,
         core: Implementation,
         must_look: Callable[..., bool],
@@ -76,9 +76,13 @@ class CoreAgain:
         self.must_look, self.threads, self.empty = must_look, threads, empty
         self.calls: dict[Any, Calls] = {}
 
-    def run(self, query: Array, key: Any, value: Array, score: Any) -> Array | None:
+    def run(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
+    ) -> Array | None:
         """Return the output of a call that came before, None where it must be looked at."""
         if not isinstance(score, Score):
+            return None
+        if valid_lens is not None and type(valid_lens) is not self.type:
             return None
         known_as, weight = _known_as(score)
         found = self.calls.get(known_as)
@@ -96,13 +100,20 @@ class CoreAgain:
         if self.must_look(query, key, value, weight):
             return None
         threads = self.threads()
-        for known in found.known:
-            output = known(query, key, weight, value, packed, threads)
+        for known, shape in found.known:
+            stop = valid_lens
+            if stop is not None and shape is not None:
+                if stop.shape != shape[0]:
+                    continue
+                stop = stop.reshape(shape[1])
+            output = known(query, key, weight, value, packed, stop, threads)
             if output is not None:
                 return output
         return None
 
-    def learn(self, query: Array, key: Any, value: Array, score: Any, task: Task) -> None:
+    def learn(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Task
+    ) -> None:
         """Keep a call that was run in full, if one of the same sizes came right before.
 
         Only scores of ours are known to be the same when they come again, and of those only what is
@@ -121,23 +132,37 @@ class CoreAgain:
             return
         if query.dtype != value.dtype or self.must_look(query, key, value, weight):
             return
+        if valid_lens is not None and (
+            type(valid_lens) is not self.type or self.backend.xp.dtype(valid_lens) != "int64"
+        ):
+            return
         if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
             self.calls.clear()
         found = self.calls.setdefault(known_as, Calls())
-        sizes, last = (query.shape, key.shape, value.shape), found.last
+        lengths = None if valid_lens is None else valid_lens.shape
+        sizes, last = (query.shape, key.shape, value.shape, lengths), found.last
         found.last = sizes
         if sizes == last:
             found.last = None
-            made = self._made(task)
+            made = self._made(task, valid_lens)
             if made is not None:
                 found.known = (made, *found.known)[:MOST]
 
-    def _made(self, task: Task) -> Any:
-        """Return what runs the call of a task again, None if nothing does."""
+    def _made(self, task: Task, valid_lens: Any) -> Any:
+        """Return what runs the call of a task again, and the shape of lengths as they came and as
+        they are given to it; None if nothing does.
+        """
         options = Options()
         if choose(self.backend, task, options)[1] is not self.core:
             return None
+        x, s = call_of(self.backend.xp, task, options, None)
+        shapes = None
+        if valid_lens is not None:  # which the core limits to the keys itself
+            if x.stop is None or x.start is not None or x.mask is not None:
+                return None
+            shapes = valid_lens.shape, x.stop.shape
+            x = x._replace(stop=valid_lens.reshape(x.stop.shape))
         try:
-            return cpu.again(*call_of(self.backend.xp, task, options, None), self.empty)
+            return cpu.again(x, s, self.empty), shapes
         except ValueError:  # its arrays have to be copied
             return None

@@ -35,11 +35,11 @@ class JAXBuffers:
     def why_not(self, *rows: Array) -> str | None:
         return None
 
-    def put(self, x: Array, rows: Array, start: Array, wraps: bool) -> Array:
+    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         n, room = rows.shape[-2], x.shape[-2]
         if not wraps:
             return jax.lax.dynamic_update_slice_in_dim(x, rows, start, axis=-2)
-        places = (start + jnp.arange(n, dtype=start.dtype)) % max(room, 1)
+        places = (jnp.arange(n) + start) % max(room, 1)
         return x.at[..., places, :].set(rows, unique_indices=True, mode="promise_in_bounds")
 
     def add(self, x: Array, n: int) -> Array:
@@ -48,7 +48,7 @@ class JAXBuffers:
     def pick(self, x: Array, index: Array, rows: int | None) -> Array:
         return jnp.take(x, index, axis=0, mode="fill")
 
-    def pack(self, pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         still: Any = jax.lax.stop_gradient
         return jax_autograd.append_keys(pair, still(b), still(packed), start, count)
 

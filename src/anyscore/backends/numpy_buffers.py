@@ -32,7 +32,7 @@ class NumPyBuffers:
     def why_not(self, *rows: Array) -> str | None:
         return None
 
-    def put(self, x: Array, rows: Array, start: Array, wraps: bool) -> Array:
+    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         n, room = rows.shape[-2], x.shape[-2]
         first = int(start) % room if room else 0
         if first + n <= room:
@@ -49,7 +49,7 @@ class NumPyBuffers:
         x[..., :rows, :] = x[..., :rows, :][index]
         return x
 
-    def pack(self, pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         cpu.append_keys(pair, host.raw(b), packed, int(start), count, host.threads())
         return packed
 

@@ -136,12 +136,16 @@ BACKEND = Torch()
 class _Again(CoreAgain):
     """Repeat calls that no compiler traces."""
 
-    def run(self, query: Tensor, key: Any, value: Tensor, score: Any) -> Tensor | None:
-        return None if is_compiling() else super().run(query, key, value, score)
+    def run(
+        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any = None
+    ) -> Tensor | None:
+        return None if is_compiling() else super().run(query, key, value, score, valid_lens)
 
-    def learn(self, query: Tensor, key: Any, value: Tensor, score: Any, task: Task) -> None:
+    def learn(
+        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any, task: Task
+    ) -> None:
         if not is_compiling():
-            super().learn(query, key, value, score, task)
+            super().learn(query, key, value, score, valid_lens, task)
 
 
 KNOWN[Tensor] = _Again(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ from anyscore.backends.torch_operators import acc_dtype, array, library
 from anyscore.kernels import cpu
 
 
-def _pack(pair: str, b: Tensor, packed: Tensor, start: Tensor, count: int) -> None:
+def _pack(pair: str, b: Tensor, packed: Tensor, start: Tensor | int, count: int) -> None:
     threads = torch.get_num_threads()
     cpu.append_keys(pair, array(b), array(packed), int(start), count, threads)
 
@@ -58,8 +56,12 @@ class TorchBuffers:
             )
         return None
 
-    def put(self, x: Tensor, rows: Tensor, start: Tensor, wraps: bool) -> Tensor:
-        places = start + torch.arange(rows.shape[-2], device=x.device)
+    def put(self, x: Tensor, rows: Tensor, start: Tensor | int, wraps: bool) -> Tensor:
+        count = rows.shape[-2]
+        if isinstance(start, int) and start + count <= x.shape[-2]:
+            x.narrow(-2, start, count).copy_(rows)
+            return x
+        places = start + torch.arange(count, device=x.device)
         return x.index_copy_(-2, places % max(x.shape[-2], 1) if wraps else places, rows)
 
     def add(self, x: Tensor, n: int) -> Tensor:
@@ -70,9 +72,12 @@ class TorchBuffers:
         some.copy_(some.index_select(0, index))
         return x
 
-    def pack(self, pair: str, b: Tensor, packed: Tensor, start: Tensor, count: int) -> Tensor:
-        run: Any = torch.ops.anyscore.append_keys
-        (run if is_watched(b, packed) else _pack)(pair, b, packed, start, count)
+    def pack(self, pair: str, b: Tensor, packed: Tensor, start: Tensor | int, count: int) -> Tensor:
+        if is_watched(b, packed):
+            start = torch.tensor(start) if isinstance(start, int) else start
+            torch.ops.anyscore.append_keys(pair, b, packed, start, count)
+        else:
+            _pack(pair, b, packed, start, count)
         return packed
 
     def room_to_pack(self, b: Tensor) -> Tensor | None:

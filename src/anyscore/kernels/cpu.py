@@ -134,7 +134,8 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
 def again(x: Operands, s: Settings, empty: Callable[[Array, tuple[int, ...]], Array]) -> Any:
     """Return a function that runs this forward with other arrays of the same shapes and strides.
 
-    (a, b, weight, value, packed, threads) → the output, or None where arrays are of another kind.
+    (a, b, weight, value, packed, stop, threads) → the output, or None where arrays are of another
+    kind. stop may be beyond the keys, or negative.
     empty: (a, shape) → an array of the type of a, for the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
