@@ -16,6 +16,7 @@ import pytest
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
+CACHES = CHAPTER.parent / "caches.md"
 PAGES = "score_matrix", "sinks", "biases", "distances", "normalizers", "own_pair"
 EACH = [CHAPTER.parent / f"{name}.md" for name in PAGES]
 """Pages whose examples every framework runs."""
@@ -45,6 +46,12 @@ def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
 def test_other_libraries_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
     done = run(OTHERS, framework, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax"])
+def test_caches_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
+    done = run(CACHES, framework, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
