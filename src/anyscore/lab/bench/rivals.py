@@ -120,7 +120,7 @@ RIVALS = _by_name(
     Rival("own pair", "variants_torch.own_pair", ("gatv2",), quick=False),
     Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
-    Rival("dot", "variants_dot.in_torch", computes=DOT),
+    Rival("dot", "variants_dot.in_torch", tasks=("attention", "cache"), computes=DOT),
     Rival("dot-compile", "variants_dot.compiled", (DOT,), quick=False),
     Rival("dot-jax", "variants_dot.in_jax", (DOT,), package="jax"),
     Rival(

@@ -187,7 +187,7 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
         said = "aligner: log-weights and a prior"
         yield [Comparison("beyond", work, contestants(work, settings), said, weighed=True)]
     for task in TASKS:
-        if task in ("attention", "aligner"):
+        if task in ("attention", "aligner", "cache"):
             continue
         score = "gaussian" if task == "log-sum-exp" else "additive"
         work = settings.work(shape, TRAINING, score=score, task=task)
@@ -212,6 +212,17 @@ def _graphs(settings: Settings, results: list[Result]) -> Plan:
             )
             said = f"{edges:,} edges, degrees {degrees}"
             yield [Comparison("graphs", work, contestants(work, settings), said, weighed=True)]
+
+
+_STEPS = (8, 64), (64, 64), (8, 256)  # problems and width
+
+
+def _cache(settings: Settings, results: list[Result]) -> Plan:
+    """A step of a cache that grows, with the row that comes: at 2,000 tokens, others sliced."""
+    for batch, width in _STEPS[:1] if settings.quick else _STEPS:
+        shape = Shape(batch, 1, 2000, width, width)
+        work = settings.work(shape, task="cache")
+        yield [Comparison("cache", work, contestants(work, settings), "a step of a cache")]
 
 
 def _isa(settings: Settings, results: list[Result]) -> Plan:
@@ -273,6 +284,7 @@ PARTS = {
     "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
     "beyond": Part("what is computed of scores besides attention", _beyond),
     "graphs": Part("a layer over the edges of a graph", _graphs),
+    "cache": Part("a decoder's step over a cache that grows, and that of a dot product", _cache),
     "isa": Part("what older instruction sets cost", _isa),
 }
 FRAMEWORK_PARTS = {

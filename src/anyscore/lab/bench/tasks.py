@@ -101,9 +101,14 @@ TASKS = {
     "attention": Task(("value",), _attention, attention),
     "aligner": Task(("prior",), _aligner, _our_aligner, "keys"),
     "log-sum-exp": Task((), _log_sum_exp, _our_log_sum_exp, "one"),
+    "cache": Task(("value",), _attention, attention),
     "bias": Task(("bias", "value"), _with_bias, _our_bias),
     "sigmoid": Task(("value",), _sigmoid, partial(attention, normalizer="sigmoid")),
     "sparsemax": Task(("value",), _sparsemax, partial(attention, normalizer="sparsemax")),
     "entmax15": Task(("value",), _entmax15, partial(attention, normalizer="entmax15")),
 }
-"""Tasks by name. The aligner is FastPitch's: the logarithm of weights, and a prior added."""
+"""Tasks by name.
+
+The aligner is FastPitch's: the logarithm of weights, and a prior added. Of a cache it is one step:
+the last key and its value come with the query, the others before.
+"""

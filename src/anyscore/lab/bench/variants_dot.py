@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,35 @@ from anyscore.lab.bench.work import Work
 def in_torch(work: Work) -> list[Variant]:
     """List PyTorch's fused attention, and the products with a softmax between them."""
     fused = torch.nn.functional.scaled_dot_product_attention
+    if work.task == "cache":
+        how = "with a preallocated cache"
+        return [
+            Variant(f"scaled_dot_product_attention, 4-D, {how}", partial(_step, fused, work, True)),
+            Variant(f"bmm, softmax, bmm, {how}", partial(_step, partial(_products, work), work)),
+        ]
     return [
         Variant("scaled_dot_product_attention, 4-D", partial(_call, fused, work, heads=True)),
         Variant("bmm, softmax, bmm", partial(_call, partial(_products, work), work)),
     ]
+
+
+def _step(attend: Attend, work: Work, heads: bool = False) -> Call:
+    """Make a call that writes the last token to its place, and attends to the tokens until it."""
+    batch, _, tokens, *widths = work.shape
+    rooms = [torch.zeros(batch, tokens + 600, width, dtype=work.key.dtype) for width in widths]
+    rows = work.key[:, -1:].contiguous(), work.value[:, -1:].contiguous()
+    for room, x in zip(rooms, (work.key, work.value), strict=True):
+        room[:, :tokens] = x
+
+    def call() -> Sequence[Tensor]:
+        for room, row in zip(rooms, rows, strict=True):
+            room[:, tokens - 1 : tokens] = row
+        tensors = work.query, *(room[:, :tokens] for room in rooms)
+        if heads:
+            return (attend(*(x[:, None] for x in tensors))[:, 0],)
+        return (attend(*tensors),)
+
+    return call
 
 
 def compiled(work: Work) -> list[Variant]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import Additive, attention, cache, plan
+from anyscore import make_cache as cache_of
 from anyscore.lab.bench import truth
 from anyscore.lab.bench.formulas import LEAKY_RELU, OwnPair
 from anyscore.lab.bench.private import tiles
@@ -69,6 +70,20 @@ def anyscore_(work: Work) -> list[Variant]:
         *tensors, W_q, W_k = tensors
         return ours(*tensors, score=Additive(W_q, W_k, w))  # type: ignore[no-any-return]
 
+    def step() -> Call:
+        """The last token comes, and goes again, so that every call is the same."""
+        room = work.shape.keys + 1
+        known = cache_of(work.key[:, :-1], work.value[:, :-1], score, capacity=room)
+        key, value = work.key[:, -1:].contiguous(), work.value[:, -1:].contiguous()
+
+        def call() -> Sequence[Tensor]:
+            known.append(key, value, score=score)
+            output = known.attend(work.query, score=score, causal=False)
+            known.length.sub_(1)
+            return (output,)
+
+        return call
+
     def build() -> Call:
         if work.prepared:
             keys = cache.prepare_keys(work.key, score)
@@ -78,6 +93,10 @@ def anyscore_(work: Work) -> list[Variant]:
         inputs = list(work.inputs.values())
         return call_of(lambda *tensors: ours(*tensors, score=score), inputs, work)
 
+    if work.task == "cache":
+        if work.training:
+            raise Unavailable("a cache keeps no graph")
+        return [Variant("anyscore.Cache: append and attend", step)]
     keys = " with prepared keys" if work.prepared else ""
     if work.task != "attention":
         return [Variant(f"anyscore: {work.task}", build)]
