@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
+from anyscore.growing import Cache, make_cache
 from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore
+from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
 
@@ -188,3 +190,46 @@ class MultiHeadAttention(_Projecting):
         """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
         projected = heads.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), self.sizes.kv_heads)
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)
+
+    def make_cache(
+        self,
+        params: Mapping[str, Array],
+        batch: int,
+        capacity: int,
+        window: int | None = None,
+    ) -> Cache:
+        """Make an empty cache for `step`, as `anyscore.make_cache`."""
+        weights = {name: params[f"{name}.weight"] for name in ("W_k", "W_v")}
+        tokens = {name: jnp.zeros((batch, 0, w.shape[1]), w.dtype) for name, w in weights.items()}
+        k, v = (self._heads(params, x, name) for name, x in tokens.items())
+        score = self.attention._score(self._inner(params), k.shape[-1], k.shape[-1])
+        return make_cache(k, v, score, capacity=capacity, window=window)
+
+    def step(
+        self, params: Mapping[str, Array], x: Array, cache: Cache, **options: Any
+    ) -> tuple[Array, Cache]:
+        """Append tokens x (batch, n, d) and attend causally: output (batch, n, d), and the cache.
+
+        One step at a time gives what `apply(params, x, mask=Causal())` does.
+
+        options: mask, bias and bias_after, as of `Cache.attend`.
+
+        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
+        """
+        x, inner = as_jax(x), self.attention
+        q, k, v = (self._heads(params, x, name) for name in ("W_q", "W_k", "W_v"))
+        of_score = self._inner(params)
+        score, sink = inner._score(of_score, q.shape[-1], k.shape[-1]), inner.spec.sink
+        sink = as_jax(of_score["sink.weight"]) if isinstance(sink, Parameter) else sink
+        cache = cache.append(k, v, score=score)
+        options |= {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}
+        output = heads.merge(_xp, cache.attend(q, score=score, sink=sink, **options))
+        if "W_o" in self.sizes.linears:
+            output = linear(_xp, params, output, "W_o")
+        return output, cache
+
+    def _heads(self, params: Mapping[str, Array], x: Array, name: str) -> Array:
+        """Project x (batch, T, …) and split it into heads."""
+        count = self.sizes.n_heads if name == "W_q" else self.sizes.kv_heads
+        found: Array = heads.split(_xp, linear(_xp, params, x, name), count)
+        return found

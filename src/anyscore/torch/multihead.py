@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
 from anyscore.chosen_weights import Chosen
-from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, mask_inputs, split
+from anyscore.growing import Cache, make_cache
+from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, mask_inputs, merge, split
 from anyscore.layers import AnyScore, makes_parameters
 from anyscore.legacy_names import rename_legacy_heads
 from anyscore.ops import load
@@ -264,3 +265,37 @@ class MultiHeadAttention(_Projecting):
         """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
         keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
+
+    def make_cache(self, batch: int, capacity: int, window: int | None = None) -> Cache:
+        """Make an empty cache for `step`, as `anyscore.make_cache`."""
+        like, inputs = next(self.parameters()), self._sizes.linears
+        with torch.no_grad():
+            tokens = {n: like.new_empty(batch, 0, inputs[n][1]) for n in ("W_k", "W_v")}
+            k, v = (split(_xp, self._project(x, n), self.kv_heads) for n, x in tokens.items())
+            score = self.attention._score(k)
+            return make_cache(k, v, score, capacity=capacity, window=window)
+
+    def step(self, x: Tensor, cache: Cache, **options: Any) -> Tensor:
+        """Append tokens x (batch, n, d) to a cache, and attend causally: output (batch, n, d).
+
+        One step at a time gives what `layer(x, mask=Causal())` does in evaluation. Without
+        gradients, as `Cache.append`; `attention_weights` stay those of the last call.
+
+        options: mask, bias and bias_after, as of `Cache.attend`.
+
+        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
+
+        >>> layer = MultiHeadAttention(16, 4, score="additive").eval()
+        >>> cache = layer.make_cache(batch=2, capacity=10)
+        >>> with torch.no_grad():
+        ...     outputs = [layer.step(torch.ones(2, 1, 16), cache) for _ in range(10)]
+        """
+        x = self._batched(x, False)
+        heads = {"W_q": self.n_heads, "W_k": self.kv_heads, "W_v": self.kv_heads}
+        q, k, v = (split(_xp, self._project(x, name), n) for name, n in heads.items())
+        inner, score = self.attention, self.attention._score(k)
+        cache = cache.append(k, v, score=score)
+        options |= {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}
+        output = merge(_xp, cache.attend(q, score=score, sink=inner._sink(q), **options))
+        output = output if self.W_o is None else self.W_o(output)
+        return cast(Tensor, output if self.batch_first else output.transpose(0, 1))

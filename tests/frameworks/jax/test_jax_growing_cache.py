@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from anyscore import ALiBi, Cache, Causal, GATv2, Score, Window, attention, make_cache
+from anyscore.jax import MultiHeadAttention
 from samples import NAMES, make_score, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 7, 5, 3
@@ -189,3 +190,22 @@ def test_packed_keys_go_along_and_elsewhere() -> None:
     same(found, expected[..., 3:4, :], 1e-5)
     cache, found = jax.jit(step)(cache, *(x[..., 4:5, :] for x in (q, k, v)), score)
     same(found, expected[..., 4:5, :], 1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score": "additive", "kv_heads": 2, "softcap": 2.0, "sink": True},
+        {"score": "gaussian", "project_output": False, "bias": False},
+    ],
+)
+def test_a_layer_step_by_step(options: dict[str, Any]) -> None:
+    layer, x = MultiHeadAttention(16, 4, **options), jnp.asarray(normal(2, 7, 16), "float32")
+    params = layer.init(jax.random.key(0), x)
+    at_once = layer.apply(params, x, mask=Causal(), bias=ALiBi())
+    cache, found = layer.make_cache(params, batch=2, capacity=9), []
+    compiled = jax.jit(layer.step)
+    for t in range(7):
+        output, cache = compiled(params, x[:, t : t + 1], cache, bias=ALiBi())
+        found.append(output)
+    same(jnp.concatenate(found, 1), at_once, 1e-5)

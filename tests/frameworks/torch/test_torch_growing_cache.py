@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from anyscore import Additive, ALiBi, Cache, Causal, ScaledDot, Score, Window, attention, make_cache
+from anyscore.torch import MultiHeadAttention
 from transformed import WARNINGS
 
 pytestmark = WARNINGS
@@ -121,3 +122,40 @@ def test_the_operator_is_one_of_pytorch() -> None:
     b, packed = torch.randn(2, 5, 3), torch.zeros(2, 6, 3)
     args = "tanh", b, packed, torch.tensor(2), 1
     torch.library.opcheck(torch.ops.anyscore.append_keys.default, args)
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "additive": {"score": "additive", "kv_heads": 2, "softcap": 2.0, "sink": True},
+    "gatv2": {"score": "gatv2", "project_output": False, "bias": False},
+    "gaussian": {"score": "gaussian", "batch_first": False},
+    "sigmoid": {"normalizer": "sigmoid", "dropout": 0.5, "d_q": 16, "d_v": 16},
+}
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_step_by_step(name: str, window: int | None) -> None:
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(16, 4, **LAYERS[name]).eval(), torch.randn(2, 7, 16)
+    mask = Causal() if window is None else Window(window - 1, 0)
+    at_once = layer(x if layer.batch_first else x.transpose(0, 1), mask=mask, bias=ALiBi())
+    cache = layer.make_cache(batch=2, capacity=9, window=window)
+    found = []
+    for part in x.split([3, 1, 1, 2], 1):
+        part = part if layer.batch_first else part.transpose(0, 1)
+        found.append(layer.step(part, cache, bias=ALiBi()))
+    joined = torch.cat(found, 1 if layer.batch_first else 0)
+    torch.testing.assert_close(joined, at_once, rtol=1e-4, atol=1e-5)
+    with torch.enable_grad(), pytest.raises(ValueError, match="a cache is written to in place"):
+        layer.step(part, cache)
+
+
+def test_a_compiled_layer() -> None:
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(16, 4, score="additive").eval(), torch.randn(2, 6, 16)
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(layer.step, backend=counter, fullgraph=True)
+    cache = layer.make_cache(2, capacity=6)
+    found = [step(token.contiguous(), cache) for token in x.split(1, 1)]
+    torch.testing.assert_close(torch.cat(found, 1), layer(x, mask=Causal()), rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 1
