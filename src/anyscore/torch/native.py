@@ -43,7 +43,7 @@ def native_masks(
     masks: list[Mask] = [Causal("start")] if is_causal else []
     floats = None
     if key_padding_mask is not None:
-        keep, numbers = _allowed(key_padding_mask, "key_padding_mask")
+        keep, numbers = allowed(key_padding_mask, "key_padding_mask")
         masks.append(Keys(keep))
         floats = numbers if numbers is None or numbers.dim() < 2 else numbers[:, None, None]
     if attn_mask is not None:
@@ -55,7 +55,7 @@ def native_masks(
                 f"attn_mask has shape {shape}, expected (T_q, T_k) or "
                 f"({batch * n_heads}, T_q, T_k), batch · n_heads first."
             )
-        keep, numbers = _allowed(attn_mask, "attn_mask")
+        keep, numbers = allowed(attn_mask, "attn_mask")
         masks.append(Keep(keep))
         floats = with_floats(numbers, floats)
     return All(tuple(masks)) if masks else None, floats
@@ -76,7 +76,7 @@ def with_floats(floats: Tensor | None, bias_after: Any) -> Any:
     return floats + bias_after
 
 
-def _allowed(mask: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
+def allowed(mask: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     """Give a mask of PyTorch's polarity as booleans, True = may attend, and what is added if any.
 
     Of 0 and −∞ alone nothing is, which is not looked for where a compiler cannot, nor in what asks
@@ -88,6 +88,6 @@ def _allowed(mask: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
         raise TypeError(
             f"{name} must be boolean with True = may not attend, or floats, got {mask.dtype}."
         )
-    allowed = mask != -math.inf
-    added = mask.requires_grad or is_compiling() or bool((allowed & (mask != 0)).any())
-    return allowed, mask if added else None
+    keep = mask != -math.inf
+    added = mask.requires_grad or is_compiling() or bool((keep & (mask != 0)).any())
+    return keep, mask if added else None

@@ -1,0 +1,117 @@
+"""The attention layers of a model of transformers, and their sizes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+_WIDTHS = "qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim"
+_HEADS = "num_heads", "num_attention_heads", "n_heads"
+
+
+def attention_layers(model: Any) -> dict[str, nn.Module]:
+    """Map names to the modules of a model that attend by `attn_implementation`, in their order.
+
+    Names are those of `model.named_modules()`. Of an encoder and a decoder that is first the
+    encoder's, then of each layer of the decoder its own and the one that attends to the encoder.
+
+    Raises:
+        TypeError: it is no model of transformers.
+        ValueError: it has no such layer.
+
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
+    >>> list(attention_layers(LlamaModel(config)))
+    ['layers.0.self_attn', 'layers.1.self_attn']
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected a model of transformers; for modules of "
+            "PyTorch there is anyscore.torch.replace."
+        )
+    found = {name: m for name, m in model.named_modules() if _attends(type(m))}
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no attention layer that asks transformers for its "
+            "attention function (ALL_ATTENTION_FUNCTIONS), so that none can be exchanged."
+        )
+    return found
+
+
+def _attends(cls: type[nn.Module]) -> bool:
+    """Check if a class asks for the attention function, in a method of its own or a parent."""
+    return not issubclass(cls, PreTrainedModel) and any(
+        "ALL_ATTENTION_FUNCTIONS" in function.__code__.co_names
+        for base in cls.__mro__
+        if issubclass(base, nn.Module) and base is not nn.Module
+        for function in _functions(base)
+    )
+
+
+def _functions(cls: type) -> Iterator[Any]:
+    """Yield the functions that a class defines, without their decorators."""
+    for x in vars(cls).values():
+        function = inspect.unwrap(x) if callable(x) else x
+        if inspect.isfunction(function):
+            yield function
+
+
+def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> dict[str, int]:
+    """Find heads, kv_heads and the width head_dim of queries and keys, of an attention layer.
+
+    given: those that the user said.
+
+    Raises ValueError: the layer says one of them nowhere.
+    """
+    width = _first(given.get("head_dim"), *(getattr(layer, x, None) for x in _WIDTHS))
+    config = getattr(layer, "config", None)
+    heads = _first(
+        given.get("heads"),
+        *(getattr(layer, x, None) for x in _HEADS),
+        getattr(config, "num_attention_heads", None),
+    )
+    groups = _first(getattr(layer, "num_key_value_groups", None)) or 1
+    of_keys = _first(given.get("kv_heads"), None if heads is None else heads // groups)
+    sizes = {"heads": heads, "kv_heads": of_keys, "head_dim": width}
+    missing = " and ".join(f"{size}=" for size, n in sizes.items() if n is None)
+    if missing:
+        raise ValueError(
+            f"the score has parameters of the layer's sizes, but {name}, a {type(layer).__name__}, "
+            f"does not say them all: give {missing}."
+        )
+    return {size: int(n) for size, n in sizes.items() if n is not None}
+
+
+def _first(*numbers: Any) -> int | None:
+    """Return the first that is an integer."""
+    return next((n for n in numbers if isinstance(n, int) and not isinstance(n, bool)), None)
+
+
+def choose(found: Mapping[str, nn.Module], layers: Any) -> list[str]:
+    """Choose names of attention layers: all if None, else by numbers, names or parts of the model.
+
+    Raises TypeError, ValueError, IndexError: what names no layer.
+    """
+    names = list(found)
+    if layers is None:
+        return names
+    if isinstance(layers, str | int):
+        layers = [layers]
+    chosen: set[str] = set()
+    for x in layers:
+        if isinstance(x, bool) or not isinstance(x, str | int):
+            raise TypeError(f"layers must be numbers or names of attention layers, got {x!r}.")
+        if isinstance(x, int):
+            if not -len(names) <= x < len(names):
+                raise IndexError(f"layer {x}: the model has {len(names)} attention layers.")
+            chosen.add(names[x])
+            continue
+        inside = [name for name in names if name == x or name.startswith(f"{x}.")]
+        if not inside:
+            raise ValueError(f"no attention layer {x!r}: the model has {', '.join(names)}.")
+        chosen.update(inside)
+    return [name for name in names if name in chosen]

@@ -1,0 +1,229 @@
+"""The masks of a model of transformers, as intervals where they are some.
+
+A model asks a mask function, registered under the name of its attention, for a boolean tensor
+(batch, 1, T_q, T_k). What it gets here is a tensor that holds intervals in its place: the attention
+reads those, and anything else that looks into it finds the boolean one, made then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from transformers import masking_utils as theirs
+from transformers.masking_utils import sdpa_mask
+
+from anyscore.backends.torch_modes import is_compiling, is_transforming
+from anyscore.masks import Interval, Keys, Mask, Window
+from anyscore.ops.torch import is_jit_tracing
+
+
+class IntervalMask(Tensor):
+    """A boolean tensor (batch, 1, T_q, T_k), True = may attend, that is made when it is read.
+
+    mask: says the same in few numbers; None = all may be attended.
+    """
+
+    @staticmethod
+    def __new__(
+        cls, mask: Mask | None, shape: tuple[int, ...], device: Any, make: Callable[[], Tensor]
+    ) -> IntervalMask:
+        """Make a tensor without memory."""
+        found: IntervalMask = Tensor._make_wrapper_subclass(
+            cls, shape, dtype=torch.bool, device=device
+        )
+        return found
+
+    def __init__(
+        self, mask: Mask | None, shape: tuple[int, ...], device: Any, make: Callable[[], Tensor]
+    ) -> None:
+        super().__init__()
+        self._mask, self._make = mask, make
+        self._boolean: Tensor | None = None
+
+    @property
+    def mask(self) -> Any:
+        """The mask; the boolean tensor once that was read, for it may have been written to."""
+        return self._mask if self._boolean is None else self._boolean
+
+    def boolean(self) -> Tensor:
+        """Return the boolean tensor, made at the first call."""
+        if self._boolean is None:
+            self._boolean = self._make()
+        return self._boolean
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"IntervalMask({self.mask}, shape={tuple(self.shape)})"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute with the boolean tensor."""
+        args, kwargs = tree_map_only(cls, cls.boolean, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def interval_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = theirs.causal_mask_function,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """Make the mask of a model: an `IntervalMask`, or a boolean tensor where it is not intervals.
+
+    It takes what `transformers.masking_utils.sdpa_mask` takes, and where that asks for a boolean
+    matrix of queries × keys gives intervals: causal, sliding and bidirectional masks, packed
+    sequences, and padding. With a static cache, whose position is a tensor, with functions of the
+    user, and in what is compiled, it gives what `sdpa_mask` gives. None = all may be attended,
+    unless the model forbids that.
+    """
+
+    def boolean() -> Tensor:
+        found: Any = sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,  # type: ignore[arg-type]
+            kv_offset,
+            mask_function,
+            attention_mask,
+            **{**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
+        )
+        return cast(Tensor, found)
+
+    tracing = is_compiling() or is_jit_tracing() or is_transforming()
+    if tracing or options.get("use_vmap") or isinstance(q_offset, Tensor):
+        return boolean()
+    band = _read(mask_function)
+    if band is None:
+        return boolean()
+    left, right, documents = band
+    offset = q_offset - kv_offset
+    mask: Mask | None = documents
+    covers_left = left is None or offset + q_length - 1 <= left
+    covers_right = right is None or offset + right >= kv_length - 1
+    if not (covers_left and covers_right):
+        window = Window(
+            None if covers_left else left, None if covers_right else right, None, offset
+        )
+        mask = window if mask is None else mask & window
+    if attention_mask is not None:
+        padding = _padding(attention_mask, kv_length, kv_offset)
+        if padding is not None:
+            mask = padding if mask is None else mask & padding
+    may_skip = options.get("allow_is_causal_skip", True) or options.get(
+        "allow_is_bidirectional_skip"
+    )
+    if mask is None and may_skip:
+        return None
+    shape = batch_size, 1, q_length, kv_length
+    return IntervalMask(mask, shape, options.get("device", "cpu"), boolean)
+
+
+def _inner(function: Callable[..., Any]) -> Any:
+    """Return the code that the functions made by a function of transformers share."""
+    return function.__code__
+
+
+_AND = _inner(theirs.and_masks(theirs.causal_mask_function))
+_SLIDING = _inner(theirs.sliding_window_overlay(1))
+_SLIDING_BOTH = _inner(theirs.sliding_window_bidirectional_overlay(1))
+_PACKED = _inner(theirs.packed_sequence_mask_function(torch.zeros(1, 1)))
+_REMAPPED = _inner(
+    theirs.remap_positions_for_packed_sequence(theirs.causal_mask_function, torch.zeros(1, 1))
+)
+
+
+def _read(function: Any) -> tuple[int | None, int | None, Mask | None] | None:
+    """Read a mask function of transformers: keys from `left` before to `right` after, documents.
+
+    None if it is none of those that are known.
+    """
+    if function is theirs.causal_mask_function:
+        return None, 0, None
+    if function is theirs.bidirectional_mask_function:
+        return None, None, None
+    code = getattr(function, "__code__", None)
+    cells = getattr(function, "__closure__", None) or ()
+    free = dict(
+        zip(getattr(code, "co_freevars", ()), (c.cell_contents for c in cells), strict=True)
+    )
+    if code in (_SLIDING, _SLIDING_BOTH):
+        width = free.get("sliding_window")
+        if not isinstance(width, int) or width < 1:
+            return None
+        return (width - 1, None, None) if code is _SLIDING else (width, width, None)
+    if code is not _AND:
+        return None
+    parts = free.get("mask_functions", ())
+    if [getattr(part, "__code__", None) for part in parts] == [_PACKED, _REMAPPED]:
+        return _read_packed(*parts)
+    left = right = None
+    for part in parts:
+        band = _read(part)
+        if band is None or band[2] is not None:
+            return None
+        left = band[0] if left is None else left if band[0] is None else min(left, band[0])
+        right = band[1] if right is None else right if band[1] is None else min(right, band[1])
+    return left, right, None
+
+
+def _read_packed(packed: Any, remapped: Any) -> tuple[int | None, int | None, Mask | None] | None:
+    """Read the mask of sequences that were packed into one: the bounds of each, and its band.
+
+    Positions within a sequence count up by one, so that a band of them is one of the whole.
+    """
+    (numbers,) = (cell.cell_contents for cell in packed.__closure__)
+    inner = dict(
+        zip(
+            remapped.__code__.co_freevars,
+            (cell.cell_contents for cell in remapped.__closure__),
+            strict=True,
+        )
+    )
+    band = _read(inner.get("mask_function"))
+    if band is None:
+        return None
+    numbers = numbers.contiguous()
+    start = torch.searchsorted(numbers, numbers)
+    stop = torch.searchsorted(numbers, numbers, right=True)
+    return band[0], band[1], Interval(start[:, None], stop[:, None])
+
+
+def _padding(keep: Tensor, kv_length: int, kv_offset: int) -> Mask | None:
+    """Give a padding mask (batch, tokens) of the keys from an offset on; None if all are kept.
+
+    One sequence after padding, before it, or between, is an interval. Missing tokens are padding.
+    """
+    padded = cast(Tensor, theirs.prepare_padding_mask(keep, kv_length, kv_offset))
+    keep = padded[:, kv_offset : kv_offset + kv_length].bool()
+    if not kv_length:
+        return None
+    some = keep.to(torch.uint8)
+    count = keep.sum(-1)
+    start = some.argmax(-1)
+    stop = kv_length - some.flip(-1).argmax(-1)
+    stop = torch.where(count == 0, start, stop)
+    all_kept, one_run, none_before, none_after = torch.stack(
+        [
+            (count == kv_length).all(),
+            (stop - start == count).all(),
+            (start == 0).all(),
+            (stop == kv_length).all(),
+        ]
+    ).tolist()
+    if all_kept:
+        return None
+    if not one_run:
+        return Keys(keep)
+    return Interval(None if none_before else start, None if none_after else stop)
