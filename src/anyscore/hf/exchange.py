@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.auto_factory import _get_model_class
 
+from anyscore.chosen_layers import choose_layers
 from anyscore.functional import attention
 from anyscore.hf.attention import NAME, register
-from anyscore.hf.layers import attention_layers, choose, head_sizes
+from anyscore.hf.layers import attention_layers, head_sizes
 from anyscore.layers import SCORES, AnyScore, is_named
 from anyscore.score_spec import ScoreSpec
 from anyscore.torch.attention import Attention
@@ -99,7 +100,7 @@ def use(
     [('layers.1.self_attn.anyscore.w_v.weight', (2, 4))]
     """
     found = attention_layers(model)
-    chosen = choose(found, layers)
+    chosen = choose_layers(found, layers)
     for name in _OF_CALLS:
         if name in options:
             raise TypeError(f"{name}= is what the model says: leave it out.")

@@ -89,29 +89,3 @@ def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> 
 def _first(*numbers: Any) -> int | None:
     """Return the first that is an integer."""
     return next((n for n in numbers if isinstance(n, int) and not isinstance(n, bool)), None)
-
-
-def choose(found: Mapping[str, nn.Module], layers: Any) -> list[str]:
-    """Choose names of attention layers: all if None, else by numbers, names or parts of the model.
-
-    Raises TypeError, ValueError, IndexError: what names no layer.
-    """
-    names = list(found)
-    if layers is None:
-        return names
-    if isinstance(layers, str | int):
-        layers = [layers]
-    chosen: set[str] = set()
-    for x in layers:
-        if isinstance(x, bool) or not isinstance(x, str | int):
-            raise TypeError(f"layers must be numbers or names of attention layers, got {x!r}.")
-        if isinstance(x, int):
-            if not -len(names) <= x < len(names):
-                raise IndexError(f"layer {x}: the model has {len(names)} attention layers.")
-            chosen.add(names[x])
-            continue
-        inside = [name for name in names if name == x or name.startswith(f"{x}.")]
-        if not inside:
-            raise ValueError(f"no attention layer {x!r}: the model has {', '.join(names)}.")
-        chosen.update(inside)
-    return [name for name in names if name in chosen]

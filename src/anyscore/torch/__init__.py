@@ -17,6 +17,7 @@ from anyscore.torch.course import (
 from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
+from anyscore.torch.replace import replace
 
 __all__ = [
     "AdditiveAttention",
@@ -32,5 +33,6 @@ __all__ = [
     "SelfAttention",
     "TransformerConv",
     "masked_softmax",
+    "replace",
     "unvisited",
 ]

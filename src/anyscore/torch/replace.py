@@ -1,0 +1,136 @@
+"""Another score in a model of PyTorch: its multi-head layers replaced, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from anyscore.chosen_layers import choose_layers
+from anyscore.layers import AnyScore
+from anyscore.torch.multihead import MultiHeadAttention
+
+_SAID = "bias", "dropout", "batch_first", "kv_heads", "d_q", "d_k", "d_v", "device", "dtype"
+
+
+class Replaced(MultiHeadAttention):
+    """A `MultiHeadAttention` that is called as `torch.nn.MultiheadAttention` is."""
+
+    def forward(  # type: ignore[override]
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend: the output, and the weights before dropout, or None if they are not needed."""
+        result = super().forward(
+            query,
+            key,
+            value,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return cast("tuple[Tensor, Tensor | None]", result)
+
+
+def replace(
+    model: nn.Module,
+    score: AnyScore = "scaled_dot",
+    layers: Sequence[int | str] | int | str | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Replace the `torch.nn.MultiheadAttention` of a model by ours, with any score, in place.
+
+    So of `torch.nn.Transformer` and its encoders and decoders too. Projections keep their values;
+    the score meets projected queries and keys, each head with parameters of its own, which are new.
+    Calls stay as they were. Make the optimiser afterwards: parameters are other objects.
+
+    Args:
+        model: any module. If it is such a layer itself, use what is returned.
+        score, options: as of `anyscore.torch.MultiHeadAttention`.
+        layers: numbers or names of such layers, in the order of `model.named_modules()`, or of
+            parts of the model that have them inside; all if None.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError, ValueError, IndexError: it is no module, or has no such layers; an unknown score
+            or option; a layer with add_bias_kv or add_zero_attn. The model is then as it was.
+
+    >>> import torch
+    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
+    >>> model = replace(model, "additive", layers=[0, 2])
+    >>> [name for name, _ in model.named_parameters() if "w_v" in name]
+    ['layers.0.self_attn.attention.w_v.weight', 'layers.2.self_attn.attention.w_v.weight']
+    >>> model(torch.ones(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
+    kinds = nn.MultiheadAttention, Replaced
+    found = {name: m for name, m in model.named_modules() if isinstance(m, kinds)}
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no torch.nn.MultiheadAttention that could be replaced; "
+            "for models of transformers there is anyscore.hf.use."
+        )
+    for name in _SAID:
+        if name in options:
+            raise TypeError(f"{name}= is what the layers say: leave it out.")
+    made: dict[nn.Module, nn.Module] = {}
+    for name in choose_layers(found, layers):
+        made[found[name]] = _make(name, found[name], score, options)
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):  # the same one under all its names
+            if child is not None and child in made:
+                setattr(parent, name, made[child])
+    return made.get(model, model)
+
+
+def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Replaced:
+    """Make what takes the place of one layer, with its parameters."""
+    if isinstance(layer, Replaced):
+        widths = [getattr(layer, x).in_features for x in ("W_q", "W_k", "W_v")]
+        dropout = layer.attention.dropout
+    else:
+        for option, there in (
+            ("add_bias_kv", layer.bias_k is not None),
+            ("add_zero_attn", layer.add_zero_attn),
+        ):
+            if there:
+                raise ValueError(f"{name or 'the layer'} has {option}=True, which ours has not.")
+        widths, dropout = [layer.embed_dim, layer.kdim, layer.vdim], layer.dropout
+    like = layer.out_proj.weight
+    ours = Replaced(
+        layer.embed_dim,
+        layer.num_heads,
+        score=score,
+        d_q=widths[0],
+        d_k=widths[1],
+        d_v=widths[2],
+        dropout=dropout,
+        bias=layer.out_proj.bias is not None,
+        batch_first=layer.batch_first,
+        device=like.device,
+        dtype=like.dtype,
+        **options,
+    )
+    state = {x: y for x, y in layer.state_dict().items() if not x.startswith("attention.")}
+    ours.load_state_dict(state, strict=False)
+    trained = {x.split(".")[0]: y.requires_grad for x, y in layer.named_parameters()}
+    of_all = trained.get("in_proj_weight", True)
+    for w, theirs in zip("qkv", ("q_proj_weight", "k_proj_weight", "v_proj_weight"), strict=True):
+        flag = trained.get(f"W_{w}", trained.get(theirs, of_all))
+        getattr(ours, f"W_{w}").requires_grad_(flag)
+    cast(nn.Module, ours.W_o).requires_grad_(like.requires_grad)
+    return ours.train(layer.training)
