@@ -18,6 +18,7 @@ from anyscore.keras.course import (
     masked_softmax,
 )
 from anyscore.keras.multihead import MultiHeadAttention, SelfAttention
+from anyscore.keras.replace import replace
 
 __all__ = [
     "AdditiveAttention",
@@ -27,4 +28,5 @@ __all__ = [
     "MultiHeadAttention",
     "SelfAttention",
     "masked_softmax",
+    "replace",
 ]

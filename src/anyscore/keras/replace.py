@@ -1,0 +1,151 @@
+"""Another score in a model of Keras: a copy of it, with our multi-head layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from anyscore.chosen_layers import choose_layers
+from anyscore.keras.config import to_numpy
+from anyscore.keras.multihead import MultiHeadAttention
+from anyscore.layers import AnyScore
+
+_TENSORS = "query", "value", "key"
+_CALL: tuple[str, ...] = (
+    *_TENSORS,
+    *(f"{name}_mask" for name in (*_TENSORS, "attention")),
+    *("return_attention_scores", "training", "use_causal_mask"),
+)
+"""The arguments of Keras's layer, by position."""
+
+_NOT_OURS: tuple[str, ...] = "sliding_window", "use_gate", "attention_axes", "activity_regularizer"
+_NOT_OURS += tuple(f"{x}_{y}" for x in ("kernel", "bias") for y in ("regularizer", "constraint"))
+_SAID = "bias", "dropout", "kv_heads", "d_q", "d_k", "d_v", "output_shape", "name", "dtype", "seed"
+
+
+def replace(
+    model: Any,
+    score: AnyScore = "scaled_dot",
+    layers: Sequence[int | str] | int | str | None = None,
+    **options: Any,
+) -> Any:
+    """Copy a model of Keras, by `keras.models.clone_model`, with ours for its multi-head layers.
+
+    All weights keep their values; the score meets projected queries and keys, each head with
+    parameters of its own, which are new. Calls stay as they were. Compile the copy anew.
+
+    Args:
+        model: a functional model; models inside are looked into, layers that hold layers are not.
+        score, options: as of `anyscore.keras.MultiHeadAttention`.
+        layers: numbers or names of layers `keras.layers.MultiHeadAttention`, in the order of the
+            model; all if None. Those inside of a model are named "model/layer".
+
+    Returns:
+        The copy.
+
+    Raises:
+        TypeError, ValueError, IndexError: it is no model that can be cloned, or has no such
+            layers; an unknown score or option; a layer with what ours has not.
+
+    >>> x = keras.Input((5, 8))
+    >>> y = keras.layers.MultiHeadAttention(2, 3, name="mixing")(x, x, use_causal_mask=True)
+    >>> model = replace(keras.Model(x, y), "additive")
+    >>> sorted(model.get_layer("mixing").parameters_by_name())[-1]
+    'attention.w_v.weight'
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model is a {type(model).__name__}, expected a model of Keras.")
+    found = _layers(model)
+    if not found:
+        raise ValueError(
+            f"{model.name} has no keras.layers.MultiHeadAttention that could be replaced: those "
+            "inside of other layers are not seen, which make them themselves."
+        )
+    for name in _SAID:
+        if name in options:
+            raise TypeError(f"{name}= is what the layers say: leave it out.")
+    chosen = {id(found[name]): name for name in choose_layers(found, layers)}
+    made = {key: _make(name, found[name], score, options) for key, name in chosen.items()}
+    pairs: list[tuple[Any, Any]] = []
+
+    def clone(layer: Any) -> Any:
+        copied = made.get(id(layer)) or type(layer).from_config(layer.get_config())
+        pairs.append((layer, copied))
+        return copied
+
+    def call(layer: Any, *args: Any, **named: Any) -> Any:
+        if not any(layer is x for x in made.values()):
+            return layer(*args, **named)
+        named |= dict(zip(_CALL, args, strict=False))
+        tensors = [named.pop(x, None) for x in _TENSORS]
+        tensors = tensors if tensors[2] is not None else tensors[:2]
+        return layer(tensors, **{x: y for x, y in named.items() if y is not None})
+
+    copy = keras.models.clone_model(model, clone_function=clone, call_function=call, recursive=True)
+    for theirs, ours in pairs:
+        if id(theirs) in made:
+            ours.load_numpy_parameters({**ours.numpy_parameters(), **_arrays(theirs)})
+        elif isinstance(theirs, keras.layers.Layer):  # the others are operations
+            ours.set_weights(theirs.get_weights())
+        else:
+            continue
+        ours.trainable = theirs.trainable
+    return copy
+
+
+def _layers(model: Any, prefix: str = "") -> dict[str, Any]:
+    """Map names to the multi-head layers of a model, and of the models in it."""
+    found: dict[str, Any] = {}
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            found |= _layers(layer, f"{prefix}{layer.name}/")
+        elif type(layer) is keras.layers.MultiHeadAttention:
+            found[prefix + layer.name] = layer
+    return found
+
+
+def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> MultiHeadAttention:
+    """Make what takes the place of one layer."""
+    config = layer.get_config()
+    for option in _NOT_OURS:
+        if config.get(option) and (option, config[option]) != ("attention_axes", (1,)):
+            raise ValueError(f"{name} has {option}={config[option]!r}, which ours has not.")
+    if layer.value_dim != layer.key_dim:
+        raise ValueError(
+            f"{name} has key_dim={layer.key_dim} and value_dim={layer.value_dim}, expected one."
+        )
+    widths = [x.kernel.shape[0] for x in (layer._query_dense, layer._key_dense, layer._value_dense)]
+    return MultiHeadAttention(
+        layer.num_heads * layer.key_dim,
+        layer.num_heads,
+        score=score,
+        d_q=widths[0],
+        d_k=widths[1],
+        d_v=widths[2],
+        dropout=layer.dropout,
+        bias=layer.use_bias,
+        output_shape=config["output_shape"] or widths[0],
+        name=layer.name,
+        dtype=layer.dtype_policy,
+        seed=layer.seed,
+        **options,
+    )
+
+
+def _arrays(theirs: Any) -> dict[str, Any]:
+    """Give the weights of a layer of Keras (inputs, heads, width) as ours, (outputs, inputs)."""
+    arrays: dict[str, Any] = {}
+    dense = theirs._query_dense, theirs._key_dense, theirs._value_dense
+    for name, layer in zip(("W_q", "W_k", "W_v"), dense, strict=True):
+        kernel = to_numpy(layer.kernel)
+        arrays[f"{name}.weight"] = kernel.reshape(len(kernel), -1).T
+    kernel = to_numpy(theirs._output_dense.kernel)
+    arrays["W_o.weight"] = kernel.reshape(int(np.prod(kernel.shape[:2])), -1).T
+    if theirs.use_bias:
+        of_all = zip(("W_q", "W_k", "W_v", "W_o"), (*dense, theirs._output_dense), strict=True)
+        for name, layer in of_all:
+            arrays[f"{name}.bias"] = to_numpy(layer.bias).reshape(-1)
+    return arrays
