@@ -55,6 +55,12 @@ def test_caches_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_models_of_others_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
+    done = run(OTHERS.with_name("hugging_face.md"), framework, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("path", EACH, ids=lambda path: path.stem)
 @pytest.mark.parametrize("framework", page.FRAMEWORKS)
 def test_pages_print_what_they_say(framework: str, path: Path, tmp_path: Path) -> None:

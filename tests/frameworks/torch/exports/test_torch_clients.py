@@ -1,4 +1,4 @@
-"""Libraries that wrap, watch or replace modules: accelerate, PEFT, Opacus, transformers."""
+"""Libraries that wrap, watch or replace modules: accelerate, PEFT, Opacus."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from accelerate import cpu_offload, dispatch_model
 from opacus.grad_sample import GradSampleModule
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    BertConfig,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from anyscore import Causal, ScaledDot, attention
 from anyscore.layers import SCORES, has_hidden
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 
@@ -162,65 +153,3 @@ def test_gradients_of_each_example_by_opacus(model: Model, x: Tensor) -> None:
         if p.grad is None:  # a bias that cancels in the softmax
             continue
         torch.testing.assert_close(p.grad_sample, torch.stack(expected[name]), rtol=1e-4, atol=1e-5)
-
-
-def hugging_face(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """The attention of a model of transformers."""
-    mask = attention_mask
-    if mask is None and module.is_causal and query.shape[-2] > 1:
-        mask = Causal("end")
-    score = ScaledDot(scaling)
-    out = attention(query, key, value, score=score, mask=mask, dropout=dropout)
-    return out.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register("anyscore", hugging_face)
-AttentionMaskInterface.register("anyscore", sdpa_mask)
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 37,
-    "vocab_size": 50,
-    "max_position_embeddings": 40,
-}
-
-
-@pytest.mark.parametrize("kind", ["bert", "llama", "llama with grouped heads"])
-def test_models_of_transformers(kind: str) -> None:
-    """Logits and gradients are those of the eager implementation, padding or not."""
-    if kind == "bert":
-        model: Any = BertModel(BertConfig(**SIZES)).eval()
-    else:
-        heads = 2 if "grouped" in kind else 4
-        model = LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=heads)).eval()
-    ids = torch.randint(0, 50, (2, 9))
-    full = torch.ones(2, 9, dtype=torch.long)
-    padded = full.clone()
-    padded[1, 6:] = 0
-    for mask in (full, padded):
-        results = []
-        for implementation in ("eager", "anyscore"):
-            model.set_attn_implementation(implementation)
-            output = model(ids, attention_mask=mask)[0][mask.bool()]
-            model.zero_grad()
-            output.square().mean().backward()
-            results.append((output, [p.grad for p in model.parameters() if p.grad is not None]))
-        torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-4, atol=1e-5)
-        for x, y in zip(results[1][1], results[0][1], strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
-    if kind != "bert":
-        made = {}
-        for implementation in ("eager", "anyscore"):
-            model.set_attn_implementation(implementation)
-            made[implementation] = model.generate(ids, max_new_tokens=8, do_sample=False)
-        assert torch.equal(made["eager"], made["anyscore"])
