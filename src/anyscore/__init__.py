@@ -34,6 +34,7 @@ from anyscore.normalizers import Sigmoid
 from anyscore.recording import Recording, record
 from anyscore.score import Score
 from anyscore.score_matrix import log_sum_exp, log_weights, scores
+from anyscore.sequences import Sequences
 from anyscore.trees import tell
 
 tell()  # frameworks imported before; the others with their first tensors, or with their layers
@@ -66,6 +67,7 @@ __all__ = [
     "Relative",
     "ScaledDot",
     "Score",
+    "Sequences",
     "Sigmoid",
     "StudentT",
     "Trilinear",

@@ -227,13 +227,20 @@ def default_slopes(heads: int) -> list[float]:
 
 
 def lower_biases(
-    xp: Ops, bias: Any, bias_after: Any, query: Array, sizes: Sizes
+    xp: Ops, bias: Any, bias_after: Any, query: Array, sizes: Sizes, has_diagonals: bool = True
 ) -> tuple[LoweredBias, ...]:
-    """Check biases and lower them for a call.
+    """Check biases and lower them for a call; has_diagonals: see `LoweredMask`.
 
     Raises TypeError, ValueError: one is no bias, or does not fit the call.
     """
     given = ("bias", bias, False), ("bias_after", bias_after, True)
+    for name, x, _ in given:
+        if isinstance(x, Bias) and not has_diagonals:
+            raise ValueError(
+                f"{name} is {type(x).__name__}(...), one number for each distance j − i, which "
+                "packed sequences have only where cu_seqlens_k is cu_seqlens_q (leave it out): "
+                "pass a tensor (..., T_q, T_k)."
+            )
     return tuple(
         _lower(xp, x, name, query, sizes, after) for name, x, after in given if x is not None
     )

@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyscore.known_values import integers, known_values
 from anyscore.lowered_edges import LoweredEdges, pointers
 from anyscore.mask_context import MaskContext, broadcasts
 from anyscore.masks import Mask
 from anyscore.messages import shown
-from anyscore.ops import DTYPES, PLAIN, Ops, framework, load
+from anyscore.ops import DTYPES, framework, load
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Edges(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rowptr, col = _integers(self.rowptr, "rowptr"), _integers(self.col, "col")
+        rowptr, col = integers(self.rowptr, "rowptr"), integers(self.col, "col")
         _check(rowptr, col)
         if col is not None:
             self.known["most"] = int(col.max()) if col.size else -1
@@ -96,7 +97,7 @@ class Edges(Mask):
             )
         pairs = xp.astype(pairs, xp.index_dtype())
         source, target = pairs[0], pairs[1]
-        values = _values(xp, target)
+        values = known_values(xp, target)
         if values is not None and values.size and not 0 <= values.min() <= values.max() < queries:
             raise ValueError(
                 f"edge_index has targets from {values.min()} to {values.max()}, expected queries "
@@ -156,7 +157,7 @@ class Edges(Mask):
         made = LoweredEdges(
             xp, call.queries, call.keys, len(call.lead), rowptr, col, arrays["permutation"]
         )
-        if _values(xp, col) is not None:  # a tracer may not be kept
+        if known_values(xp, col) is not None:  # a tracer may not be kept
             place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
             made = known.setdefault(place, made)
         return made if self.terms is None else made.with_terms(self._terms(call, made))
@@ -175,32 +176,6 @@ class Edges(Mask):
                 f"leading dimensions {call.lead}: one row for each edge."
             )
         return terms if self.permutation is None else xp.take_rows(terms, edges.permutation)
-
-
-def _integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
-    """Check that x is one axis of integers; give its values, None if they are not known."""
-    kind = framework(x)
-    if kind is None and not isinstance(x, PLAIN):
-        if type(x) is object:  # which stands for a tensor, in a tree
-            return None
-        raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")
-    xp = load(kind or "numpy")
-    array = np.asarray(x, np.int64 if kind is None and not len(x) else None) if kind is None else x
-    if "int" not in xp.dtype(array) or len(xp.shape(array)) != 1:
-        raise TypeError(
-            f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
-        )
-    return _values(xp, array)
-
-
-def _values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
-    """Return the values of an array; None where it is traced, or not in this machine's memory."""
-    if xp.is_tracing():
-        return None
-    try:
-        return np.asarray(x)
-    except Exception:
-        return None
 
 
 def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:

@@ -14,6 +14,7 @@ class LoweredMask:
     and T_k.
     mask: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
     unread_is_finite: whether the caller has zeroed, in queries, keys and values, what nobody reads.
+    has_diagonals: whether the distance of query i and key j is j − i and a number of the call.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class LoweredMask:
     ) -> None:
         self._xp, self._keys = xp, keys
         self.start, self.stop, self.mask = start, stop, mask
-        self.unread_is_finite = False
+        self.unread_is_finite, self.has_diagonals = False, True
         self._boolean: Array | None = None
         self._used: tuple[Array, Array] | None = None
 

@@ -14,23 +14,54 @@ import numpy as np
 from anyscore.intervals import LoweredMask
 from anyscore.messages import shown
 from anyscore.ops import PLAIN, Array, Ops, framework, load
+from anyscore.places import Places
 
 
 @dataclass(frozen=True)
 class MaskContext:
-    """The call that a mask is lowered for: its leading dimensions, queries and keys."""
+    """The call that a mask is lowered for: its leading dimensions, queries and keys.
+
+    places: of queries of packed sequences, within which positions and lengths then count.
+    """
 
     xp: Ops
     like: Array
     lead: tuple[int, ...]
     queries: int
     keys: int
+    places: Places | None = None
 
     def lowered(
         self, start: Array | None = None, stop: Array | None = None, mask: Array | None = None
     ) -> LoweredMask:
         """A mask lowered for this call."""
-        return LoweredMask(self.xp, self.keys, start, stop, mask)
+        lowered = LoweredMask(self.xp, self.keys, start, stop, mask)
+        lowered.has_diagonals = self.places is None or self.places.shift is None
+        return lowered
+
+    def of_places(self, name: str) -> Array:
+        """A field of `places` (T_q,), as an array of rank len(lead) + 1."""
+        return self.xp.reshape(getattr(self.places, name), (*(1,) * len(self.lead), self.queries))
+
+    @property
+    def lines_up(self) -> bool:
+        """Whether query i stands at key i by itself: there are as many, in each sequence."""
+        return self.queries == self.keys if self.places is None else self.places.shift is None
+
+    def positions(self, at_end: bool) -> Array:
+        """The key position of each query; at_end: the last query (of a sequence) sees the last key.
+
+        Of rank len(lead) + 1.
+        """
+        i = self.xp.reshape(
+            self.xp.arange(self.queries, like=self.like), (1,) * len(self.lead) + (self.queries,)
+        )
+        if self.places is None:
+            return i + (self.keys - self.queries) if at_end else i
+        if self.places.shift is None:
+            return i
+        i = i - self.of_places("first_query") + self.of_places("first_key")
+        return i + self.of_places("shift") if at_end else i
 
     def array(self, x: Any, name: str) -> Array:
         """`x` on the device of the query; a tensor of another framework is refused."""
@@ -75,7 +106,10 @@ class MaskContext:
         raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
 
     def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
-        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1."""
+        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1.
+
+        Of packed sequences, also per sequence.
+        """
         x = self.array(_within(x), name)
         dtype = self.xp.dtype(x)
         if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
@@ -87,9 +121,14 @@ class MaskContext:
             raise TypeError(
                 f"{name} must be integers{' or floats' if floats else ''}, got {dtype}{advice}."
             )
+        of_sequences = self.places is not None and self.xp.shape(x) == (self.places.count,)
+        if self.places is not None:
+            x = self.places.own(self.xp, x)
         shape = self.xp.shape(x)
         full = (*self.lead, self.queries)
-        if len(shape) == 1 and self.lead:
+        if of_sequences:
+            aligned = (1,) * len(self.lead) + shape
+        elif len(shape) == 1 and self.lead:
             aligned = shape + (1,) * len(self.lead)
         elif len(shape) == 2 and len(self.lead) > 1:
             aligned = shape[:1] + (1,) * (len(self.lead) - 1) + shape[1:]
@@ -138,15 +177,22 @@ class MaskContext:
         return (xp.clip(x, least, most) - least) + (least + width)
 
     def bound(self, x: Any, name: str, nan: int) -> Array:
-        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons."""
+        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons.
+
+        Of packed sequences, counted from the first key of the query's own.
+        """
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
         if "float" not in dtype:
-            return xp.clip(self.integers(x), 0, self.keys)
+            return self._of_sequence(xp.clip(self.integers(x), 0, self.keys))
         if dtype != "float64":  # T_k may exceed what float16 can hold
             x = xp.astype(x, "float32")
         x = xp.where(x == x, x, nan)
-        return xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype())
+        return self._of_sequence(xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype()))
+
+    def _of_sequence(self, x: Array) -> Array:
+        """Bounds within the sequence of a query, if there are any, as bounds of packed keys."""
+        return x if self.places is None else x + self.of_places("first_key")
 
 
 def _within(x: Any) -> Any:

@@ -43,6 +43,10 @@ class Mask:
     def __rand__(self, other: Any) -> Mask:
         return All((as_mask(other), self))
 
+    def context(self, call: MaskContext) -> MaskContext:
+        """Return the call as masks beside this one are to be lowered for."""
+        return call
+
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower the mask for one call; no value is inspected on the host.
 
@@ -60,7 +64,10 @@ class All(Mask):
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the intersection of intervals and arrays."""
         xp, start, stop, allowed = call.xp, None, None, None
-        for mask in self.masks:
+        masks = parts(self)
+        for mask in masks:
+            call = mask.context(call)
+        for mask in masks:
             one = mask.lower(call)
             if not one.combines:
                 raise ValueError(
@@ -134,8 +141,8 @@ class Keys(Mask):
 class Interval(Mask):
     """Keys start ≤ j < stop; None = unbounded on that side.
 
-    start, stop: shapes as `Lengths`. Packed documents: the bounds of each query's document. Left
-    padding: Interval(padding, None).
+    start, stop: shapes as `Lengths`. Packed documents: the bounds of each query's document, which
+    `Sequences` makes of offsets. Left padding: Interval(padding, None).
     """
 
     start: Any = None
@@ -239,18 +246,19 @@ def _lower_window(
     offset: Any,
     call: MaskContext,
 ) -> LoweredMask:
-    if align is None and offset is None and call.queries != call.keys:
+    if align is None and offset is None and not call.lines_up:
+        if call.places is not None:
+            raise ValueError(
+                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
+                'say how they line up: align="start", align="end" (the last query of a sequence '
+                "sees its last key), or offset= (the key position of its first query)."
+            )
         raise ValueError(
             f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
             'how they line up: align="start", align="end" (the last query sees the last key), '
             "or offset= (the key position of the first query)."
         )
-    xp = call.xp
-    position = xp.reshape(
-        xp.arange(call.queries, like=call.like), (1,) * len(call.lead) + (call.queries,)
-    )
-    if align == "end":
-        position = position + (call.keys - call.queries)
+    xp, position = call.xp, call.positions(align == "end")
     if offset is not None:
         offset = call.per_query(offset, "offset", floats=False)
 

@@ -111,7 +111,8 @@ def prepare(
         if edges is not None:
             biases = biases_of_edges(xp, edges, call.bias, call.bias_after, query, sizes)
         else:
-            biases = lower_biases(xp, call.bias, call.bias_after, query, sizes)
+            has = mask is None or mask.has_diagonals
+            biases = lower_biases(xp, call.bias, call.bias_after, query, sizes, has)
     of_score = isinstance(score, Score)  # a callable may not be differentiable at 0
     finite, per_query, packed = mask is None, mask is not None, None
     if mask is not None and mask.unread_is_finite and prepared is None:
