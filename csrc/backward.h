@@ -168,7 +168,7 @@ public:
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             tile.move_to_keys(t * TILE, call.keys);
             bool started = false;
-            for (Size first = 0; first < call.queries; first += TILE) {
+            for (Size first = 0; first < call.queries; first += tile.queries) {
                 tile.move_to_queries(first);
                 if (!tile.is_attended()) continue;
                 if (!started) begin_tile(tile, sets);

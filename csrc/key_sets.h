@@ -11,9 +11,9 @@ namespace anyscore::ANYSCORE_ISA {
 // these have terms.
 inline void widen(const Call& call, Size n, Size& from, Size& to) {
     if (call.is_graph()) from = 0, to = call.has_terms() ? call.keys : call.edges.rows;
-    for (Size i = 0; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += TILE) {
-        QueryBounds block;
-        block.read(call, n, i, left_of(call.queries, i));
+    QueryBounds block;
+    for (Size i = 0, count; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += count) {
+        count = block.read(call, n, i, left_of(call.queries, i));
         if (block.low == block.high) continue;
         from = block.low < from ? block.low : from;
         to = block.high > to ? block.high : to;

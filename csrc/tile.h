@@ -15,17 +15,20 @@ struct QueryBounds {
     Size start[TILE], stop[TILE];
     Size low, high;  // of all queries of the block that attend anything; low = high if none does
 
-    // Reads those of `count` queries of problem n from the first-th on.
-    void read(const Call& call, Size n, Size first, int count) {
+    // Reads those of up to `count` queries of problem n from the first-th on; gives of how many: of those before one that
+    // shares no key with them, as where a packed sequence ends. A block of both would take the keys of both.
+    int read(const Call& call, Size n, Size first, int count) {
         low = call.keys, high = 0;
         for (int i = 0; i < count; i++) {
             start[i] = at(call.start, n, first + i, 0), stop[i] = at(call.stop, n, first + i, call.keys);
             start[i] = start[i] < 0 ? 0 : start[i], stop[i] = stop[i] > call.keys ? call.keys : stop[i];
             if (start[i] >= stop[i]) continue;
+            if (low < high && (start[i] >= high || stop[i] <= low)) return i;
             low = start[i] < low ? start[i] : low;
             high = stop[i] > high ? stop[i] : high;
         }
         if (low > high) low = high = 0;
+        return count;
     }
 
 private:
@@ -51,9 +54,10 @@ struct Tile {
 
     // Queries of a graph have few keys in common: each is a block.
     static int block(const Call& call) { return call.is_graph() ? 1 : TILE; }
+    // Moves to the block that begins with query `first`, or an end of one: blocks are the same in a backward.
     void move_to_queries(Size first) {
-        first_query = first, queries = left_of(call.queries, first, block(call));
-        bounds.read(call, problem, first, queries);
+        const int most = block(call);
+        first_query = first, queries = bounds.read(call, problem, first, left_of(call.queries, first, most - int(first % most)));
     }
     // Moves to the tile of keys from the first-th on, of keys up to `end`.
     void move_to_keys(Size first, Size end) {
