@@ -152,7 +152,8 @@ template <class Scorer, class T> class BackwardChunk {
 public:
     BackwardChunk(Arena& arena, const Call& call)
         : slopes(arena, call), padded(slopes.scores->padded), v_padded(slopes.values.padded),
-          d_b(arena.take<T>(TILE * padded)), d_value(arena.take<T>(TILE * v_padded)), d_bias(arena.take<T>(TILE)) {}
+          d_b(arena.take<T>(TILE * padded)), d_value(arena.take<T>(TILE * v_padded)), d_bias(arena.take<T>(TILE)),
+          low(arena.take<Size>(tiles_of(call.queries))), high(arena.take<Size>(tiles_of(call.queries))) {}
 
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial, Size n,
              Size chunk) {
@@ -164,11 +165,16 @@ public:
         for (Size k = 0; k < partial.diagonals; k++) d_diagonals[k] = 0;
         Tile tile(call, n);
         slopes.scores->begin(tile, sets);
+        find_spans(tile);
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
             tile.move_to_keys(t * TILE, call.keys);
             bool started = false;
             for (Size first = 0; first < call.queries; first += tile.queries) {
+                if (first % TILE == 0 && !is_attended(tile, first / TILE)) {
+                    tile.queries = left_of(call.queries, first);
+                    continue;
+                }
                 tile.move_to_queries(first);
                 if (!tile.is_attended()) continue;
                 if (!started) begin_tile(tile, sets);
@@ -184,6 +190,23 @@ public:
     }
 
 private:
+    // Finds the keys [low, high) that each TILE of queries attends, so that not all bounds are read for every tile of keys.
+    void find_spans(Tile& tile) {
+        const Call& call = tile.call;
+        for (Size first = 0; first < call.queries; first += tile.queries) {
+            tile.move_to_queries(first);
+            const QueryBounds& bounds = tile.bounds;
+            const Size t = first / TILE;
+            if (first % TILE == 0) low[t] = call.keys, high[t] = 0;
+            if (bounds.low == bounds.high) continue;
+            low[t] = bounds.low < low[t] ? bounds.low : low[t];
+            high[t] = bounds.high > high[t] ? bounds.high : high[t];
+        }
+    }
+    bool is_attended(const Tile& tile, Size t) const {
+        return high[t] > tile.first_key && low[t] < tile.first_key + tile.keys;
+    }
+
     void begin_tile(const Tile& tile, const KeySets<Scorer, T>& sets) {
         slopes.read_keys(tile, sets);
         zero(d_b, tile.keys * padded);
@@ -212,6 +235,7 @@ private:
     Slopes<Scorer, T> slopes;
     Size padded, v_padded;
     T *d_b, *d_value, *d_bias;
+    Size *low, *high;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -237,9 +237,8 @@ def lower_biases(
     for name, x, _ in given:
         if isinstance(x, Bias) and not has_diagonals:
             raise ValueError(
-                f"{name} is {type(x).__name__}(...), one number for each distance j − i, which "
-                "packed sequences have only where cu_seqlens_k is cu_seqlens_q (leave it out): "
-                "pass a tensor (..., T_q, T_k)."
+                f"{name} is {type(x).__name__}(...), one number for each distance j − i of packed "
+                "tokens: leave out cu_seqlens_k if lengths are alike, or pass (..., T_q, T_k)."
             )
     return tuple(
         _lower(xp, x, name, query, sizes, after) for name, x, after in given if x is not None

@@ -117,7 +117,8 @@ def attention(
         and type(impl) is type(normalizer) is str
         and (impl, normalizer) == ("auto", "softmax")
     )
-    before = KNOWN.get(type(query)) if is_default else None
+    is_known = is_default and not getattr(query, "is_nested", False)
+    before = KNOWN.get(type(query)) if is_known else None
     if before is not None:
         output = before.run(query, key, value, score, valid_lens)
         if output is not None:
@@ -186,9 +187,9 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
         result, attended = finish(backend.xp, task, result)
     output = backend.wrap(result.output, call.query)
     if options.return_lse:
-        lse = backend.wrap(result.lse, call.query)
+        lse = backend.wrap_numbers(result.lse, call.query)
     if attended is not None:
-        attended = backend.wrap(attended, call.query)
+        attended = backend.wrap_pairs(attended, call.query, call.key, 0.0)
     return AttentionOutput(output, attended, lse), task
 
 
@@ -216,7 +217,9 @@ def lower(
     value = key if value is None else value  # meets no kernel
     backend = backends.load(find_framework(query=query, key=key, value=value))
     xp, (context, dtype) = backend.xp, backend.precision(query)
-    (query, key, value), score = backend.unwrap((query, key, value), score)
+    (tensors, sequences), mask = backend.pack(query, key, value), call.mask
+    mask = mask if sequences is None else sequences if mask is None else sequences & mask
+    (query, key, value), score = backend.unwrap(tensors, score)
     with context() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
         if dtype is not None:
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
@@ -228,7 +231,7 @@ def lower(
         if sink is not None:
             check_sink(xp, sink, query, sizes)
         value = None if call.value is None else value
-        beside = *call[4:7], sink, bias, bias_after, call.normalizer
+        beside = mask, *call[5:7], sink, bias, bias_after, call.normalizer
         call = Call(query, key, value, score, *beside)
 
         def trained() -> bool:

@@ -11,6 +11,7 @@ from anyscore import normalizers
 from anyscore.buffers import Buffers
 from anyscore.factors import Factors
 from anyscore.lowered_edges import LoweredEdges
+from anyscore.masks import Mask
 from anyscore.ops import Array, Ops
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
@@ -95,13 +96,33 @@ class Backend:
         """
         return None
 
+    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
+        """Return ragged tensors as packed tokens, and their sequences; others as they are, None.
+
+        Raises TypeError, ValueError: they are not of the same sequences, or cannot be packed.
+        """
+        return (query, key, value), None
+
     def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
         """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
         return tensors, score
 
     def wrap(self, x: Array | None, like: Array) -> Array | None:
-        """Return a result in the kind of tensor that `like` is."""
+        """Return a result (..., T_q, n) in the kind of tensor that `like`, the query, is."""
         return x
+
+    def wrap_numbers(self, x: Array | None, like: Array) -> Array | None:
+        """Return numbers (..., T_q) in the kind of tensor that `like`, the query, is."""
+        return self.wrap(x, like)
+
+    def wrap_pairs(
+        self, x: Array | None, query: Array, key: Array, otherwise: float
+    ) -> Array | None:
+        """Return a result (..., T_q, T_k) in the kind of tensor that the query is.
+
+        otherwise: what stands where there is no query or no key.
+        """
+        return self.wrap(x, query)
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:

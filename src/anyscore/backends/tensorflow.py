@@ -18,7 +18,7 @@ from tensorflow.python.eager.record import could_possibly_record
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
-from anyscore.backends import host
+from anyscore.backends import host, tensorflow_ragged
 from anyscore.backends.common import (
     call_of,
     factors,
@@ -31,6 +31,7 @@ from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
+from anyscore.masks import Mask
 from anyscore.normalizers import sparse
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import Array, accumulation, load
@@ -81,6 +82,17 @@ class TensorFlow(Backend):
         if not tf.executing_eagerly() or _elsewhere(f.b):
             return None
         return host.pack_keys(f.pair.name, _array(f.b))
+
+    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
+        return tensorflow_ragged.pack(query, key, value)
+
+    def wrap(self, x: Array | None, like: Array) -> Array | None:
+        return tensorflow_ragged.ragged(x, like)
+
+    def wrap_pairs(
+        self, x: Array | None, query: Array, key: Array, otherwise: float
+    ) -> Array | None:
+        return tensorflow_ragged.pad_pairs(x, query, key, otherwise)
 
 
 def _differentiable(tensors: Iterable[Array]) -> bool:

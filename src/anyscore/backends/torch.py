@@ -15,6 +15,7 @@ from anyscore.backends import (  # noqa: F401
     torch_autograd,
     torch_flops,
     torch_modes,
+    torch_nested,
     torch_sparse,
     torch_triton,
 )
@@ -25,6 +26,7 @@ from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
+from anyscore.masks import Mask
 from anyscore.ops import load
 from anyscore.task import Options, Task
 from anyscore.trees import tell
@@ -69,6 +71,23 @@ class Torch(Backend):
 
     def pack_keys(self, f: Factors) -> Tensor | None:
         return torch_autograd.pack_keys(f)
+
+    def pack(self, query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Mask | None]:
+        tensors = query, key, value
+        return torch_nested.pack(*tensors) if query.is_nested else (tensors, None)
+
+    def wrap(self, x: Tensor | None, like: Tensor) -> Tensor | None:
+        return x if x is None or not like.is_nested else torch_nested.nest(x, like)
+
+    def wrap_numbers(self, x: Tensor | None, like: Tensor) -> Tensor | None:
+        return x if x is None or not like.is_nested else torch_nested.nest(x, like, own=0)
+
+    def wrap_pairs(
+        self, x: Tensor | None, query: Tensor, key: Tensor, otherwise: float
+    ) -> Tensor | None:
+        if x is None or not query.is_nested:
+            return x
+        return torch_nested.pad_pairs(x, query, key, otherwise)
 
 
 def _why_not(task: Task, options: Options) -> str | None:

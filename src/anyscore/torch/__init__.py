@@ -18,6 +18,7 @@ from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
+from anyscore.torch.varlen import varlen_attention
 
 __all__ = [
     "AdditiveAttention",
@@ -35,4 +36,5 @@ __all__ = [
     "masked_softmax",
     "replace",
     "unvisited",
+    "varlen_attention",
 ]

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
 
 from anyscore.backends import torch as _operators_of_exported_programs  # noqa: F401
+from anyscore.backends.torch_nested import call_packed
 from anyscore.checks import find_framework
 
 
@@ -28,11 +29,17 @@ class Layer(nn.Module):
     """A module whose parameters are known in every framework by the same names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn."""
+        """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn.
+
+        Jagged nested tensors are packed sequences inside, and nested again in the results.
+        """
         for x in (*args, *kwargs.values()):
             if isinstance(x, Proxy):
                 path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
                 return x.tracer.create_proxy("call_module", path, args, kwargs)
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        if isinstance(first, Tensor) and first.is_nested:
+            return call_packed(super().__call__, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def __prepare_scriptable__(self) -> NoReturn:

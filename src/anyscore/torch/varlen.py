@@ -1,0 +1,94 @@
+"""Attention of packed sequences in the layout of `torch.nn.attention.varlen`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from anyscore.formulas import ScaledDot
+from anyscore.functional import AttentionOutput, attention
+from anyscore.masks import Lengths, Window
+from anyscore.messages import shown
+from anyscore.score import Score
+from anyscore.sequences import Sequences
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any = None,
+    *,
+    window_size: tuple[int, int] = (-1, -1),
+    seqused_k: Any = None,
+    score: Score | Callable[[Tensor, Tensor], Tensor] = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    **options: Any,
+) -> Any:
+    """Attention within packed sequences, with any score, of tensors T × heads × width.
+
+    Nothing is copied or padded: heads are a view of the tensors. Conventions are those of
+    `torch.nn.attention.varlen.varlen_attn`, which has one score; the longest lengths, which that
+    asks for, are not needed.
+
+    Args:
+        query: (T_q, heads, d_q), the tokens of all sequences one after the other.
+        key, value: (T_k, kv heads, …); kv heads may be fewer, if they divide heads.
+        cu_seqlens_q, cu_seqlens_k: (sequences + 1,), integers, as of `anyscore.Sequences`; those of
+            keys are those of queries if left out.
+        window_size: keys before and after the query's own position that it attends, −1 = all:
+            (−1, 0) is causal. The last query of a sequence stands at its last key.
+        seqused_k: (sequences,), integers: how many keys of each sequence are attended.
+        score: as of `anyscore.attention`. Its scale is that of `ScaledDot(scale=…)`.
+        mask: other masks beside these.
+        options: others of `anyscore.attention`: dropout, softcap, sink, bias, return_lse, ….
+
+    Returns:
+        The output (T_q, heads, d_v); `AttentionOutput` if a `return_*` flag is set, with weights
+        (heads, T_q, T_k) and the log-sum-exp (heads, T_q).
+
+    Raises:
+        TypeError, ValueError: as `anyscore.attention`, or tensors that are not T × heads × width.
+
+    >>> import torch
+    >>> x = torch.ones(5, 8, 16)                                     # lengths of 2 and 3
+    >>> varlen_attention(x, x, x, [0, 2, 5], window_size=(-1, 0)).shape
+    torch.Size([5, 8, 16])
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}, expected a PyTorch tensor.")
+        if x.dim() != 3:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (tokens, heads, width): for other "
+                "layouts use anyscore.attention with mask=Sequences(...)."
+            )
+    left, right = _window(window_size)
+    within: Any = Sequences(cu_seqlens_q, cu_seqlens_k)
+    if not (left is right is None):
+        within = within & Window(left, right, "end")
+    if seqused_k is not None:
+        within = within & Lengths(seqused_k)
+    within = within if mask is None else within & mask
+    views = (x.transpose(0, 1)[None] for x in (query, key, value))
+    found = attention(*views, score=score, mask=within, **options)
+    if not isinstance(found, AttentionOutput):
+        return found[0].transpose(0, 1)
+    output, *others = found
+    return AttentionOutput(
+        output[0].transpose(0, 1), *(None if x is None else x[0] for x in others)
+    )
+
+
+def _window(size: Any) -> list[int | None]:
+    """Return left and right of a window, None for −1."""
+    try:
+        left, right = size
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"window_size must be two integers (left, right), −1 for all, got {shown(size)}."
+        ) from None
+    return [None if width == -1 else width for width in (left, right)]
