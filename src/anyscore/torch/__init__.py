@@ -8,13 +8,19 @@ layer.attention_weights                                  # (batch, queries, keys
 """
 
 from anyscore.torch.attention import Attention
+from anyscore.torch.chunks import chunkwise
 from anyscore.torch.course import (
     AdditiveAttention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,
 )
+from anyscore.torch.forward_attention import ForwardAttention
+from anyscore.torch.forward_recurrence import forward_alignment
 from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
+from anyscore.torch.location import LocationSensitive
+from anyscore.torch.monotonic import MoChA, MonotonicAttention
+from anyscore.torch.monotonic_recurrence import monotonic_alignment
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
@@ -25,15 +31,22 @@ __all__ = [
     "Attention",
     "Decoded",
     "DotProductAttention",
+    "ForwardAttention",
     "GATConv",
     "GATv2Conv",
+    "LocationSensitive",
     "MLPAttention",
+    "MoChA",
+    "MonotonicAttention",
     "MultiHeadAttention",
     "Pointer",
     "PointerKeys",
     "SelfAttention",
     "TransformerConv",
+    "chunkwise",
+    "forward_alignment",
     "masked_softmax",
+    "monotonic_alignment",
     "replace",
     "unvisited",
     "varlen_attention",

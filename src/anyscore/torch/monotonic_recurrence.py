@@ -1,0 +1,163 @@
+"""Monotonic alignments: what is expected of a head that moves to the right and may stop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from anyscore.messages import shown
+
+
+def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
+    """Compute where a head is expected to stop that inspects keys from where it stopped before.
+
+        x_ij = (1 − p_i,j−1) x_i,j−1 + α_i−1,j        α_ij = p_ij x_ij
+
+    x_ij is the probability that key j is inspected for query i, p_ij that the head then stops
+    there. Nothing is divided and nothing subtracted, so that it is exact for any p and any number
+    of keys, where the published cumulative products divide by products that vanish, and clip.
+    With p of 0 and 1 alignments are hard. What passes the last key is lost: rows sum to 1 or less.
+
+    Diagonals of queries and keys are computed one after another, few queries one by one by a
+    parallel scan. The backward is the adjoint recurrence and keeps two matrices T_q × T_k.
+
+    Args:
+        p: (..., T_q, T_k), in [0, 1]; 0 for keys that may not be attended.
+        previous: (..., T_k), the alignment before the first query; by default all of it on the
+            first key.
+
+    Returns (..., T_q, T_k). Derivatives are of first order.
+
+    Raises TypeError, ValueError: no tensors of these shapes and of floating point.
+
+    Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
+    eq. 8 to 10.
+
+    >>> import torch
+    >>> monotonic_alignment(torch.full((2, 3), 0.5))
+    tensor([[0.5000, 0.2500, 0.1250],
+            [0.2500, 0.2500, 0.1875]])
+    """
+    check_matrix(p=p)
+    *lead, queries, keys = p.shape
+    if previous is None:
+        previous = p.new_zeros(*lead, keys)
+        previous[..., :1] = 1
+    if tuple(previous.shape) != (*lead, keys):
+        raise ValueError(
+            f"previous has shape {tuple(previous.shape)}, expected {(*lead, keys)}: the alignment "
+            "before the first query."
+        )
+    if not p.numel():
+        return p * 1
+    few = 3 * queries * math.log2(keys + 1) < 2 * (queries + keys)
+    solve = _Rows if few else _Diagonals
+    flat, before = p.reshape(-1, queries, keys), previous.reshape(-1, keys)
+    found: Tensor = solve.apply(flat, before.to(p.dtype))  # type: ignore[no-untyped-call]
+    return found.view(p.shape)
+
+
+def check_matrix(**tensors: Any) -> None:
+    """Check that tensors are of floating point and have queries and keys.
+
+    Raises TypeError, ValueError: they are not, or have not.
+    """
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            got = x.dtype if isinstance(x, Tensor) else shown(x)
+            raise TypeError(f"{name} must be a tensor of floating point, got {got}.")
+        if x.dim() < 2:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (..., T_q, T_k).")
+
+
+class _Diagonals(torch.autograd.Function):
+    """All queries at once: keys d − i of queries i, for d = 0, 1, …"""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, previous: Tensor) -> Tensor:
+        p = _skew(p)
+        steps, batch, queries = p.shape
+        keep = 1 - p
+        x = torch.empty_like(p)
+        # before[d] has α of diagonal d − 1, and in front that of the query before the first
+        before = p.new_zeros(steps + 1, batch, queries + 1)
+        before[: previous.shape[1], :, 0] = previous.T
+        for d in range(steps):
+            if d == 0:
+                x[d] = before[d, :, :-1]
+            else:
+                torch.addcmul(before[d, :, :-1], keep[d - 1], x[d - 1], out=x[d])
+            torch.mul(p[d], x[d], out=before[d + 1, :, 1:])
+        ctx.save_for_backward(p, x)
+        ctx.keys = previous.shape[1]
+        return _unskew(before[1:, :, 1:], ctx.keys)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+        p, x = ctx.saved_tensors
+        steps, batch, queries = p.shape
+        of_alpha = _skew(slope)
+        of_x = p.new_zeros(steps + 1, batch, queries + 1)  # the last query has none after it
+        for d in reversed(range(steps)):
+            of_alpha[d] += of_x[d + 1, :, 1:]
+            torch.lerp(of_x[d + 1, :, :-1], of_alpha[d], p[d], out=of_x[d, :, :-1])
+        of_p = x * (of_alpha - of_x[1:, :, :-1])
+        return _unskew(of_p, ctx.keys), of_x[: ctx.keys, :, 0].T
+
+
+class _Rows(torch.autograd.Function):
+    """One query after the other, each by a scan over keys."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, previous: Tensor) -> Tensor:
+        x = torch.empty_like(p)
+        for i in range(p.shape[1]):
+            keep = torch.nn.functional.pad(1 - p[:, i, :-1], (1, 0))
+            x[:, i] = _scan(keep, previous)
+            previous = p[:, i] * x[:, i]
+        ctx.save_for_backward(p, x)
+        return p * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+        p, x = ctx.saved_tensors
+        of_p, of_x = torch.empty_like(p), torch.zeros_like(p[:, 0])
+        for i in reversed(range(p.shape[1])):
+            of_alpha = slope[:, i] + of_x
+            of_x = _scan((1 - p[:, i]).flip(-1), (p[:, i] * of_alpha).flip(-1)).flip(-1)
+            after = torch.nn.functional.pad(of_x[:, 1:], (0, 1))
+            of_p[:, i] = x[:, i] * (of_alpha - after)
+        return of_p, of_x
+
+
+def _scan(a: Tensor, b: Tensor) -> Tensor:
+    """Solve x_j = a_j x_j−1 + b_j over the last axis, in log₂ of its length steps."""
+    length, reach = b.shape[-1], 1
+    while reach < length:
+        head, tail = b[..., :reach], b[..., reach:]
+        b = torch.cat([head, torch.addcmul(tail, a[..., reach:], b[..., :-reach])], -1)
+        a = torch.cat([a[..., :reach], a[..., reach:] * a[..., :-reach]], -1)
+        reach *= 2
+    return b
+
+
+def _skew(x: Tensor) -> Tensor:
+    """Lay x (B, T_q, T_k) out by diagonals, (T_q + T_k − 1, B, T_q); 0 where there is no key."""
+    batch, queries, keys = x.shape
+    flat = torch.nn.functional.pad(x, (0, queries)).reshape(batch, -1)
+    skewed = flat[:, : flat.shape[1] - queries].view(batch, queries, queries + keys - 1)
+    return skewed.permute(2, 0, 1).contiguous()
+
+
+def _unskew(x: Tensor, keys: int) -> Tensor:
+    """Undo `_skew`."""
+    _, batch, queries = x.shape
+    flat = x.permute(1, 2, 0).reshape(batch, -1)
+    padded = torch.nn.functional.pad(flat, (0, queries))
+    return padded.view(batch, queries, queries + keys)[..., :keys].contiguous()

@@ -1,0 +1,119 @@
+"""Step-by-step attention whose energies come from any score, or from locations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.layers import AnyScore
+from anyscore.masks import Keys
+from anyscore.torch.attention import Attention
+from anyscore.torch.location import LocationSensitive
+from anyscore.torch.stepwise import State, StepwiseAttention, check_queries, open_keys
+
+
+def energy_layer(
+    score: AnyScore | Attention | LocationSensitive, **options: Any
+) -> Attention | LocationSensitive:
+    """Return the layer that computes energies: as given, or `Attention` of a score and options.
+
+    Raises TypeError: options for a layer, which has its own.
+    """
+    options = {name: x for name, x in options.items() if x is not None}
+    if not isinstance(score, Attention | LocationSensitive):
+        return Attention(score, **options)
+    if options:
+        raise TypeError(f"score is a layer and has its options: leave out {', '.join(options)}.")
+    return score
+
+
+class ScoredAttention(StepwiseAttention):
+    """The base of layers whose weights are made of energies of any score.
+
+    Args: score: as of `Attention`, with its hidden, d_q and d_k; or a layer: `Attention`, or
+    `LocationSensitive`, whose filters then see the weights of this layer.
+    """
+
+    def __init__(
+        self,
+        score: AnyScore | Attention | LocationSensitive,
+        hidden: int | None,
+        d_q: int | None,
+        d_k: int | None,
+    ) -> None:
+        super().__init__()
+        self.energy = energy_layer(score, hidden=hidden, d_q=d_q, d_k=d_k)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """Attend with queries (B, T_q, d_q): all at once, unless energies depend on weights.
+
+        Arguments are those of `start`.
+
+        Returns the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
+
+        Raises TypeError, ValueError: tensors of other types or shapes.
+        """
+        if not self._at_once():
+            return super().forward(
+                queries, keys, values, valid_lens, mask=mask, return_weights=return_weights
+            )
+        check_queries(queries, keys)
+        keys, values, allowed = open_keys(keys, values, valid_lens, mask)
+        weights = self._align_all(queries, keys, allowed)
+        output = torch.bmm(weights.to(values.dtype), values)
+        return (output, weights) if return_weights else output
+
+    def _at_once(self) -> bool:
+        """Return whether the energies of all queries can be computed at once."""
+        return isinstance(self.energy, Attention)
+
+    def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        """Weights (B, T_q, T_k) of all queries."""
+        raise NotImplementedError
+
+    def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        dtype = torch.promote_types(keys.dtype, torch.float32)
+        weights = keys.new_zeros(keys.shape[:2], dtype=dtype)
+        weights[:, :1] = 1
+        return weights
+
+    def _prepare(self, keys: Tensor, state: State) -> Any:
+        return prepare(self.energy, keys, state)
+
+    def _energies(self, query: Tensor, state: State) -> tuple[Tensor, Any]:
+        """Energies (B, T_k), −∞ where a key may not be attended, and the keys for the next step."""
+        if isinstance(self.energy, Attention):
+            return energies_of(self.energy, query[:, None], state.keys, state.allowed)[:, 0], (
+                state.keys
+            )
+        energies, keys = self.energy.energies(query, state)
+        if state.allowed is not None:
+            energies = energies.masked_fill(~state.allowed, -torch.inf)
+        return energies, keys
+
+
+def prepare(energy: Attention | LocationSensitive, keys: Tensor, state: State) -> Any:
+    """Compute of the keys what the energies of every step need."""
+    if isinstance(energy, LocationSensitive):
+        return energy._prepare(keys, state)
+    return energy.prepare_keys(keys, mask=_mask(state.allowed))
+
+
+def energies_of(energy: Attention, queries: Tensor, keys: Any, allowed: Tensor | None) -> Tensor:
+    """Energies (B, T_q, T_k) by content, −∞ where a key may not be attended."""
+    return energy.scores(queries, keys, mask=_mask(allowed))
+
+
+def _mask(allowed: Tensor | None) -> Keys | None:
+    return None if allowed is None else Keys(allowed)

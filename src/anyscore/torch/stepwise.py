@@ -1,0 +1,200 @@
+"""Attention for decoders that attend step by step, with what the steps before it attended."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyscore.messages import shown
+from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.weighted_sum import weighted_sum
+
+
+class State(NamedTuple):
+    """What a decoder carries from step to step; made by `start`, exchanged by each `step`.
+
+    keys: prepared, as the layer wants them. values (B, T_k, d_v). allowed: (B, T_k), True = may be
+    attended, None for all. weights: (B, T_k), of the last step; those that the next one goes on
+    from. total: their sum over steps. steps: how many there were. transition: (B,), of forward
+    attention with an agent.
+    """
+
+    keys: Any
+    values: Tensor
+    allowed: Tensor | None
+    weights: Tensor
+    total: Tensor
+    steps: int = 0
+    transition: Tensor | None = None
+
+
+class Step(NamedTuple):
+    """The result of a step: output (B, d_v), weights (B, T_k), and the state for the next."""
+
+    output: Tensor
+    weights: Tensor
+    state: State
+
+
+class StepwiseAttention(Layer):
+    """The base of layers that attend step by step.
+
+    `start` prepares keys and values once, `step` attends with one query of each sequence, and a
+    call attends with all queries of a sequence at once, as when they are known in training.
+    """
+
+    def start(
+        self,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> State:
+        """Prepare keys (B, T_k, d_k) and values (B, T_k, d_v), by default the keys, for steps.
+
+        valid_lens: (B,), how many keys each sequence has. mask: (B, T_k), True = may be attended.
+        What may not be is not read, has weight 0 and gradient 0, whatever stands there.
+
+        Raises TypeError, ValueError: tensors of other types or shapes.
+        """
+        keys, values, allowed = open_keys(keys, values, valid_lens, mask)
+        weights = self._initial(keys, allowed)
+        state = State(None, values, allowed, weights, torch.zeros_like(weights))
+        return state._replace(keys=self._prepare(keys, state))
+
+    def step(self, query: Tensor, state: State) -> Step:
+        """Attend with one query (B, d_q) of each sequence.
+
+        Raises TypeError, ValueError: a query of another type or shape.
+        """
+        check_inputs(query, state.values, state.values)
+        if query.dim() != 2 or len(query) != len(state.values):
+            raise ValueError(
+                f"query has shape {tuple(query.shape)}, expected ({len(state.values)}, d_q): one "
+                "for each sequence."
+            )
+        weights, carried, prepared = self._weigh(query, state)
+        output, values = weighted_sum(weights, state.values)
+        state = state._replace(
+            keys=prepared,
+            values=values,
+            weights=carried,
+            total=state.total + carried,
+            steps=state.steps + 1,
+        )
+        return Step(output, weights, state)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """Attend with queries (B, T_q, d_q), one after the other.
+
+        Arguments are those of `start`.
+
+        Returns the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
+
+        Raises TypeError, ValueError: tensors of other types or shapes.
+        """
+        check_queries(queries, keys)
+        state = self.start(keys, values, valid_lens, mask=mask)
+        steps = []
+        for query in queries.unbind(1):
+            step = self.step(query, state)
+            state = step.state
+            steps.append(step[:2])
+        if not steps:
+            output, weights = state.values[:, :0], state.weights[:, None][:, :0]
+        else:
+            output, weights = (torch.stack(x, 1) for x in zip(*steps, strict=True))
+        return (output, weights) if return_weights else output
+
+    @abstractmethod
+    def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        """Weights (B, T_k) before the first step."""
+
+    @abstractmethod
+    def _prepare(self, keys: Tensor, state: State) -> Any:
+        """Compute of the keys what every step needs."""
+
+    @abstractmethod
+    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, Any]:
+        """Weights of a step, those that the next one goes on from, and the keys for it."""
+
+
+def check_queries(queries: Any, keys: Any) -> None:
+    """Check that there are queries (B, T_q, d_q) for keys (B, T_k, d_k).
+
+    Raises TypeError, ValueError: there are not.
+    """
+    check_inputs(queries, keys, keys)
+    if queries.dim() != 3 or len(queries) != len(keys):
+        raise ValueError(
+            f"queries has shape {tuple(queries.shape)}, expected ({len(keys)}, T_q, d_q)."
+        )
+
+
+def open_keys(
+    keys: Any, values: Any, valid_lens: Any, mask: Any
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Give keys and values, 0 where they may not be attended, and where they may.
+
+    Raises TypeError, ValueError: as `StepwiseAttention.start`.
+    """
+    values = keys if values is None else values
+    check_inputs(keys, keys, values)
+    for name, x in (("keys", keys), ("values", values)):
+        if x.dim() != 3 or x.shape[:2] != keys.shape[:2]:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (B, T_k, width), keys and values "
+                "with the same B and T_k."
+            )
+    allowed = _allowed(keys, valid_lens, mask)
+    if allowed is None:
+        return keys, values, None
+    unread, same = ~allowed[..., None], values is keys
+    keys = keys.masked_fill(unread, 0.0)
+    return keys, keys if same else values.masked_fill(unread, 0.0), allowed
+
+
+def softmax(energies: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the allowed keys; 0 elsewhere, and in a row without any."""
+    if allowed is None:
+        return torch.softmax(energies, -1)
+    empty = ~allowed.any(-1, keepdim=True)
+    energies = energies.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
+    return torch.softmax(energies, -1).masked_fill(~allowed, 0.0)
+
+
+def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
+    """Lengths and mask as one boolean tensor (B, T_k), None for neither."""
+    shape, allowed = tuple(keys.shape[:2]), None
+    if valid_lens is not None:
+        lengths = torch.as_tensor(valid_lens, device=keys.device)
+        if lengths.dtype == torch.bool:
+            raise TypeError("valid_lens is boolean, expected lengths (B,): pass it as mask=.")
+        if tuple(lengths.shape) != shape[:1]:
+            raise ValueError(
+                f"valid_lens has shape {tuple(lengths.shape)}, expected {shape[:1]}: one length "
+                "for each sequence."
+            )
+        allowed = torch.arange(shape[1], device=keys.device) < lengths[:, None]
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = mask.dtype if isinstance(mask, Tensor) else shown(mask)
+            raise TypeError(f"mask must be a boolean tensor, True = may be attended, got {got}.")
+        if tuple(mask.shape) != shape:
+            raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {shape}.")
+        allowed = mask if allowed is None else allowed & mask
+    return allowed
