@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from anyscore.checks import check_size
 from anyscore.messages import shown
-from anyscore.torch.location_energies import Spans, location_energies, toeplitz
+from anyscore.torch.location_energies import location_energies, toeplitz
 from anyscore.torch.stepwise import State, StepwiseAttention, softmax
+from anyscore.torch.weighted_sum import Spans
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
 """What the filters see, and in how many channels."""

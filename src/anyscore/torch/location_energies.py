@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.torch.weighted_sum import Spans
+
 COLUMNS = 16
 """Keys whose features one row of the product gives: 1 + (r − 1) / 16 times the work of the filters,
 1/16 of the copies of a plain unfolding."""
 
 _BLOCK = 1 << 17
 """Numbers of a block of hidden units."""
-
-Spans = list[tuple[int, int]]
-"""The keys start ≤ j < stop that each item of the batch may attend."""
 
 
 def toeplitz(filters: Tensor) -> Tensor:
@@ -64,7 +63,7 @@ class _Energies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         query, keys, location, matrix, projection, vector, spans = inputs
-        features = _features(location, matrix, projection.shape[1]).to(keys.dtype)
+        features = _features(location, matrix, projection.shape[1], spans).to(keys.dtype)
         stacked = _stacked(query, projection)
         energies = keys.new_zeros(keys.shape[:2])
         for items, among in _blocks(keys, spans):
@@ -83,7 +82,7 @@ class _Energies(torch.autograd.Function):
         query, keys, location, matrix, projection, vector = ctx.saved_tensors
         with torch.enable_grad():
             location, matrix = (x.detach().requires_grad_() for x in (location, matrix))
-            features = _features(location, matrix, projection.shape[1])
+            features = _features(location, matrix, projection.shape[1], ctx.spans)
         rows = features.detach().to(keys.dtype)
         stacked = _stacked(query, projection)
         of_rows, of_stacked, of_vector = map(torch.zeros_like, (rows, stacked, vector))
@@ -106,19 +105,36 @@ class _Energies(torch.autograd.Function):
         return of_stacked[:, -1], of_keys, of_location, of_matrix, of_projection, of_vector, None
 
 
-def _features(location: Tensor, matrix: Tensor, k: int) -> Tensor:
-    """Features (B, T_k, k + 1) of each key, the last of which is 1."""
+def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> Tensor:
+    """Features (B, T_k, k + 1) of each key, the last of which is 1; 0 far from the spans."""
     batch, channels, keys = location.shape
     width = matrix.shape[0] // channels  # of a piece
     reach = width - COLUMNS  # r − 1
     pieces = max(-(-keys // COLUMNS), 1)
     left = reach // 2
     padded = torch.nn.functional.pad(location, (left, pieces * COLUMNS - keys + reach - left))
-    rows = padded.unfold(2, width, COLUMNS).transpose(1, 2).reshape(batch * pieces, -1)
+    rows = padded.unfold(2, width, COLUMNS).transpose(1, 2)
     ones = matrix.new_zeros(COLUMNS, k + 1)
     ones[:, k] = 1
-    found = torch.addmm(ones.flatten(), rows, matrix)
+    wanted = None if spans is None else _wanted(spans, pieces)
+    if wanted is None:
+        found = torch.addmm(ones.flatten(), rows.reshape(batch * pieces, -1), matrix)
+    else:
+        some = torch.addmm(ones.flatten(), rows[wanted].flatten(1), matrix)
+        found = some.new_zeros(batch, pieces, some.shape[1]).index_put(wanted, some)
     return found.view(batch, pieces * COLUMNS, k + 1)[:, :keys]
+
+
+def _wanted(spans: Spans, pieces: int) -> tuple[Tensor, Tensor] | None:
+    """Items and pieces that meet the spans; None if most do."""
+    bounds = torch.tensor(spans)
+    start, stop = bounds[:, :1] // COLUMNS, -(-bounds[:, 1:] // COLUMNS)
+    number = torch.arange(pieces)
+    meets = (number >= start) & (number < stop)
+    if 2 * int(meets.sum()) > meets.numel():
+        return None
+    items, of_items = meets.nonzero(as_tuple=True)
+    return items, of_items
 
 
 def _stacked(query: Tensor, projection: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyscore.messages import shown
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.weighted_sum import weighted_sum
+from anyscore.torch.weighted_sum import Spans, weighted_sum
 
 
 class State(NamedTuple):
@@ -79,7 +79,7 @@ class StepwiseAttention(Layer):
                 "for each sequence."
             )
         weights, carried, prepared = self._weigh(query, state)
-        output, values = weighted_sum(weights, state.values)
+        output, values = weighted_sum(weights, state.values, self._spans(state))
         state = state._replace(
             keys=prepared,
             values=values,
@@ -119,6 +119,10 @@ class StepwiseAttention(Layer):
         else:
             output, weights = (torch.stack(x, 1) for x in zip(*steps, strict=True))
         return (output, weights) if return_weights else output
+
+    def _spans(self, state: State) -> Spans | None:
+        """The keys outside of which weights of this step are 0, where that is known at no cost."""
+        return None
 
     @abstractmethod
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:

@@ -8,34 +8,63 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+Spans = list[tuple[int, int]]
+"""The keys start ≤ j < stop that each item of the batch may attend."""
 
-def weighted_sum(weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+
+def weighted_sum(
+    weights: Tensor, values: Tensor, spans: Spans | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute Σ_j weights_j value_j, (B, d_v), of weights (B, T_k) and values (B, T_k, d_v).
+
+    spans: weights outside are 0, and values there are not read if most are outside.
 
     Returns it, and the values for the next step: their gradients come back through them and are
     added in place, so that T_q steps make one tensor of that size, and T_q passes over it.
     """
     with torch.autocast(values.device.type, enabled=False):
-        output, values = _WeightedSum.apply(weights, values)  # type: ignore[no-untyped-call]
+        if spans is not None and 2 * sum(b - a for a, b in spans if b > a) > weights.numel():
+            spans = None
+        output, values = _WeightedSum.apply(weights, values, spans)  # type: ignore[no-untyped-call]
     return output, values
 
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, weights: Tensor, values: Tensor, spans: Spans | None
+    ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(weights, values)
+        ctx.spans = spans
         ctx.set_materialize_grads(False)
-        return torch.bmm(weights.to(values.dtype)[:, None], values)[:, 0], values.view_as(values)
+        rows = weights.to(values.dtype)
+        if spans is None:
+            output = torch.bmm(rows[:, None], values)[:, 0]
+        else:
+            output = values.new_zeros(len(values), values.shape[2])
+            for b, (start, stop) in enumerate(spans):
+                if start < stop:
+                    output[b] = rows[b, start:stop] @ values[b, start:stop]
+        return output, values.view_as(values)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor | None, of_values: Tensor | None) -> Any:
         if slope is None:
-            return None, of_values
+            return None, of_values, None
         weights, values = ctx.saved_tensors
-        of_weights = torch.bmm(values, slope[:, :, None])[:, :, 0].to(weights.dtype)
-        if ctx.needs_input_grad[1]:
-            if of_values is None:
-                of_values = torch.zeros_like(values)
-            of_values.baddbmm_(weights.to(values.dtype)[:, :, None], slope[:, None])
-        return of_weights, of_values
+        rows = weights.to(values.dtype)
+        if ctx.needs_input_grad[1] and of_values is None:
+            of_values = torch.zeros_like(values)
+        if ctx.spans is None:
+            of_weights = torch.bmm(values, slope[:, :, None])[:, :, 0]
+            if of_values is not None:
+                of_values.baddbmm_(rows[:, :, None], slope[:, None])
+        else:
+            of_weights = torch.zeros_like(rows)
+            for b, (start, stop) in enumerate(ctx.spans):
+                if start < stop:
+                    of_weights[b, start:stop] = values[b, start:stop] @ slope[b]
+                    if of_values is not None:
+                        of_values[b, start:stop].addr_(rows[b, start:stop], slope[b])
+        return of_weights.to(weights.dtype), of_values, None
