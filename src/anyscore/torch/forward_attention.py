@@ -12,7 +12,7 @@ from anyscore.torch.attention import Attention
 from anyscore.torch.forward_recurrence import forward_alignment
 from anyscore.torch.location import LocationSensitive
 from anyscore.torch.scored import ScoredAttention, energies_of
-from anyscore.torch.stepwise import State, Step
+from anyscore.torch.stepwise import State, Step, check_queries
 
 
 class ForwardAttention(ScoredAttention):
@@ -63,8 +63,34 @@ class ForwardAttention(ScoredAttention):
         u = torch.sigmoid(self.agent(torch.cat([step.output, query], -1)))[:, 0]
         return step._replace(state=step.state._replace(transition=u))
 
-    def _at_once(self) -> bool:
-        return super()._at_once() and self.agent is None
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """Attend with queries (B, T_q, d_q): all at once, unless an agent sees the outputs.
+
+        Arguments, results and errors are those of `LocationSensitive`.
+        """
+        if self.agent is None:
+            return super().forward(
+                queries, keys, values, valid_lens, mask=mask, return_weights=return_weights
+            )
+        check_queries(queries, keys)
+        state = self.start(keys, values, valid_lens, mask=mask)
+        outputs, rows = [], []
+        for query in queries.unbind(1):
+            output, weights, state = self.step(query, state)
+            outputs.append(output[:, None])
+            rows.append(weights[:, None])
+        output = torch.cat([state.values[:, :0], *outputs], 1)
+        weights = torch.cat([state.weights[:, None][:, :0], *rows], 1)
+        return (output, weights) if return_weights else output
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         assert isinstance(self.energy, Attention)

@@ -64,7 +64,7 @@ class ScoredAttention(StepwiseAttention):
 
         Raises TypeError, ValueError: tensors of other types or shapes.
         """
-        if not self._at_once():
+        if not isinstance(self.energy, Attention):
             return super().forward(
                 queries, keys, values, valid_lens, mask=mask, return_weights=return_weights
             )
@@ -73,10 +73,6 @@ class ScoredAttention(StepwiseAttention):
         weights = self._align_all(queries, keys, allowed)
         output = torch.bmm(weights.to(values.dtype), values)
         return (output, weights) if return_weights else output
-
-    def _at_once(self) -> bool:
-        """Return whether the energies of all queries can be computed at once."""
-        return isinstance(self.energy, Attention)
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights (B, T_q, T_k) of all queries."""

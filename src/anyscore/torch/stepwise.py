@@ -78,16 +78,10 @@ class StepwiseAttention(Layer):
                 f"query has shape {tuple(query.shape)}, expected ({len(state.values)}, d_q): one "
                 "for each sequence."
             )
-        weights, carried, prepared = self._weigh(query, state)
-        output, values = weighted_sum(weights, state.values, self._spans(state))
-        state = state._replace(
-            keys=prepared,
-            values=values,
-            weights=carried,
-            total=state.total + carried,
-            steps=state.steps + 1,
-        )
-        return Step(output, weights, state)
+        spans = self._spans(state)
+        weights, state = self._move_on(query, state)
+        output, values = weighted_sum(weights, state.values, spans)
+        return Step(output, weights, state._replace(values=values))
 
     def forward(
         self,
@@ -109,16 +103,19 @@ class StepwiseAttention(Layer):
         """
         check_queries(queries, keys)
         state = self.start(keys, values, valid_lens, mask=mask)
-        steps = []
+        rows = []
         for query in queries.unbind(1):
-            step = self.step(query, state)
-            state = step.state
-            steps.append(step[:2])
-        if not steps:
-            output, weights = state.values[:, :0], state.weights[:, None][:, :0]
-        else:
-            output, weights = (torch.stack(x, 1) for x in zip(*steps, strict=True))
+            weights, state = self._move_on(query, state)
+            rows.append(weights)
+        weights = torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
+        output = torch.bmm(weights.to(state.values.dtype), state.values)
         return (output, weights) if return_weights else output
+
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        """Weights of a step, and the state after it but for what depends on the output."""
+        weights, carried, prepared = self._weigh(query, state)
+        total, steps = state.total + carried, state.steps + 1
+        return weights, state._replace(keys=prepared, weights=carried, total=total, steps=steps)
 
     def _spans(self, state: State) -> Spans | None:
         """The keys outside of which weights of this step are 0, where that is known at no cost."""
