@@ -171,3 +171,21 @@ def test_errors(case: int) -> None:
     error, text, call = WRONG[case]
     with pytest.raises(error, match=text):
         call()
+
+
+def test_windows_are_read_alone() -> None:
+    """Steps of a narrow window give what they give if all energies and values are computed."""
+    of, queries = layer(location="both", window=(2, 3)), drawn(BATCH, QUERIES, D_Q)
+    keys, values, results = drawn(BATCH, 200, D_K), drawn(BATCH, 200, 3, seed=1), []
+    for whole in (False, True):
+        state, outputs = of.start(keys, values, torch.tensor([200, 90, 0])), []
+        if whole:
+            state = state._replace(keys=state.keys._replace(spans=None))
+        for query in queries.unbind(1):
+            step = of.step(query, state)
+            state = step.state
+            outputs.append(step.output)
+        loss = torch.stack(outputs).square().sum()
+        slopes = torch.autograd.grad(loss, [queries, keys, values, *of.parameters()])
+        results.append((torch.stack(outputs), slopes))
+    torch.testing.assert_close(*results)
