@@ -140,7 +140,6 @@ struct Backward {
     Groups tasks;
 };
 
-// The kernels of one instruction set, for one pair and one type of the sums.
 // Keys of a cache that are new: `count` of them, at most as many as there is room for. They came after `start` others,
 // which stand before them, and beyond the room there is they go on at its beginning.
 struct NewKeys {
@@ -155,6 +154,7 @@ struct NewKeys {
     }
 };
 
+// The kernels of one instruction set, for one pair and one type of the sums.
 struct Kernels {
     void (*forward)(const Call&, const Forward&, int threads);
     void (*backward)(const Call&, const Backward&, int threads);

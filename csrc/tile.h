@@ -57,7 +57,8 @@ struct Tile {
     // Moves to the block that begins with query `first`, or an end of one: blocks are the same in a backward.
     void move_to_queries(Size first) {
         const int most = block(call);
-        first_query = first, queries = bounds.read(call, problem, first, left_of(call.queries, first, most - int(first % most)));
+        first_query = first,
+        queries = bounds.read(call, problem, first, left_of(call.queries, first, most - int(first % most)));
     }
     // Moves to the tile of keys from the first-th on, of keys up to `end`.
     void move_to_keys(Size first, Size end) {

@@ -69,9 +69,9 @@ def test_work_survives_a_journey_as_json() -> None:
 
 
 def test_the_part_and_its_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.stages.GRAPH", SHAPE)
+    monkeypatch.setattr("anyscore.lab.bench.stages_models.GRAPH", SHAPE)
     monkeypatch.setattr("anyscore.lab.bench.bars.GRAPH", SHAPE)
-    monkeypatch.setattr("anyscore.lab.bench.stages.EDGES", 70)
+    monkeypatch.setattr("anyscore.lab.bench.stages_models.EDGES", 70)
     weights = iter([1.0, 8.0, 2.0, 8.0] * 2)
     monkeypatch.setattr(
         "anyscore.lab.bench.run.weigh", lambda one, *_: setattr(one, "mib", next(weights))

@@ -279,9 +279,8 @@ class MultiHeadAttention(_Projecting):
         """Append tokens x (batch, n, d) to a cache, and attend causally: output (batch, n, d).
 
         One step at a time gives what `layer(x, mask=Causal())` does in evaluation. Without
-        gradients, as `Cache.append`; `attention_weights` stay those of the last call.
-
-        options: mask, bias and bias_after, as of `Cache.attend`.
+        gradients, as `Cache.append`; `attention_weights` stay those of the last call. options are
+        mask, bias and bias_after, as of `Cache.attend`.
 
         Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from anyscore.lab.bench.formulas import DOT
-from anyscore.lab.bench.stages import ALIGNER, GRAPH, LARGE, SMALL
+from anyscore.lab.bench.stages import ALIGNER, LARGE, SMALL
+from anyscore.lab.bench.stages_models import GRAPH
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
 
 Result = dict[str, Any]

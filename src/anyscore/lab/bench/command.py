@@ -70,8 +70,8 @@ def bench(
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, isa; on a GPU of "
-            "forward, training, step, narrow, small.",
+            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, cache, isa; on a "
+            "GPU of forward, training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
     ] = None,

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
 from anyscore.lab.bench.formulas import DOT, FORMULAS
-from anyscore.lab.bench.graphs import DEGREES, GraphWork
 from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
 from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Pace
 from anyscore.lab.bench.work import FORWARD, RANGES, TRAINING, Shape, Work
 
-_PASSES = FORWARD, TRAINING
+PASSES = FORWARD, TRAINING
 _TOO_SLOW = 30.0  # seconds; a rival that would take longer for one call is left out of the growth
 
 Result = dict[str, Any]
@@ -101,7 +100,7 @@ def contestants(work: Work, settings: Settings) -> list[Contestant]:
 
 def _speed(settings: Settings, results: list[Result]) -> Plan:
     for shape in settings.shapes:
-        for passes in _PASSES:
+        for passes in PASSES:
             work = settings.work(shape, passes)
             yield [Comparison("speed", work, contestants(work, settings))]
 
@@ -109,7 +108,7 @@ def _speed(settings: Settings, results: list[Result]) -> Plan:
 def _memory(settings: Settings, results: list[Result]) -> Plan:
     """Compare memory at the largest shape."""
     shape = max(settings.shapes, key=lambda s: s.triples)
-    for passes in _PASSES:
+    for passes in PASSES:
         work = settings.work(shape, passes)
         weighed = Comparison("memory", work, contestants(work, settings), weighed=True)
         weighed.timed = False
@@ -118,7 +117,7 @@ def _memory(settings: Settings, results: list[Result]) -> Plan:
 
 def _growth(settings: Settings, results: list[Result]) -> Plan:
     """Time and memory of T queries and T keys; who becomes too slow drops out."""
-    for passes in _PASSES:
+    for passes in PASSES:
         last: dict[str, float] = {}  # seconds for each query and key, when last measured
         for length in settings.lengths:
             shape = Shape(1, length, length, settings.width, settings.width)
@@ -137,7 +136,7 @@ def _growth(settings: Settings, results: list[Result]) -> Plan:
 
 def _range(settings: Settings, results: list[Result]) -> Plan:
     """anyscore on other inputs against itself on normal ones."""
-    for passes in _PASSES:
+    for passes in PASSES:
         work = settings.work(passes=passes, score="additive")
         some = [
             Contestant(RANGES[name][0], OURS.name, work.to(range=name))
@@ -164,7 +163,7 @@ SMALL, LARGE = Shape(1, 1, 10, 8, 4), Shape(4, 512, 512, 128, 128)
 def _dot(settings: Settings, results: list[Result]) -> Plan:
     """Compare a dot product by everybody with what other scores take in its place."""
     for shape in settings.shapes if settings.quick else (*settings.shapes, SMALL):
-        for passes in _PASSES:
+        for passes in PASSES:
             work = settings.work(shape, passes, score=DOT)
             first, *others = contestants(work, settings)
             ours = [
@@ -182,7 +181,7 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
     aligner, shape = ALIGNER, settings.shapes[0]
     if settings.quick:
         aligner = aligner._replace(batch=1)
-    for passes in _PASSES:
+    for passes in PASSES:
         work = settings.work(aligner, passes, score="gaussian", task="aligner")
         said = "aligner: log-weights and a prior"
         yield [Comparison("beyond", work, contestants(work, settings), said, weighed=True)]
@@ -197,34 +196,6 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
         yield [Comparison("beyond", work, some, task)]
 
 
-GRAPH, EDGES = Shape(4, 20_000, 20_000, 32, 32), 400_000
-
-
-def _graphs(settings: Settings, results: list[Result]) -> Plan:
-    """Compare a layer over the edges of a graph."""
-    shape, edges = GRAPH, EDGES
-    if settings.quick:
-        shape, edges = shape._replace(queries=2_000, keys=2_000), 40_000
-    for degrees in DEGREES:
-        for passes in _PASSES:
-            work = GraphWork(
-                shape, "gatv2", passes, dtype=settings.dtype, edges=edges, degrees=degrees
-            )
-            said = f"{edges:,} edges, degrees {degrees}"
-            yield [Comparison("graphs", work, contestants(work, settings), said, weighed=True)]
-
-
-_STEPS = (8, 64), (64, 64), (8, 256)  # problems and width
-
-
-def _cache(settings: Settings, results: list[Result]) -> Plan:
-    """A step of a cache that grows, with the row that comes: at 2,000 tokens, others sliced."""
-    for batch, width in _STEPS[:1] if settings.quick else _STEPS:
-        shape = Shape(batch, 1, 2000, width, width)
-        work = settings.work(shape, task="cache")
-        yield [Comparison("cache", work, contestants(work, settings), "a step of a cache")]
-
-
 def _isa(settings: Settings, results: list[Result]) -> Plan:
     """The kernel confined to each instruction set that it knows and this machine has."""
     from anyscore.lab.bench.variants_torch import core
@@ -232,7 +203,7 @@ def _isa(settings: Settings, results: list[Result]) -> Plan:
     known: list[str] = core().isas() if core() else []
     if len(known) < 2:
         yield "there is one instruction set" if known else "the C++ core is not there"
-    for passes in _PASSES if len(known) > 1 else ():
+    for passes in PASSES if len(known) > 1 else ():
         work = settings.work(passes=passes)
         some = [Contestant(isa, f"{OURS.name} ({isa})", work) for isa in known]
         try:
@@ -243,11 +214,11 @@ def _isa(settings: Settings, results: list[Result]) -> Plan:
 
 _CALLS: dict[str, list[tuple[Shape, str, str, bool]]] = {
     # shape, passes, how the framework calls, whether queries and keys come projected
-    "torch": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in _PASSES],
-    "mxnet": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in _PASSES],
+    "torch": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in PASSES],
+    "mxnet": [(shape, passes, "eager", False) for shape in (SMALL, LARGE) for passes in PASSES],
     "jax": [
         (SMALL, FORWARD, "eager", False),
-        *((shape, p, "compiled", False) for shape in (SMALL, LARGE) for p in _PASSES),
+        *((shape, p, "compiled", False) for shape in (SMALL, LARGE) for p in PASSES),
     ],
     "tensorflow": [
         (SMALL, FORWARD, "eager", False),
@@ -283,8 +254,6 @@ PARTS = {
     "dot": Part("a dot product by everybody, and other scores in its place", _dot),
     "pairs": Part("the other scores, and what the additive one takes in their place", _pairs),
     "beyond": Part("what is computed of scores besides attention", _beyond),
-    "graphs": Part("a layer over the edges of a graph", _graphs),
-    "cache": Part("a decoder's step over a cache that grows, and that of a dot product", _cache),
     "isa": Part("what older instruction sets cost", _isa),
 }
 FRAMEWORK_PARTS = {
@@ -297,7 +266,9 @@ def parts_of(device: str, framework: str | None) -> dict[str, Part]:
     if framework is not None:
         return FRAMEWORK_PARTS
     if device == "cpu":
-        return PARTS
+        from anyscore.lab.bench.stages_models import MODEL_PARTS
+
+        return {**PARTS, **MODEL_PARTS}
     from anyscore.lab.bench.stages_gpu import GPU_PARTS
 
     return GPU_PARTS
