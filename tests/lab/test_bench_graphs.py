@@ -12,10 +12,11 @@ import torch
 
 from anyscore.lab.bench import graphs
 from anyscore.lab.bench.graphs import DEGREES, GraphWork
-from anyscore.lab.bench.rivals import OURS
+from anyscore.lab.bench.rivals import OURS, find
 from anyscore.lab.bench.run import bench
 from anyscore.lab.bench.runner import Runner
 from anyscore.lab.bench.stages import Settings
+from anyscore.lab.bench.stages_models import EDGES, GRAPH
 from anyscore.lab.bench.timing import Pace
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 
@@ -61,6 +62,13 @@ def test_edges_fall_as_said_and_are_the_same_again() -> None:
         assert index.min() == 0
         assert index.amax(1).tolist() == [12, 8]
         assert abs((index[1] == 0).float().mean() - first) < 0.03
+
+
+def test_the_size_of_the_bars_is_no_matrix() -> None:
+    """Who holds tensors of edges is expected to need these, no scores of all pairs."""
+    large = GraphWork(GRAPH, "gatv2", TRAINING, edges=EDGES)
+    for name in (OURS.name, "pyg"):
+        assert find(name, large).bytes_held(large) < 2 * 2**30
 
 
 def test_work_survives_a_journey_as_json() -> None:

@@ -41,6 +41,11 @@ class GraphWork(Work):
         return index
 
     @property
+    def scores(self) -> int:
+        """Count the scores, one for each edge and head."""
+        return self.shape.batch * self.edges
+
+    @property
     def inner(self) -> int:
         """H · C."""
         return self.shape.batch * self.shape.width

@@ -41,7 +41,7 @@ class Rival:
         imported when it is first asked. It raises Unavailable where there are none.
     computes: the score, if not that of the work: "what would a dot product have cost?"
     scores, tasks: those it can do.
-    copies: tensors of B × T_q × T_k × H elements held at once, in a forward pass and in training.
+    copies: tensors of `Work.scores` × H elements held at once, in a forward pass and in training.
     widest: the width up to which it takes part without being asked for by name; it compiles for
         every shape.
     quick: whether it takes part in a quick benchmark without being asked for: it compiles in
@@ -76,9 +76,7 @@ class Rival:
 
     def bytes_held(self, work: Work) -> int:
         """Estimate how much memory it takes, before the work is begun."""
-        shape = work.shape
-        scores = shape.batch * shape.queries * shape.keys
-        return 4 * (self.copies[work.training] * shape.triples + 4 * scores)
+        return 4 * (self.copies[work.training] * work.scores * work.shape.width + 4 * work.scores)
 
 
 def _by_name(*rivals: Rival) -> dict[str, Rival]:
@@ -103,6 +101,7 @@ _PYG = Rival(
     "variants_graph.eager",
     ("gatv2",),
     ("graph",),
+    copies=(4, 7),
     package="torch_geometric",
     extra="bench",
 )

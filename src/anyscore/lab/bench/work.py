@@ -135,6 +135,11 @@ class Work:
         return self.passes == TRAINING
 
     @property
+    def scores(self) -> int:
+        """Count the scores, B × T_q × T_k."""
+        return self.shape.batch * self.shape.queries * self.shape.keys
+
+    @property
     def prepared(self) -> bool:
         """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
         step = self.shape.queries <= 2 and self.score == "additive" and not self.training
