@@ -9,7 +9,7 @@ import pytest
 
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
 """With PyTorch's compiler, which takes as long to import as PyTorch itself."""
-HEAVY = FRAMEWORKS | {"matplotlib", "rich", "typer"}
+HEAVY = FRAMEWORKS | {"matplotlib", "rich", "sympy", "typer"}
 
 ONES = {
     "numpy": "import numpy as np; ones = lambda *shape: np.ones(shape)",
@@ -25,6 +25,9 @@ for impl in ("auto", "reference"):
     options = {"dropout": 0.1, "dropout_seed": 1, "impl": impl}
     anyscore.attention(q, k, v, score=score, mask=mask, valid_lens=[3, 4], **options)
 anyscore.plan(q, k, v)
+edges = anyscore.Edges.from_index([[6, 0, 1], [0, 2, 0]], 3)
+for mask in (edges, anyscore.Sequences([0, 3], [0, 7])):
+    anyscore.attention(q, k, v, score=score, mask=mask)
 """
 FRONTS = {
     "torch": {"anyscore.torch": {"torch"}},

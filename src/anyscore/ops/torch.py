@@ -147,9 +147,11 @@ def count(x: Tensor, n: int) -> Tensor:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-        x.shape[:-1], index.shape[:-1]
-    )
+    if x.dim() == index.dim() == 1:
+        return torch.gather(x, 0, index)
+    # torch.broadcast_shapes would load SymPy, which takes a second.
+    both = torch.broadcast_tensors(x[..., :1], index[..., :1])  # type: ignore[no-untyped-call]
+    lead = both[0].shape[:-1]
     return torch.gather(x.expand(*lead, -1), -1, index.expand(*lead, -1))
 
 
