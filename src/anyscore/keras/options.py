@@ -21,10 +21,10 @@ class Options:
     """Options of a layer, initializers as Keras has them.
 
     impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
-    scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2; Bello et al. 2016,
-    eq. 16); 0 does not. sink: one more logit, which takes weight and gives no value, so that
-    weights sum to less than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has
-    heads, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+    scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
+    sink: one more logit, which takes weight and gives no value, so that weights sum to less than 1
+    (`anyscore.sinks`). True: learned, one for each head if the layer has heads, from 0 on, which is
+    "softmax one" (Miller 2023); a number: fixed; None: no sink.
     normalizer: as of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer:
     of weights that start at random, and of biases; None = as the score and the layer say.
     """
