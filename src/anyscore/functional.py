@@ -117,8 +117,8 @@ def attention(
         and type(impl) is type(normalizer) is str
         and (impl, normalizer) == ("auto", "softmax")
     )
-    is_known = is_default and not getattr(query, "is_nested", False)
-    before = KNOWN.get(type(query)) if is_known else None
+    is_nested = getattr(query, "is_nested", False) is True  # a proxy that is traced gives another
+    before = KNOWN.get(type(query)) if is_default and not is_nested else None
     if before is not None:
         output = before.run(query, key, value, score, valid_lens)
         if output is not None:

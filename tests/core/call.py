@@ -33,6 +33,7 @@ class Call:
     weight: np.ndarray | None = None
     key_bias: np.ndarray | None = None
     bias: np.ndarray | None = None
+    c: None = None  # of graphs
     start: np.ndarray | None = None
     stop: np.ndarray | None = None
     mask: np.ndarray | None = None
@@ -65,7 +66,7 @@ class Call:
     def operands(self, packed: np.ndarray | None = None) -> Operands:
         """The arrays, as the core takes them."""
         return Operands(
-            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, None, self.start,
+            self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.c, self.start,
             self.stop, self.mask, self.seed, packed=packed,
         )  # fmt: skip
 

@@ -163,7 +163,7 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     for operand in ("a", "b", "weight", "key_bias", "value", "bias"):
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
-    upstream, gradients = tuple(to.values())[:3], tuple(to.values())[3:]
+    upstream, gradients = tuple(to.values())[:3], (*tuple(to.values())[3:], None)
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
         core.backward(
             call.operands(), call.pair, call.numbers, (results["output"], results["lse"]), upstream,

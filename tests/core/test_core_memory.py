@@ -81,7 +81,7 @@ def forward():
     _core.forward(operands, "tanh", numbers, (output, lse, None), 2)
 
 def backward():
-    to = (slopes[0], slopes[1], None, None, slopes[2], None)
+    to = (slopes[0], slopes[1], None, None, slopes[2], None, None)
     _core.backward(operands, "tanh", numbers, (output, lse), (output, None, None), to, 2)
 
 def fails(work):

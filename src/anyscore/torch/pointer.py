@@ -69,9 +69,9 @@ class Pointer(Layer):
     al. 2019, Attention, Learn to Solve Routing Problems!, eq. 7, where g and s are products.
 
     >>> pointer = Pointer("additive", glimpses=1, clip=10.0, hidden=8, d_q=4, d_k=6)
-    >>> keys, unvisited = torch.ones(2, 5, 6), torch.tensor([[True] * 5, [False] * 4 + [True]])
+    >>> keys, left = torch.ones(2, 5, 6), torch.tensor([[True] * 5, [False] * 4 + [True]])
     >>> prepared = pointer.prepare_keys(keys)
-    >>> pointer(torch.ones(2, 4), prepared, unvisited).exp()
+    >>> pointer(torch.ones(2, 4), prepared, left).exp()
     tensor([[0.2000, 0.2000, 0.2000, 0.2000, 0.2000],
             [0.0000, 0.0000, 0.0000, 0.0000, 1.0000]], grad_fn=<ExpBackward0>)
     """
