@@ -236,7 +236,7 @@ def backward(
     made = _of_weight(pair, x, s, inputs, made)
     summed = [
         None if y is None else inputs.sum_to(d, y.shape)
-        for y, d in zip(factors[:-1], made[:-1], strict=True)
+        for y, d in zip(factors, made[:-1], strict=False)  # a bias has its own way
     ]
     return Operands(*summed)._replace(bias=made.bias)
 
