@@ -13,10 +13,11 @@ import torch
 
 import anyscore
 from anyscore import Additive, Causal, Trilinear, attention, plan
-from anyscore.backends import torch_triton
+from anyscore.backends import torch_operators, torch_triton
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.operands import Operands, Results, Settings
 from anyscore.task import Call, Options
 from samples import normal
 
@@ -91,13 +92,14 @@ def test_decoding_is_what_many_queries_are(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_operators_check_out() -> None:
     a, b, value, weight, *_ = tensors(torch.float32, grad=False)
-    settings = (0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
-    inputs = (a, b, weight, None, value, None, None, torch.tensor([[[50]]]), None, None)
-    arguments = ("tanh", *inputs, None, *settings)
+    x = Operands(a, b, weight, value=value, stop=torch.tensor([[[50]]]))
+    s = Settings("tanh", 0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
+    arguments = torch_operators.forward.args(x, s)
     torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
     output, lse, scores = torch.ops.anyscore.forward(*arguments)
     scores = torch.zeros_like(scores)  # stand for a gradient
-    arguments = ("tanh", *inputs, output, lse, output, lse, scores, *settings)
+    results = Results(output, lse), Results(output, lse, scores)
+    arguments = torch_operators.backward.args(x, s, *results)
     torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
 
 
