@@ -180,7 +180,8 @@ void add_weights(const Call& call, const Backward& back, Size n, const T* parts,
 template <class Scorer, class T>
 void backward_of_graph(const Call& call, const Backward& back, const T* delta, int threads) {
     const Size padded = round_up(call.width, LANES<T>), tasks = tiles_of(call.queries, NODES);
-    const Size together = call.problems < TOGETHER ? call.problems : TOGETHER;
+    SideBySide rows(call, threads);
+    const Size together = rows.together(call.problems < TOGETHER ? call.problems : TOGETHER);
     Block of_edges = allocate(Size(sizeof(OfEdge<T>)), call.keys * together);
     Block of_weights = allocate(padded * Size(sizeof(T)), tasks * together);
     KeySets<Scorer, T> sets(call, true, false, threads);
@@ -190,13 +191,15 @@ void backward_of_graph(const Call& call, const Backward& back, const T* delta, i
         const int count = left_of(call.problems, from, int(together));
         auto kept = [&](int m) { return (OfEdge<T>*)of_edges.data + m * call.keys; };
         auto d_weight = [&](int m) { return (T*)of_weights.data + m * tasks * padded; };
+        const Call of_keys = rows.with_keys(call, from), of_queries = rows.with_queries(call, from);
+        const Backward above = rows.with_output(call, back, from);
         for_each(threads, tasks, [&](Size t, int slot) {
             for (int m = 0; m < count; m++)
-                queries.task(slot).run(call, back, sets, from + m, t * NODES, delta + (from + m) * call.queries, kept(m),
+                queries.task(slot).run(of_keys, back, sets, from + m, t * NODES, delta + (from + m) * call.queries, kept(m),
                                        d_weight(m) + t * padded);
         });
         for_each(threads, tiles_of(call.edges.rows, NODES), [&](Size t, int slot) {
-            for (int m = 0; m < count; m++) keys.task(slot).run(call, back, sets, from + m, t * NODES, kept(m));
+            for (int m = 0; m < count; m++) keys.task(slot).run(of_queries, above, sets, from + m, t * NODES, kept(m));
         });
         for (int m = 0; m < count; m++) add_weights(call, back, from + m, d_weight(m), tasks, padded);
     }

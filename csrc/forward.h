@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attend.h"
+#include "gathered.h"
 #include "values.h"
 
 namespace anyscore::ANYSCORE_ISA {
@@ -163,10 +164,17 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
     bool shared = shares_panels(call);
     KeySets<Scorer, T> sets(call, shared || call.is_graph(), shared, threads);
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
-    if (call.is_graph())
-        return for_each(threads, tiles_of(call.queries, NODES), [&](Size t, int slot) {
-            for (Size n = 0; n < call.problems; n++) slots.task(slot).run(call, sets, n, t * NODES, to);
-        });
+    if (call.is_graph()) {
+        SideBySide rows(call, threads);
+        const Size together = rows.together(call.problems);
+        for (Size from = 0; from < call.problems; from += together) {
+            const Call here = rows.with_keys(call, from);
+            for_each(threads, tiles_of(call.queries, NODES), [&](Size t, int slot) {
+                for (Size n = from; n < from + together; n++) slots.task(slot).run(here, sets, n, t * NODES, to);
+            });
+        }
+        return;
+    }
     for_each(threads, call.problems * blocks,
              [&](Size index, int slot) { slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to); });
 }

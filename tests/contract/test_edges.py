@@ -298,6 +298,26 @@ def test_nan_reaches_who_attends_it(name: str, impl: str) -> None:
     assert np.array_equal(torch.isnan(output).any(-1).any(0).numpy(), np.arange(QUERIES) == 3)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("name", ["ScaledDot", "Laplace"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_heads_that_are_views_of_rows_of_all_heads(name: str, dtype: str, shared: bool) -> None:
+    """Their rows are copied side by side, first: the same bits."""
+    assert EDGES > 4 * QUERIES  # that is for rows that are gathered often
+    found = []
+    for apart in (True, False):
+        xs = [torch.tensor(x).to(getattr(torch, dtype)) for x in inputs()]
+        if apart:
+            xs = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in xs]
+        xs = [x.requires_grad_() for x in xs]
+        given = [xs[0], xs[1], xs[1]] if shared else xs
+        assert given[1].is_contiguous() != apart
+        score = make_score(name).map(lambda x: torch.tensor(x).to(getattr(torch, dtype)))
+        output = call(name, given, score).output
+        found.append([output.detach(), *gradients((output,), xs[: len(set(given))])])
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
 def test_without_duplicates_edges_are_a_boolean_mask(
     seed: int, n: int, queries: int, keys: int
