@@ -1,9 +1,14 @@
 // What a decoder keeps of its keys from step to step.
 #pragma once
 
+#include <algorithm>
+
 #include "key_sets.h"
 
 namespace anyscore::ANYSCORE_ISA {
+
+// Below so many numbers a second thread costs more than it saves.
+constexpr Size FEW = 1 << 16;
 
 // Packs the keys of one set: a row for the range, and the keys' rows.
 template <class Scorer, class T> class PreparedTile {
@@ -67,23 +72,25 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, co
     using Range = typename Scorer::Range;
     const Size all = keys.start + keys.count < call.keys ? keys.start + keys.count : call.keys;
     const Size size = Range::size(round_up(call.width, LANES<T>)), tiles = tiles_of(all);
+    const auto threads_of = [&](Size rows) { return call.key_sets * rows * call.width < FEW ? 1 : threads; };
     Block numbers = allocate(size * Size(sizeof(T)), call.key_sets), changed = allocate(1, call.key_sets);
     Slots<PreparedTile<Scorer, T>> slots(call, threads);
     auto of = [&](Size set) { return (T*)packed + set * (call.keys + 1) * call.width; };
-    for_each(threads, call.key_sets, [&](Size set, int slot) {
-        T* here = (T*)numbers.data + set * size;
-        ((bool*)changed.data)[set] = slots.task(slot).range(call, set, all, keys, here, of(set));
+    auto numbers_of = [&](Size set) { return (T*)numbers.data + set * size; };
+    auto pack = [&](Size set, int slot, Size first, Size end) {
+        for (; first < end; first += TILE)
+            slots.task(slot).run(call, set, first, first + left_of(end, first), numbers_of(set), of(set));
+    };
+    for_each(threads_of(keys.count), call.key_sets, [&](Size set, int slot) {
+        bool is_new = slots.task(slot).range(call, set, all, keys, numbers_of(set), of(set));
+        ((bool*)changed.data)[set] = is_new;
+        if (!is_new) keys.pieces(call.keys, [&](Size first, Size end) { pack(set, slot, first, end); });
     });
-    for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
-        const Size set = index / tiles, first = index % tiles * TILE, last = first + left_of(all, first);
-        auto pack = [&](Size from, Size end) {
-            from = from < first ? first : from, end = end > last ? last : end;
-            if (from < end) slots.task(slot).run(call, set, from, end, (const T*)numbers.data + set * size, of(set));
-        };
-        if (((const bool*)changed.data)[set])
-            pack(first, last);
-        else
-            keys.pieces(call.keys, pack);
+    const bool* is_new = (const bool*)changed.data;
+    if (std::none_of(is_new, is_new + call.key_sets, [](bool x) { return x; })) return;
+    for_each(threads_of(all), call.key_sets * tiles, [&](Size index, int slot) {
+        const Size set = index / tiles, first = index % tiles * TILE;
+        if (is_new[set]) pack(set, slot, first, first + left_of(all, first));
     });
 }
 
