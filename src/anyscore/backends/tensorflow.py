@@ -215,6 +215,7 @@ def _slopes(
     if not tf.executing_eagerly():  # forward mode of a function does not see tapes inside of it
         found = tf.gradients(function(*xs), xs, list(upstream), unconnected_gradients=zero)
         return cast(list[Array], found)
+    xs = tuple(map(tf.identity, xs))  # of a tensor that comes twice each derivative would be both's
     with tf.GradientTape() as tape:
         tape.watch(xs)
         results = function(*xs)

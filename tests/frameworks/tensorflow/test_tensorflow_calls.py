@@ -70,6 +70,24 @@ def test_second_derivatives(name: str, impl: str) -> None:
     np.testing.assert_allclose(found, differences, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_second_derivatives_of_one_tensor_in_three_places(traced: bool) -> None:
+    """Self-attention without projections: each place has derivatives of its own."""
+
+    def curvature(x: tf.Tensor, impl: str) -> tf.Tensor:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(attention(x, x, x, impl=impl) ** 2)
+            size = tf.reduce_sum(tape.gradient(y, x) ** 2)
+        return outer.gradient(size, x)
+
+    run = tf.function(curvature) if traced else curvature
+    x = tf.constant(normal(T_Q, D))
+    np.testing.assert_allclose(run(x, "fused"), run(x, "reference"), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
 def test_forward_mode(name: str) -> None:
     """By the reference; the core refuses. Through a function it takes the core's derivatives."""
