@@ -162,6 +162,8 @@ Bound Arrays::of_all(const std::int64_t* numbers) {
 const std::int64_t* Arrays::integers(const char* name, View& array, Size count, Size least, Size most, bool sorted) {
     if (array.dtype == nanobind::dtype<std::int32_t>()) widen(array);
     if (array.dtype != nanobind::dtype<std::int64_t>()) refuse(name, "must be int64 or int32");
+    while (array.rank() > 1 && array.shape[0] == 1)
+        array.shape.erase(array.shape.begin()), array.strides.erase(array.strides.begin());
     const auto* x = static_cast<const std::int64_t*>(contiguous(name, array, {count}));
     Size before = least;
     for (Size i = 0; i < count; i++) {

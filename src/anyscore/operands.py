@@ -70,6 +70,8 @@ NEEDED = 16
 """How many of the operands a backward needs: all but packed and counter."""
 OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
+OF_GRAPH = frozenset(("rowptr", "col", "colptr", "order", "row"))
+"""The operands that are the edges of a graph, the same for all problems."""
 
 
 class Settings(NamedTuple):

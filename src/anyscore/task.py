@@ -117,6 +117,8 @@ def prepare(
     finite, per_query, packed = mask is None, mask is not None, None
     if mask is not None and mask.unread_is_finite and prepared is None:
         finite, per_query = True, mask.per_query
+    elif edges is not None and prepared is None and _gathers(xp, query, key, score):
+        pass  # what no edge reaches meets nothing
     elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.used
         query, shared = zero_unread(xp, query, queries, 1, of_score)
@@ -142,6 +144,15 @@ def prepare(
         lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,
         normalizer,
     )  # fmt: skip
+
+
+def _gathers(xp: Ops, query: Array, key: Array, score: Any) -> bool:
+    """Return whether a score over edges computes nothing of tokens but of those of an edge."""
+    if not isinstance(score, Score):
+        return True
+    query, key = query[..., :1, :], key[..., :1, :]
+    f = score.lower(xp, query, key)
+    return f.a is query and f.b is key and f.query_bias is None and f.key_bias is None
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import acc_dtype
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.operands import FACTORS, OWN_RANK, Operands, Settings
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
@@ -64,7 +65,7 @@ class JAX(Backend):
 
 def _why_not_core(task: Task, options: Options) -> str | None:
     """Return why the C++ core cannot run a task, None if it can."""
-    reason = why_not_core(task) or xla.problem()
+    reason = why_not_core(task, has_edges=True) or xla.problem()
     return reason or why_not_arrays(task, _why_not_here) or why_not_pair(_xp, task)
 
 
@@ -82,6 +83,8 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         x = x._replace(seed=words, counter=counter)
     if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
         x = x._replace(packed=None)
+    if isinstance(task.mask, LoweredEdges):  # nobody says whether there will be gradients
+        x = x._replace(**dict(zip(("colptr", "order", "row"), task.mask.by_key, strict=True)))
     output, lse, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), lse, scores)
 

@@ -178,7 +178,8 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
     is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
-    on_cuda = defined if empty or s.settings.normalizer else by_kernels  # of the softmax alone
+    has_kernels = not s.settings.normalizer and args[0].rowptr is None
+    on_cuda = by_kernels if has_kernels and not empty else defined
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:
@@ -195,6 +196,8 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     dtype = acc_dtype(y for y in x[:FACTORS] if y is not None)
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
+    if x.rowptr is not None:
+        x = x._replace(rowptr=x.rowptr.reshape(-1), col=x.col.reshape(-1))
     if function == "forward":
         return run_reference(_xp, x, s.settings, dtype)
 

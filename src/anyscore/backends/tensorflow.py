@@ -31,6 +31,7 @@ from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.masks import Mask
 from anyscore.normalizers import sparse
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
@@ -102,7 +103,7 @@ def _differentiable(tensors: Iterable[Array]) -> bool:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task):
+    if reason := why_not_core(task, has_edges=True):
         return reason
     for x in factors(task):
         if reason := why_not_dtype(_xp.dtype(x)) or _elsewhere(x):
@@ -123,6 +124,8 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
         results = host.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(*(None if y is None else tf.constant(y) for y in results))
+    if isinstance(task.mask, LoweredEdges):
+        x = x._replace(**dict(zip(("colptr", "order", "row"), task.mask.by_key, strict=True)))
     output, lse, scores = _attend(x, s)
     return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
 
@@ -142,7 +145,8 @@ def _attend(x: Operands, s: Settings) -> Results:
     if x.value is not None:
         shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
     if s.scores:
-        shapes["scores"] = (*rows, _xp.shape(x.b)[-2])
+        of_edges = x.col is not None
+        shapes["scores"] = (*s.lead, *_xp.shape(x.col)) if of_edges else (*rows, _xp.shape(x.b)[-2])
 
     def record(xs: Iterable[Any]) -> Operands:
         """The operands, of those that are present."""

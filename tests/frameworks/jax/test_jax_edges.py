@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
-from anyscore import Edges, GATv2, attention
+from anyscore import Edges, GATv2, attention, plan, scores
 
 NODES, EDGES = 30, 200
 RNG = np.random.default_rng(0)
@@ -52,3 +53,74 @@ def test_pairs_made_inside_jit() -> None:
     x = jnp.array(ARRAYS[0])
     want = attention(*[ARRAYS[0]] * 3, mask=Edges.from_index(PAIRS, NODES))
     np.testing.assert_allclose(found(jnp.array(PAIRS), x), want, atol=2e-6)
+
+
+def test_the_core_runs_them() -> None:
+    x = jnp.array(ARRAYS[0])
+    edges = Edges.from_index(PAIRS, NODES)
+    assert plan(x, x, x, mask=edges).route == "cpu"
+    one, other = (attention(x, x, x, mask=edges, impl=i) for i in ("fused", "reference"))
+    np.testing.assert_allclose(one, other, atol=2e-6)
+    assert np.array_equal(one, attention(*[ARRAYS[0]] * 3, mask=edges))  # of NumPy
+
+
+@pytest.mark.parametrize("what", ["arrays", "graphs", "both"])
+def test_vmap(what: str) -> None:
+    """Of arrays along one graph, and of graphs of as many edges."""
+    many = jnp.array(RNG.integers(0, NODES, (3, 2, EDGES)))
+    xs = jnp.array(RNG.standard_normal((3, NODES, 8)), jnp.float32)
+
+    def loss(pairs: Any, x: Any) -> Any:
+        w = jnp.array(W)
+        edges = Edges.from_index(pairs, NODES)
+        return jnp.square(attention(x, x, x, score=GATv2(None, None, w), mask=edges)).sum()
+
+    axes = {"arrays": (None, 0), "graphs": (0, None), "both": (0, 0)}[what]
+    given = many[0] if axes[0] is None else many, xs[0] if axes[1] is None else xs
+    run = jax.value_and_grad(loss, argnums=1)
+    found = jax.jit(jax.vmap(run, in_axes=axes))(*given)
+    for i in range(3):
+        want = run(many[0 if axes[0] is None else i], xs[0 if axes[1] is None else i])
+        for x, y in zip(found, want, strict=True):
+            np.testing.assert_allclose(x[i], y, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_dropout_and_the_sigmoid() -> None:
+    query, key, value = map(jnp.array, ARRAYS)
+    edges = Edges.from_index(PAIRS, NODES)
+    for options in ({"normalizer": "sigmoid"}, {"dropout": 0.3, "dropout_seed": 5}):
+        one, other = (
+            attention(query, key, value, mask=edges, impl=impl, **options)
+            for impl in ("fused", "reference")
+        )
+        np.testing.assert_allclose(one, other, atol=2e-6)
+    one, other = (scores(query, key, mask=edges, impl=impl) for impl in ("fused", "reference"))
+    np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_second_derivatives_and_forward_mode() -> None:
+    x = jnp.array(ARRAYS[0])
+    edges = Edges.from_index(PAIRS, NODES)
+
+    def loss(x: Any, impl: str) -> Any:
+        return jnp.square(attention(x, x, x, mask=edges, impl=impl)).sum()
+
+    for of in (jax.grad, lambda f, argnums: jax.jacfwd(f, argnums)):
+        found, want = (
+            of(lambda x, impl: jnp.square(jax.grad(loss)(x, impl)).sum(), 0)(x, impl)
+            for impl in ("fused", "reference")
+        )
+        np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_no_graph_is_refused_when_it_runs() -> None:
+    x = jnp.array(ARRAYS[0])
+
+    @jax.jit
+    def found(rowptr: Any, col: Any) -> Any:
+        return attention(x, x, x, mask=Edges(rowptr, col))
+
+    rowptr = jnp.linspace(0, EDGES, NODES + 1).astype(int)
+    found(rowptr, jnp.zeros(EDGES, int))
+    with pytest.raises(Exception, match="col holds 30 at 0, expected 0 to 29"):
+        found(rowptr, jnp.full(EDGES, NODES)).block_until_ready()

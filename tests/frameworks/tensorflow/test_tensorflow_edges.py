@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from anyscore import Edges, GATv2, attention
+from anyscore import Edges, GATv2, attention, plan, scores
 
 NODES, EDGES = 30, 200
 RNG = np.random.default_rng(0)
@@ -41,3 +41,49 @@ def test_values_and_gradients() -> None:
                 np.testing.assert_allclose(
                     tf.convert_to_tensor(slope), tensor.grad, rtol=1e-4, atol=2e-5
                 )
+
+
+def test_the_core_runs_them() -> None:
+    query, key, value = map(tf.constant, ARRAYS)
+    edges = Edges.from_index(PAIRS, NODES)
+    assert plan(query, key, value, mask=edges).route == "cpu"
+    ours = attention(query, key, value, mask=edges)
+    assert np.array_equal(ours, attention(*ARRAYS, mask=edges))  # of NumPy
+    for options in ({"normalizer": "sigmoid"}, {"dropout": 0.3, "dropout_seed": 5}, {"softcap": 1}):
+        one, other = (
+            attention(query, key, value, mask=edges, impl=impl, **options)
+            for impl in ("fused", "reference")
+        )
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_scores_with_gradients() -> None:
+    query, key, _ = map(tf.constant, ARRAYS)
+    edges, found = Edges.from_index(PAIRS, NODES), []
+    for impl in ("fused", "reference"):
+        for run in (scores, tf.function(scores)):
+            with tf.GradientTape() as tape:
+                tape.watch([query, key])
+                s = run(query, key, mask=edges, impl=impl)
+                loss = tf.reduce_sum(s**2)
+            found.append([s, *tape.gradient(loss, [query, key])])
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(
+                tf.convert_to_tensor(x), tf.convert_to_tensor(y), rtol=1e-4, atol=1e-4
+            )
+
+
+def test_second_derivatives() -> None:
+    x = tf.constant(ARRAYS[0], tf.float64)
+    edges, found = Edges.from_index(PAIRS, NODES), []
+    for impl in ("fused", "reference"):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(attention(x, x, x, mask=edges, impl=impl) ** 2)
+            slope = tf.convert_to_tensor(tape.gradient(loss, x))
+            size = tf.reduce_sum(slope**2)
+        found.append(tf.convert_to_tensor(outer.gradient(size, x)))
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-9)

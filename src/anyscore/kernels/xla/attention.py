@@ -2,7 +2,8 @@
 
 Operands are shaped as `anyscore.operands` says, and all of full rank. Dropout takes a seed (..., 2)
 of 32-bit words, the low one first, and a counter (...) of 32-bit words: both have leading
-dimensions, so that a problem draws the same numbers whatever it is batched with.
+dimensions, so that a problem draws the same numbers whatever it is batched with. Edges of a graph
+have leading dimensions of 1: all problems have the same.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ def problem() -> str | None:
 
 def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
     """Compute attention; the results are in the dtype of sums."""
-    given, rows = named(x), (*s.lead, x.a.shape[-2])
+    given = named(x._replace(colptr=None, order=None, row=None))  # which gradients need
+    rows = (*s.lead, x.a.shape[-2])
     shapes: dict[str, Shape] = {"lse": rows}
     if x.value is not None:
         shapes = {"output": (*rows, x.value.shape[-1]), **shapes}
     if s.scores:
-        shapes["scores"] = (*rows, x.b.shape[-2])
+        shapes["scores"] = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.size)
     found = dict(zip(shapes, _call(make, "forward", s, given, shapes), strict=True))
     return Results(**{"output": None, **found})
 
@@ -52,7 +54,7 @@ def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
 def backward(
     x: Operands, s: Settings, results: Results, upstream: Results, make: Make = FfiCall
 ) -> Operands:
-    """Compute the gradients of a, b, weight, key_bias and value, of those that are there.
+    """Compute the gradients of the factors, of those that are there.
 
     results: of `forward`; scores are not read. upstream: the gradients of those. Returns gradients
     of the shapes of their operands, in the dtype of sums.

@@ -19,7 +19,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.kernels.xla.call import FfiCall, Shape
-from anyscore.operands import OF_KEYS
+from anyscore.operands import OF_GRAPH, OF_KEYS
 from anyscore.ops import Array
 
 
@@ -35,12 +35,28 @@ def run(call: FfiCall, *operands: Array) -> list[Array]:
 
     @batchable.def_vmap
     def batch(n: int, batched: Sequence[bool], *operands: Array) -> tuple[list[Array], list[bool]]:
+        moving = {name for name, some in zip(call.operands, batched, strict=True) if some}
+        if moving & OF_GRAPH:
+            found = _one_by_one(call, batched, operands)
+            return found, [True] * len(found)
         given = [x if some else x[None] for x, some in zip(operands, batched, strict=True)]
         shapes = [(n, *shape) for _, shape in call.results]  # of all, whatever the operands have
         return run(call.resized((n, *call.lead), shapes), *given), [True] * len(shapes)
 
     results: list[Array] = batchable(*operands)
     return results
+
+
+def _one_by_one(call: FfiCall, batched: Sequence[bool], operands: Sequence[Array]) -> list[Array]:
+    """Run a call of each of the graphs that vmap batches."""
+    moving = [x for x, some in zip(operands, batched, strict=True) if some]
+
+    def of_one(moving: list[Array]) -> list[Array]:
+        each = iter(moving)
+        return run(call, *(next(each) if s else x for x, s in zip(operands, batched, strict=True)))
+
+    found: list[Array] = jax.lax.map(of_one, moving)
+    return found
 
 
 def varying(x: Array) -> frozenset[Any]:
