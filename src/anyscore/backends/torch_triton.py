@@ -51,7 +51,7 @@ def _device_problem(index: int) -> str | None:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not(task):
+    if reason := why_not(task, has_edges=True):
         return reason
     f = cast(Factors, task.score)
     if f.pair not in cpu.PAIRS and f.pair.triton is None and not f.pair.is_formula:
@@ -88,16 +88,17 @@ def _functions(name: str) -> Any:
     return pairs.BY_NAME[name]
 
 
-def _kernels() -> Any:
-    """Import the kernels, and Triton with them."""
-    return import_module("anyscore.kernels.triton.attention")
+def _kernels(x: Operands) -> Any:
+    """Import the kernels that run these operands, and Triton with them."""
+    name = "attention" if x.rowptr is None else "graphs"
+    return import_module(f"anyscore.kernels.triton.{name}")
 
 
 def forward(x: Operands, s: Settings) -> Results:
     """Return the results in the accumulation dtype."""
     acc_dtype = torch_operators.acc_dtype(*x[:FACTORS])
     with _device_of(x.a):
-        found: Results = _kernels().forward(_functions(s.pair), x, s, acc_dtype)
+        found: Results = _kernels(x).forward(_functions(s.pair), x, s, acc_dtype)
     return found
 
 
@@ -110,7 +111,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
     output = results.output
     results = Results(None if output is None else output.contiguous(), lse)
     with _device_of(x.a):
-        found = _kernels().backward(_functions(s.pair), x, s, results, upstream)
+        found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
         lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
         for y, d in zip(x[:FACTORS], found, strict=False)

@@ -16,6 +16,7 @@ from sass import Compiled, compile
 from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import attention as triton
+from anyscore.kernels.triton import graphs as triton_graphs
 from anyscore.kernels.triton import pairs as triton_pairs
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.own_pairs import of_formula
@@ -61,7 +62,7 @@ def call(
     backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Call forward or backward for (2, 4) problems of 256 keys; options: bias,
-    of_pairs (whether there is a bias of these), mask, settings.
+    of_pairs (whether there is a bias of these), mask, edges (512, with terms), settings.
     """
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
@@ -79,13 +80,20 @@ def call(
         mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
         seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
     )
+    kernels = triton
+    if options.pop("edges", False):
+        kernels = triton_graphs
+        counts = {"rowptr": queries + 1, "col": 512, "colptr": keys + 1, "order": 512, "row": 512}
+        edges = {name: torch.zeros(n, dtype=torch.int64) for name, n in counts.items()}
+        c = torch.zeros(*lead, 512, width, dtype=features)
+        x = x._replace(c=c, start=None, stop=None, mask=None, **edges)
     s = Settings("", 0.5, 1, 0.0, 8, lead)._replace(**options)
     if backward:
         output = torch.zeros(*lead, queries, d_v, dtype=acc_dtype)
         results = Results(output, torch.zeros(*lead, queries, dtype=acc_dtype))
-        triton.backward(pair, x, s, results, results)
+        kernels.backward(pair, x, s, results, results)
     else:
-        triton.forward(pair, x, s, acc_dtype)
+        kernels.forward(pair, x, s, acc_dtype)
 
 
 def compiled(launch: Launch, chip: int) -> Compiled:
@@ -233,6 +241,30 @@ def test_the_sigmoid_never_spills(
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
     assert compiled(launch, chip).stack == 0
+
+
+@CHIPS
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", ["leaky_relu", "tanh", "product"])
+def test_edges_never_spill(launches: list[Launch], name: str, backward: bool, chip: int) -> None:
+    """Rows are gathered, so what bounds them is memory: half the registers hide its latency."""
+    call(triton_pairs.BY_NAME[name], edges=True, bias=True, backward=backward)
+    forward, back = {"forward"}, {"slopes_of_edges", "feature_sums", "value_sums"}
+    assert {name_of(x) for x in launches} == (back if backward else forward)
+    for launch in launches:
+        kernel = compiled(launch, chip)
+        print(f"sm_{chip}, {name_of(launch)}: {kernel.registers} registers")
+        assert kernel.stack == 0
+        assert kernel.registers <= 128
+
+
+def test_edges_compile_in_every_dtype(launches: list[Launch]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        for option in ({"dropout": 0.1}, {"normalizer": 2}, {"outer": "tanh", "outer_scale": 2.0}):
+            call(triton_pairs.TANH, dtype, edges=True, backward=True, **option)
+            call(triton_pairs.TANH, dtype, edges=True, **option)
+    for launch in launches:
+        assert compiled(launch, 90).registers > 0
 
 
 def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:

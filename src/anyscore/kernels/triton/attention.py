@@ -54,10 +54,10 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     results = Results(None if x.value is None else output, lse, scores)
     if lse.numel() == 0 or keys == 0:
         return results
-    inputs = Inputs(*_exactly(x._replace(value=value), s, acc_dtype))
+    inputs = Inputs(*exactly(x._replace(value=value), s, acc_dtype))
     if queries <= DECODE_QUERIES:
         _decode(pair, inputs, output, lse, scores)
-        return _scaled(results, s.dropout)
+        return scaled(results, s.dropout)
     call = PackedCall(pair, inputs, acc_dtype)
     kind = value.dtype if value.dtype in HALF else acc_dtype
     columns = Columns(d_v, kind)
@@ -74,7 +74,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
             triton_forward.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
-    return _scaled(results, s.dropout)
+    return scaled(results, s.dropout)
 
 
 def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
@@ -98,14 +98,14 @@ def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
     )
 
 
-def _scaled(results: Results, dropout: float) -> Results:
+def scaled(results: Results, dropout: float) -> Results:
     """Return the output / (1 − dropout): what is kept stands for what is dropped."""
     if not dropout or results.output is None:
         return results
     return results._replace(output=results.output / (1 - dropout))
 
 
-def _exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands, Settings]:
+def exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands, Settings]:
     """Move the scale into the weight in float64, for kernels are given numbers in float32."""
     if acc_dtype != torch.float64 or s.scale == 1:
         return x, s
@@ -168,6 +168,18 @@ class _Band(NamedTuple):
     size: int
 
 
+def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, Tensor]:
+    """Return dO, of no columns where nothing comes through the output, and D (*lead, T_q)."""
+    lse = results.lse
+    d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
+    if upstream.output is not None:
+        d_output = upstream.output
+        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
+    if upstream.lse is not None and not s.normalizer:
+        delta = delta - upstream.lse
+    return d_output, delta
+
+
 def backward(
     pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
 ) -> Operands:
@@ -181,7 +193,7 @@ def backward(
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     if lse.numel() == 0 or keys == 0:
         return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
-    inputs = Inputs(*_exactly(x, s, lse.dtype))
+    inputs = Inputs(*exactly(x, s, lse.dtype))
     call = PackedCall(pair, inputs, lse.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else lse.dtype
@@ -198,12 +210,7 @@ def backward(
         lse.new_zeros((problems, keys, d_v)),
         None if x.bias is None else lse.new_zeros(x.bias.shape),
     )
-    d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
-    if upstream.output is not None:
-        d_output = upstream.output
-        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
-    if upstream.lse is not None and not s.normalizer:
-        delta = delta - upstream.lse
+    d_output, delta = delta_of(results, upstream, s)
     d_output = inputs.two(d_output / (1 - s.dropout), 2)
     d_scores = None if upstream.scores is None else upstream.scores.contiguous()
     values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)

@@ -1,0 +1,301 @@
+"""Attention over the edges of a graph in Triton: forward, and backward in two passes.
+
+    forward              output and log-sum-exp of each query, by a running maximum
+    slopes_of_edges      P and dS of each edge, once for all that is summed of them
+    feature_sums         of each query, then of each key: da, dc and dw, then db
+    value_sums           of each key: dV and the gradient of its bias
+
+Each program has one query or key and goes over its edges, so every sum has one owner and one order:
+no atomics, and the same bits each time. Rows are gathered as they are; no panels are made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, take
+from anyscore.kernels.triton.outer import outer
+from anyscore.kernels.triton.tiles import LOG2_E, dropout_mask, entry
+
+EDGES = tl.constexpr(32)
+"""Edges that are taken at a time."""
+FEATURES = tl.constexpr(32)
+"""Features that are read at a time."""
+
+
+class Compared(NamedTuple):
+    """The operands that make scores: a (T_q, width), b (T_k, width), and None or c (E, width),
+    weight (width,), key_bias (T_k,), bias (1, E)."""
+
+    a: Any
+    b: Any
+    c: Any
+    weight: Any
+    key_bias: Any
+    bias: Any
+
+
+class Graph(NamedTuple):
+    """The edges of rows: those of row i are begin[i] … begin[i + 1] − 1.
+
+    node (E,): the row at the other end. edge (E,): which of all edges each is, None if they are in
+    order. count: E.
+    """
+
+    begin: Any
+    node: Any
+    edge: Any
+    count: Any
+
+
+@triton.jit
+def _gather(x, p_x, o_r, m_r, o_c, WIDTH: tl.constexpr, ACC: tl.constexpr):
+    """Return rows o_r (E,) and columns o_c (C,) of an operand's entry at p_x: (E, C)."""
+    m_x = m_r[:, None] & (o_c < WIDTH)[None, :]
+    p_rows = p_x + o_r.to(tl.int64)[:, None] * x.row + o_c[None, :] * x.column
+    return tl.load(p_rows, mask=m_x, other=0.0).to(ACC)
+
+
+@triton.jit
+def _weight_of(x, i_p, o_f, sizes, WIDTH: tl.constexpr, ACC: tl.constexpr):
+    """Return the weight of features o_f (F,), 1 if there is none."""
+    b_w = tl.full(o_f.shape, 1.0, ACC)
+    if x.weight is not None:
+        p_w = entry(x.weight, i_p, sizes.heads) + o_f * x.weight.column
+        b_w = tl.load(p_w, mask=o_f < WIDTH, other=0.0).to(ACC)
+    return b_w
+
+
+@triton.jit
+def _add_bias(b_s, x, i_p, o_e, m_e, sizes):
+    """Return b_s (E,) plus the bias of edges o_e (E,), if there is one."""
+    if x.bias is not None:
+        p_bias = entry(x.bias, i_p, sizes.heads) + o_e.to(tl.int64) * x.bias.column
+        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(b_s.dtype) * LOG2_E
+    return b_s
+
+
+@triton.jit
+def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER: tl.constexpr):
+    """Return scores (E,) in base 2 of edges o_e from keys o_k to query i_q, and the slope of φ."""
+    WIDTH: tl.constexpr = SCORER.width
+    OUTER: tl.constexpr = SCORER.outer
+    C: tl.constexpr = SCORER.outer_scale
+    AFTER: tl.constexpr = SCORER.after
+    p_a, p_b = entry(x.a, i_p, sizes.heads) + i_q * x.a.row, entry(x.b, i_p, sizes.heads)
+    o_f = tl.arange(0, FEATURES)
+    b_s = tl.zeros((EDGES,), ACC)
+    for _ in range(0, WIDTH, FEATURES):
+        m_f = o_f < WIDTH
+        b_a = tl.load(p_a + o_f * x.a.column, mask=m_f, other=0.0).to(ACC)  # (F,)
+        b_b = _gather(x.b, p_b, o_k, m_e, o_f, WIDTH, ACC)  # (E, F)
+        if x.c is not None:
+            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_e, o_f, WIDTH, ACC)
+        b_x = SCORER.pair.value(b_a[None, :], b_b) * _weight_of(x, i_p, o_f, sizes, WIDTH, ACC)
+        b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
+        o_f += FEATURES
+    b_s = b_s * (scale * LOG2_E)
+    if x.key_bias is not None:
+        p_bias = entry(x.key_bias, i_p, sizes.heads) + o_k.to(tl.int64) * x.key_bias.column
+        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(ACC) * LOG2_E
+    if not AFTER:
+        b_s = _add_bias(b_s, x, i_p, o_e, m_e, sizes)
+    b_s, b_slope = outer(b_s, OUTER, C)
+    if AFTER:
+        b_s = _add_bias(b_s, x, i_p, o_e, m_e, sizes)
+    return b_s, b_slope
+
+
+@triton.jit
+def forward(
+    x, value, graph, dropout, output, lse, scores, sizes, scale, n_blocks, SCORER: tl.constexpr,
+    D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
+):  # fmt: skip
+    """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
+
+    x: `Compared`. graph: the edges of queries. scores (problems, E), or None, is written too.
+    SIGMOID: that makes the weights; lse then holds what it subtracts, and stays. One query and
+    COLUMNS of the value a program.
+    """
+    ACC: tl.constexpr = lse.dtype.element_ty
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_q = (rest % sizes.queries).to(tl.int64)
+    i_p = (rest // sizes.queries).to(tl.int64)
+    o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    o_row = i_p * sizes.queries + i_q + tl.arange(0, 1)
+    p_v = entry(value, i_p, sizes.heads)
+    i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
+    b_top = tl.full((1,), 0.0 if SIGMOID else float("-inf"), ACC)
+    b_total = tl.zeros((1,), ACC)
+    b_o = tl.zeros((COLUMNS,), ACC)
+    if SIGMOID:
+        b_shift = shift_of(lse, o_row, o_row >= 0, 0.0)
+    for i_e in range(i_first, i_last, EDGES):
+        o_e = i_e + tl.arange(0, EDGES)
+        m_e = o_e < i_last
+        o_k = tl.load(graph.node + o_e, mask=m_e, other=0)
+        b_s, _ = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
+        if scores is not None:
+            m_s = o_e < tl.where(i_block == 0, i_last, 0)
+            tl.store(scores + i_p * graph.count + o_e, b_s * LN_2, mask=m_s)
+        b_x = tl.where(m_e, b_s, float("-inf"))[None, :]  # (1, E)
+        if SIGMOID:
+            b_x = sigmoid(b_x - b_shift[:, None])
+        else:
+            b_x, b_fade, b_top, b_total = take(b_x, b_top, b_total)
+            b_o = b_o * b_fade
+        if dropout.seed is not None:
+            b_x = tl.where(dropout_mask(dropout, i_p, tl.arange(0, 1), o_e), b_x, 0.0)
+        b_weight = tl.sum(b_x, 0)  # (E,)
+        b_v = _gather(value, p_v, o_k, m_e, o_c, D_V, ACC)  # (E, C)
+        b_o += tl.sum(tl.where(m_e[:, None], b_weight[:, None] * b_v, 0.0), 0)
+    m_some = b_total != 0
+    b_safe = tl.where(m_some, b_total, 1.0)
+    if i_block == 0 and not SIGMOID:
+        b_lse = tl.where(m_some, (b_top + tl.log2(b_safe)) * LN_2, float("-inf"))
+        tl.store(lse + o_row, b_lse)
+    p_o = output + (i_p * sizes.queries + i_q) * D_V + o_c
+    tl.store(p_o, b_o / b_safe, mask=o_c < D_V)
+
+
+@triton.jit
+def slopes_of_edges(
+    x, value, d_output, graph, dropout, lse, delta, d_scores, p, ds, outside, sizes, scale,
+    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
+):  # fmt: skip
+    """Write p, the weights after dropout, and ds (problems, E); see `backward`.
+
+    outside: the same or None: dS before the slope of an outer function, for a bias after it. value,
+    d_output: operands. d_scores (problems, E), or None. One query a program.
+    """
+    ACC: tl.constexpr = lse.dtype.element_ty
+    i_q = (tl.program_id(0) % sizes.queries).to(tl.int64)
+    i_p = (tl.program_id(0) // sizes.queries).to(tl.int64)
+    o_row = i_p * sizes.queries + i_q
+    p_v, p_do = entry(value, i_p, sizes.heads), entry(d_output, i_p, sizes.heads)
+    i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
+    shift = tl.load(lse + o_row)
+    shift = tl.where(shift == float("-inf"), 0.0, shift) * LOG2_E  # −∞: of scores of −∞ alone
+    below = tl.load(delta + o_row)
+    for i_e in range(i_first, i_last, EDGES):
+        o_e = i_e + tl.arange(0, EDGES)
+        m_e = o_e < i_last
+        o_k = tl.load(graph.node + o_e, mask=m_e, other=0)
+        b_s, b_slope = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
+        b_p = sigmoid(b_s - shift) if SIGMOID else tl.exp2(b_s - shift)
+        b_dp = tl.zeros((EDGES,), ACC)
+        o_c = tl.arange(0, COLUMNS)
+        for _ in range(0, D_V, COLUMNS):
+            p_x = p_do + i_q * d_output.row + o_c * d_output.column
+            b_do = tl.load(p_x, mask=o_c < D_V, other=0.0).to(ACC)
+            b_v = _gather(value, p_v, o_k, m_e, o_c, D_V, ACC)
+            b_dp += tl.sum(b_v * b_do[None, :], 1)
+            o_c += COLUMNS
+        b_dropped = b_p
+        if dropout.seed is not None:
+            m_kept = dropout_mask(dropout, i_p, tl.arange(0, 1), o_e)  # (1, E)
+            b_kept = tl.sum(m_kept.to(tl.int32), 0)
+            b_dp = tl.where(b_kept != 0, b_dp, 0.0)
+            b_dropped = tl.where(b_kept != 0, b_p, 0.0)
+        b_ds = b_p * (b_dp - below)
+        if SIGMOID:
+            b_ds *= 1 - b_p
+        o_edge = i_p * graph.count + o_e
+        if d_scores is not None:
+            b_ds += tl.load(d_scores + o_edge, mask=m_e, other=0.0)
+        if outside is not None:
+            tl.store(outside + o_edge, b_ds, mask=m_e)
+        tl.store(ds + o_edge, b_ds * b_slope, mask=m_e)
+        tl.store(p + o_edge, b_dropped, mask=m_e)
+
+
+@triton.jit
+def feature_sums(
+    x, graph, ds, d_own, d_weight, d_c, sizes, scale, SCORER: tl.constexpr, OF_QUERY: tl.constexpr
+):
+    """Write d_own (problems, rows, width): Σ dS ∂s/∂own over the edges of a query, or of a key.
+
+    Of queries also d_weight (problems, T_q, width), what each adds to it, and d_c (problems, E,
+    width), unless None. FEATURES features of one row a program.
+    """
+    ACC: tl.constexpr = ds.dtype.element_ty
+    WIDTH: tl.constexpr = SCORER.width
+    SLOPE: tl.constexpr = SCORER.pair.d_a if OF_QUERY else SCORER.pair.d_b
+    n_blocks: tl.constexpr = tl.cdiv(WIDTH, FEATURES)
+    if OF_QUERY:
+        own, other, n_rows = x.a, x.b, sizes.queries
+    else:
+        own, other, n_rows = x.b, x.a, sizes.keys
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_row, i_p = (rest % n_rows).to(tl.int64), (rest // n_rows).to(tl.int64)
+    o_f = i_block * FEATURES + tl.arange(0, FEATURES)
+    m_f = o_f < WIDTH
+    p_own = entry(own, i_p, sizes.heads) + i_row * own.row + o_f * own.column
+    b_own = tl.load(p_own, mask=m_f, other=0.0).to(ACC)[None, :]  # (1, F)
+    b_unit = _weight_of(x, i_p, o_f, sizes, WIDTH, ACC) * scale
+    p_other = entry(other, i_p, sizes.heads)
+    i_first, i_last = tl.load(graph.begin + i_row), tl.load(graph.begin + i_row + 1)
+    b_slopes = tl.zeros((FEATURES,), ACC)
+    b_values = tl.zeros((FEATURES,), ACC)
+    for i in range(i_first, i_last, EDGES):
+        o_e = i + tl.arange(0, EDGES)
+        m_e = o_e < i_last
+        o_r = tl.load(graph.node + o_e, mask=m_e, other=0)
+        if graph.edge is not None:
+            o_e = tl.load(graph.edge + o_e, mask=m_e, other=0)
+        m_x = m_e[:, None] & m_f[None, :]
+        b_ds = tl.load(ds + i_p * graph.count + o_e, mask=m_e, other=0.0)[:, None]  # (E, 1)
+        b_other = _gather(other, p_other, o_r, m_e, o_f, WIDTH, ACC)  # (E, F)
+        if OF_QUERY:
+            b_a, b_b = b_own, b_other
+        else:
+            b_a, b_b = b_other, b_own
+        if x.c is not None:
+            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_e, o_f, WIDTH, ACC)
+        b_slopes += tl.sum(tl.where(m_x, b_ds * SLOPE(b_a, b_b), 0.0), 0)
+        if d_weight is not None:
+            b_x = b_ds * SCORER.pair.value(b_a, b_b)
+            b_values += tl.sum(tl.where(m_x, b_x, 0.0), 0)
+        if d_c is not None:
+            b_x = b_ds * SCORER.pair.d_b(b_a, b_b) * b_unit[None, :]
+            p_c = d_c + (i_p * graph.count + o_e)[:, None] * WIDTH + o_f[None, :]
+            tl.store(p_c, b_x, mask=m_x)
+    o_own = (i_p * n_rows + i_row) * WIDTH + o_f
+    tl.store(d_own + o_own, b_slopes * b_unit, mask=m_f)
+    if d_weight is not None:
+        tl.store(d_weight + o_own, b_values * scale, mask=m_f)
+
+
+@triton.jit
+def value_sums(
+    graph, d_output, p, ds, d_value, d_key_bias, sizes, D_V: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Write d_value (problems, T_k, D_V) and, unless None, d_key_bias (problems, T_k).
+
+    graph: the edges of keys. d_output: an operand. One key and COLUMNS of the value a program.
+    """
+    ACC: tl.constexpr = ds.dtype.element_ty
+    n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
+    i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
+    i_k, i_p = (rest % sizes.keys).to(tl.int64), (rest // sizes.keys).to(tl.int64)
+    o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    p_do = entry(d_output, i_p, sizes.heads)
+    i_first, i_last = tl.load(graph.begin + i_k), tl.load(graph.begin + i_k + 1)
+    b_values = tl.zeros((COLUMNS,), ACC)
+    b_bias = tl.zeros((EDGES,), ACC)
+    for i in range(i_first, i_last, EDGES):
+        o = i + tl.arange(0, EDGES)
+        m_e = o < i_last
+        o_q = tl.load(graph.node + o, mask=m_e, other=0)
+        o_e = i_p * graph.count + tl.load(graph.edge + o, mask=m_e, other=0)
+        b_bias += tl.load(ds + o_e, mask=m_e, other=0.0)
+        b_p = tl.load(p + o_e, mask=m_e, other=0.0)
+        b_do = _gather(d_output, p_do, o_q, m_e, o_c, D_V, ACC)  # (E, C)
+        b_values += tl.sum(tl.where(m_e[:, None], b_p[:, None] * b_do, 0.0), 0)
+    p_value = d_value + (i_p * sizes.keys + i_k) * D_V + o_c
+    tl.store(p_value, b_values, mask=o_c < D_V)
+    if d_key_bias is not None and i_block == 0:
+        tl.store(d_key_bias + i_p * sizes.keys + i_k, tl.sum(b_bias, 0))
