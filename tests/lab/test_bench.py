@@ -606,7 +606,7 @@ def test_every_score_has_a_formula_of_its_pair() -> None:
     assert set(FORMULAS) == built_in | with_outer | {"softplus"}
     for rival in RIVALS.values():
         assert set(rival.scores) <= set(FORMULAS)
-        assert set(rival.tasks) <= {*TASKS, "graph"}
+        assert set(rival.tasks) <= {*TASKS, "graph", "packed", "location"}
 
 
 def test_help_teaches_and_does_not_wait_for_pytorch() -> None:

@@ -47,10 +47,12 @@ def test_every_layer_is_right(
 
 
 def test_a_layer_of_other_weights_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = graphs.GraphWork.truth
-    monkeypatch.setattr(
-        graphs.GraphWork, "truth", lambda self: {n: 1.01 * x for n, x in right(self).items()}
-    )
+    right = graphs.GraphWork.own_truth
+
+    def wrong(self: GraphWork, score: str) -> dict[str, torch.Tensor]:
+        return {n: 1.01 * x for n, x in right(self, score).items()}
+
+    monkeypatch.setattr(graphs.GraphWork, "own_truth", wrong)
     answer = Runner("cpu").prepare(OURS.name, work(TRAINING))
     assert answer["problem"].startswith("wrong: its output is off by 0.0099")
 

@@ -1,6 +1,6 @@
-"""Location-sensitive attention as ESPnet and NVIDIA's Tacotron 2 define it, in plain operations.
+"""Location-sensitive attention as NVIDIA's Tacotron 2 defines it, and alignments by their formulas.
 
-Written from their formulas, with the names of their parameters.
+Written from formulas, with the names of their parameters. ESPnet's is with the benchmark.
 """
 
 from __future__ import annotations
@@ -29,33 +29,6 @@ def layer(seed: int = 0, **options: Any) -> LocationSensitive:
     for x in found.parameters():
         nn.init.normal_(x)
     return found
-
-
-class EspnetLocation(nn.Module):
-    """e = g · tanh(W_enc h + b + W_dec q + W_att (F * α)) + c, α = softmax(2 e)."""
-
-    def __init__(self, d_q: int, d_k: int, hidden: int, filters: int, kernel: int) -> None:
-        super().__init__()
-        self.mlp_enc = nn.Linear(d_k, hidden)
-        self.mlp_dec = nn.Linear(d_q, hidden, bias=False)
-        self.mlp_att = nn.Linear(filters, hidden, bias=False)
-        self.loc_conv = nn.Conv2d(1, filters, (1, kernel), padding=(0, kernel // 2), bias=False)
-        self.gvec = nn.Linear(hidden, 1)
-
-    def start(self, keys: Tensor, lengths: Tensor) -> None:
-        self.keys, self.projected = keys, self.mlp_enc(keys)
-        self.padding = torch.arange(keys.shape[1]) >= lengths[:, None]
-        self.last = (~self.padding).to(keys.dtype) / lengths[:, None]
-
-    def step(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        batch, length = self.last.shape
-        features = self.loc_conv(self.last.view(batch, 1, 1, length)).squeeze(2).transpose(1, 2)
-        location = self.mlp_att(features)
-        queries = self.mlp_dec(query)[:, None]
-        energies = self.gvec(torch.tanh(location + self.projected + queries)).squeeze(2)
-        weights = F.softmax(2.0 * energies.masked_fill(self.padding, -float("inf")), 1)
-        self.last = weights
-        return (self.keys * weights[..., None]).sum(1), weights
 
 
 class Named(nn.Module):

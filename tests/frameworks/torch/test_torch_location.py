@@ -17,13 +17,13 @@ from speech_layers import (
     HIDDEN,
     KEYS,
     QUERIES,
-    EspnetLocation,
     TacotronLocation,
     drawn,
     layer,
 )
 from torch import Tensor
 
+from anyscore.lab.bench.variants_speech import AttLoc
 from anyscore.torch import LocationSensitive
 from anyscore.torch.location_energies import COLUMNS
 
@@ -134,7 +134,7 @@ def test_their_layers(kind: str, kernel: int) -> None:
     """Their parameters load by name, and values and gradients are theirs."""
     theirs: Any
     if kind == "espnet":
-        theirs = EspnetLocation(D_Q, D_K, HIDDEN, FILTERS, kernel).double()
+        theirs = AttLoc(D_Q, D_K, HIDDEN, FILTERS, kernel).double()
         options: dict[str, Any] = {"location": "previous", "scale": 2, "bias": True}
     else:
         theirs = TacotronLocation(D_Q, D_K, HIDDEN, FILTERS, kernel).double()

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyscore.lab.bench.formulas import DOT
 from anyscore.lab.bench.stages import ALIGNER, LARGE, SMALL
-from anyscore.lab.bench.stages_models import GRAPH
+from anyscore.lab.bench.stages_models import GRAPH, LOCATIONS, PACKED
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
 
 Result = dict[str, Any]
@@ -36,7 +36,7 @@ _DOT_BARS: dict[tuple[str, Shape, str], tuple[float, float | None, float]] = {
 
 def bars(results: Sequence[Result]) -> list[Result]:
     """Return all bars of which something was measured."""
-    return [*_of_dot(results), *_beyond(results), *_of_graphs(results)]
+    return [*_of_dot(results), *_beyond(results), *_of_graphs(results), *_of_models(results)]
 
 
 def _of_dot(results: Sequence[Result]) -> list[Result]:
@@ -92,6 +92,25 @@ def _of_graphs(results: Sequence[Result]) -> list[Result]:
             found.append(judged(said, min(ratios), ">", 8))
         if weights and ours:
             found.append(judged(f"{said}, memory", min(weights) / ours, ">", 8))
+    return found
+
+
+def _of_models(results: Sequence[Result]) -> list[Result]:
+    """Return the bars of packed sequences, of steps in speech, and of caches."""
+    found = []
+    for r in results:
+        shape, part = Shape(*r["shape"]), r["part"]
+        if part == "packed" and shape == PACKED:
+            said = f"packed, {r['score']}, {r['passes']}: padded ÷ ours"
+            found.append(judged(said, _ratio(r, "padded"), ">", 2.5))
+        elif part == "location" and shape in [x[0] for x in LOCATIONS]:
+            theirs = [_ratio(r, name) for name in ("espnet", "espnet-compile")]
+            best = min((x for x in theirs if x is not None), default=None)
+            found.append(judged(f"location-sensitive step, {shape}: ESPnet ÷ ours", best, ">", 5))
+        elif part == "cache" and r["score"] == "additive":
+            products = _ratio(r, "bmm")
+            ours = products and 1 / products
+            found.append(judged(f"cache, {shape}: ours ÷ bmm, softmax, bmm", ours, "<", 1.5))
     return found
 
 

@@ -26,6 +26,8 @@ DEFAULT_SHAPES = (
 )
 _QUICK_SHAPES = ("2,128,128,64,64", "16,1,50,64,64")
 _GPU_SHAPES = ("32,4096,4096,64,64",)
+_OF_ALL_SCORES = {"dot", "pairs", "beyond", "graphs", "packed", "location"}
+"""Parts with scores of their own, whatever `--score` says."""
 _GPU_MINUTES, _GPU_QUICK_MINUTES = 8.0, 3.0
 _FRAMEWORK_SHAPES = {True: ("2,128,128,64,64",), False: ("4,512,512,128,128",)}  # by --quick
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
@@ -70,7 +72,8 @@ def bench(
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, cache, isa; on a "
+            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, packed, location, "
+            "cache, isa; on a "
             "GPU of forward, training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
@@ -174,7 +177,7 @@ def bench(
         minutes=minutes or ((_GPU_QUICK_MINUTES if quick else _GPU_MINUTES) if gpu else None),
         limit=limit,
     )
-    of_all_scores = set(settings.parts) <= {"dot", "pairs", "beyond", "graphs"}
+    of_all_scores = set(settings.parts) <= _OF_ALL_SCORES
     for name in settings.rivals or ():
         if score not in known[name].scores and not of_all_scores:
             able = ", ".join(known[name].scores)

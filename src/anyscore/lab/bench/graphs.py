@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ class GraphWork(Work):
     shape: heads, targets, sources, channels, channels. The targets are the first of the sources.
     Inputs are nodes (sources, H · C), W_l and W_r (H · C, H · C), and att (1, H, C).
     """
+
+    ours: ClassVar[str | None] = "variants_graph.anyscore_"
 
     task: str = "graph"
     edges: int = 400_000
@@ -69,7 +72,7 @@ class GraphWork(Work):
         rows = min(_CHECKED, self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
-    def truth(self) -> dict[str, Tensor]:
+    def own_truth(self, score: str) -> dict[str, Tensor]:
         """Compute in float64, over the edges that lead to the checked rows, what these give."""
         rows = self.checked_rows
         place = torch.full((self.shape.queries,), -1).scatter(0, rows, torch.arange(len(rows)))

@@ -106,6 +106,8 @@ _PYG = Rival(
     extra="bench",
 )
 
+_ESPNET = Rival("espnet", "variants_speech.eager", ("additive",), ("location",))
+
 OURS = Rival("anyscore", "variants_torch.anyscore_", tasks=_ALL)
 RIVALS = _by_name(
     Rival("eager", "variants_torch.eager", _FORMULA, _ALL, copies=(2, 3)),
@@ -119,7 +121,11 @@ RIVALS = _by_name(
     Rival("own pair", "variants_torch.own_pair", ("gatv2",), quick=False),
     Rival("jax", "variants_jax.formula", _WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", "variants_jax.keras_layer", ("additive",), copies=(2, 3), package="keras"),
-    Rival("dot", "variants_dot.in_torch", tasks=("attention", "cache"), computes=DOT),
+    Rival("padded", "variants_packed.padded", tasks=("packed",)),
+    Rival("dot", "variants_dot.in_torch", tasks=("attention", "cache", "packed"), computes=DOT),
+    Rival("bmm", "variants_dot.products_of_cache", tasks=("cache",), computes=DOT),
+    _ESPNET,
+    replace(_ESPNET, name="espnet-compile", variants="variants_speech.compiled", quick=False),
     Rival("dot-compile", "variants_dot.compiled", (DOT,), quick=False),
     Rival("dot-jax", "variants_dot.in_jax", (DOT,), package="jax"),
     Rival(
@@ -168,7 +174,7 @@ GRAPH = ", CUDA graph"
 
 def find(name: str, work: Work) -> Rival:
     """Look a rival up: by its name, with `GRAPH` behind it or " (isa)" of an instruction set."""
-    known = {OURS.name: OURS} | RIVALS
+    known = {OURS.name: replace(OURS, variants=work.ours) if work.ours else OURS} | RIVALS
     if work.framework is not None:
         known = IN_FRAMEWORKS[work.framework]
     elif work.device == "cuda":

@@ -21,6 +21,9 @@ _TITLES = {
     "pairs": "Other scores: time ÷ time of anyscore, forward",
     "beyond": "Beyond attention: time ÷ time of anyscore",
     "graphs": "GATv2 over the edges of a graph: time ÷ time of anyscore",
+    "packed": "Packed sequences: time ÷ time of anyscore's",
+    "cache": "A step of a cache of 2,000 tokens: time ÷ time of anyscore's",
+    "location": "A step of location-sensitive attention: time ÷ time of anyscore's",
     "isa": "Instruction sets: time ÷ time of the best",
     "framework": "Time ÷ time of anyscore, medians",
     "forward": "Forward: time ÷ time of anyscore, medians",
@@ -191,6 +194,7 @@ def _line(result: Result) -> str:
     if result["part"] == "pairs":
         return str(result["score"])
     special = f", {result['title']}" if result["title"] else ""
+    special = f", {result['score']}{special}" if result["part"] == "packed" else special
     return f"{work(result)}{' + backward' if result['passes'] == TRAINING else ''}{special}"
 
 

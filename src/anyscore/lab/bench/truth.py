@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS
-from anyscore.lab.bench.graphs import GraphWork
 from anyscore.lab.bench.tasks import BY_QUERY
 from anyscore.lab.bench.work import Work
 
@@ -50,8 +49,9 @@ def truth(work: Work, score: str) -> dict[str, Tensor]:
     Returns the output and, in training, the gradients by name; what has a row for each query has
     those of `checked_rows`, of which a few are computed at a time.
     """
-    if isinstance(work, GraphWork):
-        return work.truth()
+    own = work.own_truth(score)
+    if own is not None:
+        return own
     inputs = work.inputs | {"weight": work.weight_of(score)}
     leaves = {name: x.double() for name, x in inputs.items()}
     upstream = work.upstream.double()
@@ -85,14 +85,11 @@ def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[f
     Returns the largest error, as a share of the largest entry, and what is wrong, or None. What has
     a row for each query is compared in the rows that were checked.
     """
-    worst, by_query = 0.0, BY_QUERY | {"output"}
+    worst = 0.0
     for place, (name, y) in enumerate(right.items()):
         if place >= len(found) or found[place] is None:
             return math.inf, f"wrong: it gives no {name}"
-        x = _float64(found[place]).to(y.device)
-        whole = (*y.shape[:-2], work.shape.queries, y.shape[-1])
-        if name.removeprefix("gradient of the ") in by_query and x.numel() == math.prod(whole):
-            x = x.reshape(whole)[..., work.checked_rows.to(y.device), :]
+        x = work.checked(name, _float64(found[place]).to(y.device), y)
         if x.numel() != y.numel():
             return math.inf, f"wrong: its {name} has the shape {tuple(found[place].shape)}"
         if not bool(x.isfinite().all()):

@@ -23,16 +23,21 @@ from anyscore.lab.bench.work import Work
 def in_torch(work: Work) -> list[Variant]:
     """List PyTorch's fused attention, and the products with a softmax between them."""
     fused = torch.nn.functional.scaled_dot_product_attention
+    if work.task == "packed":
+        return importlib.import_module("anyscore.lab.bench.variants_packed").dot(work)  # type: ignore[no-any-return]
     if work.task == "cache":
-        how = "with a preallocated cache"
-        return [
-            Variant(f"scaled_dot_product_attention, 4-D, {how}", partial(_step, fused, work, True)),
-            Variant(f"bmm, softmax, bmm, {how}", partial(_step, partial(_products, work), work)),
-        ]
+        how = "scaled_dot_product_attention, 4-D, with a preallocated cache"
+        return [Variant(how, partial(_step, fused, work, True))]
     return [
         Variant("scaled_dot_product_attention, 4-D", partial(_call, fused, work, heads=True)),
         Variant("bmm, softmax, bmm", partial(_call, partial(_products, work), work)),
     ]
+
+
+def products_of_cache(work: Work) -> list[Variant]:
+    """List a step by two products with a softmax between them."""
+    how = "bmm, softmax, bmm, with a preallocated cache"
+    return [Variant(how, partial(_step, partial(_products, work), work))]
 
 
 def _step(attend: Attend, work: Work, heads: bool = False) -> Call:

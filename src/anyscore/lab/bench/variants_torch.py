@@ -54,10 +54,6 @@ def gradient_call(attend: Attend, work: Work) -> Call:
 
 def anyscore_(work: Work) -> list[Variant]:
     """List anyscore's variants: the function as users call it."""
-    if work.task == "graph":
-        from anyscore.lab.bench import variants_graph
-
-        return variants_graph.anyscore_(work)
     impl = "fused" if work.device == "cuda" else "auto"
     score = work.formula.score(work.weight)
     options: dict[str, Any] = {"valid_lens": work.valid_lens} if work.lengths else {}

@@ -6,17 +6,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS, Formula
-from anyscore.lab.bench.tasks import TASKS, Task
+from anyscore.lab.bench.tasks import BY_QUERY, TASKS, Task
 from anyscore.lab.errors import InputError
 
 FORWARD, TRAINING = "forward", "forward + backward"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_KINDS = {
+    "graph": "graphs.GraphWork",
+    "packed": "packed.PackedWork",
+    "location": "speech.LocationWork",
+}
+"""Tasks with inputs and a right answer of their own: the class of their work."""
 _CHECKED = {"cpu": 2**28, "cuda": 2**29}  # triples that are computed in float64 for a check
 
 
@@ -96,8 +103,11 @@ class Work:
     call: how the framework calls, "eager" or "compiled".
     projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
     lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
-    task: what is computed of the scores, a name in `tasks.TASKS`.
+    task: what is computed of the scores, a name in `tasks.TASKS` or of a kind of its own.
+    ours: the function that lists anyscore's variants, as "module.name"; None: as of attention.
     """
+
+    ours: ClassVar[str | None] = None
 
     shape: Shape
     score: str = "additive"
@@ -114,8 +124,9 @@ class Work:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Work:
         """Undo `dataclasses.asdict`, also after a journey through JSON."""
-        if fields["task"] == "graph":
-            from anyscore.lab.bench.graphs import GraphWork as cls
+        if fields["task"] in _KINDS:
+            module, name = _KINDS[fields["task"]].split(".")
+            cls = getattr(import_module(f"{__package__}.{module}"), name)
         return cls(**fields | {"shape": Shape(*fields["shape"])})
 
     def to(self, **changes: Any) -> Work:
@@ -226,6 +237,19 @@ class Work:
         if rows >= self.shape.queries:
             return torch.arange(self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
+
+    def own_truth(self, score: str) -> dict[str, Tensor] | None:
+        """Compute in float64 what is right, as `truth.truth` does, which it leaves to the latter
+        where there is nothing special about the work."""
+        return None
+
+    def checked(self, name: str, x: Tensor, right: Tensor) -> Tensor:
+        """Return what of a result is compared with what is right: of queries, the checked rows."""
+        by_query = name == "output" or name.removeprefix("gradient of the ") in BY_QUERY
+        whole = (*right.shape[:-2], self.shape.queries, right.shape[-1])
+        if by_query and x.numel() == math.prod(whole):
+            x = x.reshape(whole)[..., self.checked_rows.to(x.device), :]
+        return x
 
     def _normal(self, seed: int, length: int, width: int) -> Tensor:
         return drawn(seed, self.shape.batch, length, width)
