@@ -169,9 +169,31 @@ struct SparseKernels {
     void (*backward)(int power, const void* w, const void* dw, Size rows, Size keys, void* ds, int threads);
 };
 
+// A step of location-sensitive attention, and what its gradients need: see energies.h. Arrays are dense; of each item, keys
+// [span[0], span[1]) are computed.
+struct Energies {
+    Size batch = 0, keys = 0, width = 0, features = 0;
+    const void *key = nullptr, *feature = nullptr;  // (batch, keys, width), (batch, keys, features)
+    const void *stacked = nullptr, *vector = nullptr;  // S (batch, features, width), v (width)
+    const std::int64_t* spans = nullptr;  // (batch, 2)
+    void* energies = nullptr;  // (batch, keys)
+    const void* upstream = nullptr;  // their gradients
+    // Of key, to which is added, or none; of feature and stacked; and of vector (batch, width), for each item.
+    void *d_key = nullptr, *d_feature = nullptr, *d_stacked = nullptr, *d_vector = nullptr;
+
+    Size start(Size item) const { return spans[2 * item]; }
+    Size stop(Size item) const { return spans[2 * item + 1]; }
+};
+
+struct EnergyKernels {
+    void (*forward)(const Energies&, int threads);
+    void (*backward)(const Energies&, int threads);
+};
+
 struct KernelTable {
     Kernels of[PAIRS][2];  // [row of pair_list.h][0: float, 1: double]
     SparseKernels sparse[2];  // likewise
+    EnergyKernels energies[2];
 };
 
 }  // namespace anyscore

@@ -87,6 +87,14 @@ void backward(const std::string& pair, Operands& x, const Settings& s, Results& 
 // Scores to weights, and the gradients of weights to those of scores, all (..., keys): see sparse.h.
 void sparse(int power, const View& s, Output& w, int threads);
 void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads);
+// The arrays of a step of location-sensitive attention, as `Energies` in call.h. What is computed outside of the spans
+// stays as it is; gradients of keys are added.
+struct Located {
+    View key, feature, stacked, vector, spans;
+};
+void energies(const Located& x, Output& to, int threads);
+void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
+                       Output& d_vector, int threads);
 // Packs all keys, or those that are new and stand among rows of b.
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys& keys, int threads);

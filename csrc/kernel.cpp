@@ -1,4 +1,5 @@
 // The kernels of one instruction set, for every pair of pair_list.h.
+#include "energies.h"
 #include "gradients.h"
 #include "halves.h"
 #include "pair_list.h"
@@ -39,7 +40,8 @@ ANYSCORE_PAIRS(ANYSCORE_KERNELS)
 template <class Reciprocal> constexpr KernelTable make_all() {
 #define ANYSCORE_ROW(name, ...) {name##_kernels<float, Reciprocal>(), name##_kernels<double, Divide>()},
     return {{ANYSCORE_PAIRS(ANYSCORE_ROW)},
-            {{sparse<float>, sparse_backward<float>}, {sparse<double>, sparse_backward<double>}}};
+            {{sparse<float>, sparse_backward<float>}, {sparse<double>, sparse_backward<double>}},
+            {{energies<float>, energies_backward<float>}, {energies<double>, energies_backward<double>}}};
 #undef ANYSCORE_ROW
 }
 

@@ -104,6 +104,26 @@ void python_sparse_backward(int power, View w, View dw, Output ds, int threads) 
     sparse_backward(power, w, dw, ds, threads);
 }
 
+// key, feature, stacked, vector and spans.
+Located located(const nb::tuple& from) {
+    auto [key, feature, stacked, vector, spans] = borrowed<View>({"key", "feature", "stacked", "vector", "spans"}, from);
+    return {std::move(key), std::move(feature), std::move(stacked), std::move(vector), std::move(spans)};
+}
+
+void python_energies(nb::tuple from, Output to, int threads) {
+    Located x = located(from);
+    nb::gil_scoped_release release;
+    energies(x, to, threads);
+}
+
+void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients, int threads) {
+    Located x = located(from);
+    auto [d_key, d_feature, d_stacked, d_vector] =
+        borrowed<Output>({"d_key", "d_feature", "d_stacked", "d_vector"}, gradients);
+    nb::gil_scoped_release release;
+    energies_backward(x, upstream, d_key, d_feature, d_stacked, d_vector, threads);
+}
+
 }  // namespace
 }  // namespace anyscore
 
@@ -117,6 +137,8 @@ NB_MODULE(_core, module) {
     module.def("append_keys", &python_append_keys, "pair"_a, "b"_a, "packed"_a, "start"_a, "count"_a, "threads"_a);
     module.def("sparse", &python_sparse, "power"_a, "scores"_a, "weights"_a, "threads"_a);
     module.def("sparse_backward", &python_sparse_backward, "power"_a, "weights"_a, "upstream"_a, "to"_a, "threads"_a);
+    module.def("energies", &python_energies, "operands"_a, "to"_a, "threads"_a);
+    module.def("energies_backward", &python_energies_backward, "operands"_a, "upstream"_a, "to"_a, "threads"_a);
     module.def(
         "borrow_threads",
         [](std::uintptr_t parallel) {

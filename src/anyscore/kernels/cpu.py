@@ -172,6 +172,31 @@ def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, thre
     _core.sparse_backward(power, weights, upstream, to, threads)
 
 
+def energies(x: tuple[Array, ...], to: Array, threads: int) -> None:
+    """Write e_j = Σ_d v_d tanh(k_jd + Σ_m f_jm S_md) of keys of items into `to` (B, T_k).
+
+    x: k (B, T_k, h), f (B, T_k, m), S (B, m, h), v (h,), all of float32 or all of float64, and
+    spans (B, 2) of int64: of each item, the keys that are computed, from the first to before the
+    last. Others stay as they are. All are C-contiguous.
+
+    Raises ValueError: an array has another shape or dtype, or spans are not within the keys.
+    """
+    _core.energies(x, to, threads)
+
+
+def energies_backward(
+    x: tuple[Array, ...], upstream: Array, to: tuple[Array | None, ...], threads: int
+) -> None:
+    """Write the gradients of a loss with those of the energies, upstream (B, T_k).
+
+    x: as of `energies`. to: gradients of k or None, to which is added; of f, which must be 0
+    outside the spans, and of S; and of v for each item, (B, h).
+
+    Raises ValueError: as `energies`.
+    """
+    _core.energies_backward(x, upstream, to, threads)
+
+
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     """Write what `forward` takes as packed for b (*lead, T_k, h), into packed (*lead, T_k + 1, h).
 

@@ -1,4 +1,4 @@
-"""Energies of one step of location-sensitive attention, in blocks that stay in the cache."""
+"""Energies of one step of location-sensitive attention: by the core, or in blocks of PyTorch's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends import torch_energies
 from anyscore.torch.weighted_sum import Spans
 
 COLUMNS = 16
@@ -65,10 +66,14 @@ class _Energies(torch.autograd.Function):
         query, keys, location, matrix, projection, vector, spans = inputs
         features = _features(location, matrix, projection.shape[1], spans).to(keys.dtype)
         stacked = _stacked(query, projection)
-        energies = keys.new_zeros(keys.shape[:2])
-        for items, among in _blocks(keys, spans):
-            hidden = _hidden(keys[items, among], features[items, among], stacked[items])
-            energies[items, among] = hidden @ vector
+        if spans is not None and torch_energies.runs(keys):
+            x = keys, features, stacked, vector, torch.tensor(spans)
+            energies = torch_energies.energies(*x)
+        else:
+            energies = keys.new_zeros(keys.shape[:2])
+            for items, among in _blocks(keys, spans):
+                hidden = _hidden(keys[items, among], features[items, among], stacked[items])
+                energies[items, among] = hidden @ vector
         ctx.save_for_backward(*inputs[:-1])
         ctx.spans = spans
         ctx.set_materialize_grads(False)
@@ -83,26 +88,38 @@ class _Energies(torch.autograd.Function):
         with torch.enable_grad():
             location, matrix = (x.detach().requires_grad_() for x in (location, matrix))
             features = _features(location, matrix, projection.shape[1], ctx.spans)
-        rows = features.detach().to(keys.dtype)
-        stacked = _stacked(query, projection)
-        of_rows, of_stacked, of_vector = map(torch.zeros_like, (rows, stacked, vector))
+        x = keys, features.detach().to(keys.dtype), _stacked(query, projection), vector
         if ctx.needs_input_grad[1]:
             of_keys = torch.zeros_like(keys) if of_keys is None else of_keys
-        for items, among in _blocks(keys, ctx.spans):
-            hidden = _hidden(keys[items, among], rows[items, among], stacked[items])
-            upstream = slope[items, among]
-            of_vector += hidden.flatten(0, 1).T @ upstream.flatten()
-            of_hidden = upstream[..., None] * vector
-            torch.ops.aten.tanh_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
-            of_rows[items, among] = of_hidden @ stacked[items].mT
-            of_stacked[items] += rows[items, among].mT @ of_hidden
-            if of_keys is not None:
-                of_keys[items, among] += of_hidden
+        if ctx.spans is not None and torch_energies.runs(keys):
+            made = torch_energies.energies_backward(*x, torch.tensor(ctx.spans), slope, of_keys)
+        else:
+            made = _gradients(*x, ctx.spans, slope, of_keys)
+        of_rows, of_stacked, of_vector = made
         of_location, of_matrix = torch.autograd.grad(
             features, (location, matrix), of_rows.to(features.dtype)
         )
         of_projection = of_stacked[:, :-1].sum(0).T
         return of_stacked[:, -1], of_keys, of_location, of_matrix, of_projection, of_vector, None
+
+
+def _gradients(
+    keys: Tensor, rows: Tensor, stacked: Tensor, vector: Tensor, spans: Spans | None,
+    slope: Tensor, of_keys: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of rows, stacked and vector, in blocks; add those of keys."""
+    of_rows, of_stacked, of_vector = map(torch.zeros_like, (rows, stacked, vector))
+    for items, among in _blocks(keys, spans):
+        hidden = _hidden(keys[items, among], rows[items, among], stacked[items])
+        upstream = slope[items, among]
+        of_vector += hidden.flatten(0, 1).T @ upstream.flatten()
+        of_hidden = upstream[..., None] * vector
+        torch.ops.aten.tanh_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
+        of_rows[items, among] = of_hidden @ stacked[items].mT
+        of_stacked[items] += rows[items, among].mT @ of_hidden
+        if of_keys is not None:
+            of_keys[items, among] += of_hidden
+    return of_rows, of_stacked, of_vector
 
 
 def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> Tensor:
@@ -127,13 +144,11 @@ def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> 
 
 def _wanted(spans: Spans, pieces: int) -> tuple[Tensor, Tensor] | None:
     """Items and pieces that meet the spans; None if most do."""
-    bounds = torch.tensor(spans)
-    start, stop = bounds[:, :1] // COLUMNS, -(-bounds[:, 1:] // COLUMNS)
-    number = torch.arange(pieces)
-    meets = (number >= start) & (number < stop)
-    if 2 * int(meets.sum()) > meets.numel():
+    bounds = [(start // COLUMNS, -(-stop // COLUMNS)) for start, stop in spans]
+    if 2 * sum(stop - start for start, stop in bounds) > len(spans) * pieces:
         return None
-    items, of_items = meets.nonzero(as_tuple=True)
+    found = [(b, piece) for b, (start, stop) in enumerate(bounds) for piece in range(start, stop)]
+    items, of_items = torch.tensor(found, dtype=torch.long).reshape(-1, 2).unbind(1)
     return items, of_items
 
 

@@ -98,13 +98,14 @@ def test_training_keeps_queries_times_keys() -> None:
 
 
 def test_blocks_and_whole_batches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However hidden units are cut into blocks, and uncut as on a GPU."""
+    """By the core; without it, however hidden units are cut into blocks; and uncut as on a GPU."""
     of, results = layer(location="both"), []
     queries, keys = drawn(BATCH, QUERIES, D_Q), drawn(BATCH, 150, D_K)
-    for block in (64, 900, 1 << 17, None):
+    for block in ("core", 64, 900, 1 << 17, None):
         if block is None:
             monkeypatch.setattr("anyscore.torch.location._spans", lambda *_: None)
-        else:
+        elif block != "core":
+            monkeypatch.setattr("anyscore.backends.torch_energies.runs", lambda _: False)
             monkeypatch.setattr("anyscore.torch.location_energies._BLOCK", block)
         output = of(queries, keys, valid_lens=torch.tensor([150, 70, 0]))
         slopes = torch.autograd.grad((output**2).sum(), [queries, keys, *of.parameters()])
@@ -132,6 +133,16 @@ def test_autocast() -> None:
         found = of(queries, keys)
     found.sum().backward()
     torch.testing.assert_close(found.float(), exact, rtol=0.2, atol=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+@torch.no_grad()
+def test_a_step_is_compiled_whole() -> None:
+    """With the energies as an operator. Where gradients are taken, PyTorch breaks the graph."""
+    of, keys, query = layer(location="both").float(), drawn(2, 30, D_K), drawn(2, D_Q)
+    state = of.start(keys.float())
+    step = torch.compile(of.step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(step(query.float(), state)[:2], of.step(query.float(), state)[:2])
 
 
 def test_no_queries_and_no_keys() -> None:

@@ -1,0 +1,152 @@
+// Energies of one step of location-sensitive attention, whose keys have features beside them:
+//
+//     e_j = Σ_d v_d tanh(x_jd)        x_j = k_j + f_j S
+//
+// and the gradients of a loss, from g_j, its derivative by e_j. Hidden units live for a few keys at a time.
+#pragma once
+
+#include "gemm.h"
+#include "parallel.h"
+#include "tanh_of.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// The hidden units of up to ROWS keys of one item, and what they are made of, as rows of `padded` numbers.
+template <class T> class HiddenUnits {
+    static constexpr int L = LANES<T>;
+
+public:
+    static constexpr int ROWS = 16;
+
+    static Size size_of(const Energies& of) {
+        Arena arena(nullptr);
+        HiddenUnits unused(of, arena);
+        return (arena.used + 64 + 4095) / 4096 * 4096;
+    }
+
+    HiddenUnits(const Energies& of, Arena& arena)
+        : of(of), padded(round_up(of.width, L)), vector(arena.take<T>(padded)), stacked(arena.take<T>(of.features * padded)),
+          x(arena.take<T>(ROWS * padded)), d_vector(arena.take<T>(padded)), d_stacked(arena.take<T>(of.features * padded)),
+          transposed(arena.take<T>(padded * round_up(of.features, L))),
+          d_feature(arena.take<T>(ROWS * round_up(of.features, L))) {}
+
+    // Writes the energies of keys [from, to) of an item.
+    void forward(Size item, Size from, Size to) {
+        read(item);
+        for (Size j = from; j < to; j += ROWS) {
+            const int count = left_of(to, j, ROWS);
+            add_up(item, j, count);
+            for (int i = 0; i < count; i++) ((T*)of.energies)[item * of.keys + j + i] = energy(x + i * padded);
+        }
+    }
+
+    // Writes the gradients of an item, of which those of features and keys are 0 outside of [from, to): those of v to d_v,
+    // which is the item's own.
+    void backward(Size item, Size from, Size to, T* d_v) {
+        const Size wide = round_up(of.features, L);
+        read(item);
+        zero(d_vector, padded), zero(d_stacked, of.features * padded), zero(transposed, padded * wide);
+        for (Size m = 0; m < of.features; m++)
+            for (Size d = 0; d < of.width; d++) transposed[d * wide + m] = stacked[m * padded + d];
+        for (Size j = from; j < to; j += ROWS) {
+            const int count = left_of(to, j, ROWS);
+            const T *g = (const T*)of.upstream + item * of.keys + j, *f = feature(item, j);
+            add_up(item, j, count);
+            for (int i = 0; i < count; i++) slopes(x + i * padded, g[i]);
+            zero(d_feature, count * wide);
+            gemm<ProductTerm, T>({d_feature, wide}, {x, padded}, {transposed, wide}, count, wide, padded);
+            gemm<ProductTerm, T>({d_stacked, padded}, {f, 1, of.features}, {x, padded}, int(of.features), padded, count);
+            for (int i = 0; i < count; i++) {
+                const Size key = item * of.keys + j + i;
+                std::memcpy((T*)of.d_feature + key * of.features, d_feature + i * wide, of.features * sizeof(T));
+                T* to_key = (T*)of.d_key + key * of.width;
+                for (Size d = 0; of.d_key && d < of.width; d++) to_key[d] += x[i * padded + d];
+            }
+        }
+        for (Size m = 0; m < of.features; m++)
+            std::memcpy((T*)of.d_stacked + (item * of.features + m) * of.width, d_stacked + m * padded,
+                        of.width * sizeof(T));
+        std::memcpy(d_v, d_vector, of.width * sizeof(T));
+    }
+
+private:
+    const T* feature(Size item, Size j) const { return (const T*)of.feature + (item * of.keys + j) * of.features; }
+
+    void read(Size item) {
+        const T* rows = (const T*)of.stacked + item * of.features * of.width;
+        for (Size m = 0; m < of.features; m++) fill_up(rows + m * of.width, stacked + m * padded);
+        fill_up((const T*)of.vector, vector);
+    }
+    void fill_up(const T* from, T* to) const {
+        std::memcpy(to, from, of.width * sizeof(T));
+        for (Size d = of.width; d < padded; d++) to[d] = 0;
+    }
+
+    // Writes x of `count` keys from the j-th on.
+    void add_up(Size item, Size j, int count) {
+        const T* keys = (const T*)of.key + (item * of.keys + j) * of.width;
+        for (int i = 0; i < count; i++) fill_up(keys + i * of.width, x + i * padded);
+        gemm<ProductTerm, T>({x, padded}, {feature(item, j), of.features}, {stacked, padded}, count, padded, of.features);
+    }
+
+    // Makes tanh(x) of a row of x. tanh x = 1 − 2/(e²ˣ + 1) is as exact as a sum with others needs it.
+    void activate(T* row) const {
+        Vector<T> trace{};
+        for (Size d = 0; d < padded; d += L) trace += load(row + d);
+        const bool is_finite = bits(sum_lanes<T>(trace)) << 1 < Bits<T>::INFINITE << 1;
+        if (is_finite)
+            for (Size d = 0; d < padded; d++) row[d] = 1 - 2 / (exp_clamped(row[d] + row[d]) + 1);
+        else
+            for (Size d = 0; d < padded; d++) row[d] = tanh_of(row[d]);
+    }
+
+    T energy(T* row) const {
+        activate(row);
+        Vector<T> sums[2] = {};
+        for (Size d = 0; d < padded; d += 2 * L)
+            for (int k = 0; k < 2 && d + k * L < padded; k++) sums[k] += load(vector + d + k * L) * load(row + d + k * L);
+        return sum_lanes<T>(sums[0] + sums[1]);
+    }
+
+    // Makes g v (1 − tanh²) of a row of x, and adds g tanh to the gradient of v.
+    void slopes(T* row, T g) {
+        activate(row);
+        const Vector<T> upstream = fill(g);
+        for (Size d = 0; d < padded; d += L) {
+            Vector<T> y = load(row + d);
+            store(d_vector + d, load(d_vector + d) + upstream * y);
+            store(row + d, upstream * load(vector + d) * (T(1) - y * y));
+        }
+    }
+
+    const Energies& of;
+    Size padded;
+    T *vector, *stacked, *x, *d_vector, *d_stacked, *transposed, *d_feature;
+};
+
+// Keys that one task takes.
+constexpr Size SPAN = 128;
+
+template <class T> void energies(const Energies& of, int threads) {
+    const Size spans = tiles_of(of.keys, SPAN), size = HiddenUnits<T>::size_of(of);
+    Block room = allocate(size, threads);
+    for_each(threads, of.batch * spans, [&](Size index, int slot) {
+        const Size item = index / spans, first = index % spans * SPAN;
+        const Size from = of.start(item) > first ? of.start(item) : first, end = first + SPAN;
+        const Size to = of.stop(item) < end ? of.stop(item) : end;
+        Arena arena((char*)room.data + size * slot);
+        if (from < to) HiddenUnits<T>(of, arena).forward(item, from, to);
+    });
+}
+
+// An item is one task, whose sums have an order.
+template <class T> void energies_backward(const Energies& of, int threads) {
+    const Size size = HiddenUnits<T>::size_of(of);
+    Block room = allocate(size, threads);
+    for_each(threads, of.batch, [&](Size item, int slot) {
+        Arena arena((char*)room.data + size * slot);
+        HiddenUnits<T>(of, arena).backward(item, of.start(item), of.stop(item), (T*)of.d_vector + item * of.width);
+    });
+}
+
+}  // namespace anyscore::ANYSCORE_ISA
