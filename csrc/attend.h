@@ -124,8 +124,9 @@ public:
     void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         Size set = tile.call.key_set[tile.problem];
         if (sets.has_panels()) {
-            panels = sets.panel(set, tile.first_key), all_keys = left_of(tile.call.keys, tile.first_key);
-            std::memcpy(irregular_key, sets.irregular(set, tile.first_key), TILE);
+            const Size t = sets.tiles.holding(tile.first_key);
+            panels = sets.panel(set, t), all_keys = int(sets.tiles.end(t) - tile.first_key);
+            std::memcpy(irregular_key, sets.irregular(set, t), TILE);
         } else {
             sets.read_keys(tile, padded, key, irregular_key);
             sets.make_panels_of(scorer, key, tile.keys, panel_size, room);

@@ -157,7 +157,7 @@ public:
 
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial, Size n,
              Size chunk) {
-        Size tiles = tiles_of(call.keys);
+        const Size tiles = sets.tiles.count;
         T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
@@ -168,7 +168,7 @@ public:
         find_spans(tile);
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
-            tile.move_to_keys(t * TILE, call.keys);
+            tile.move_to_keys(sets.tiles.begin(t), sets.tiles.end(t));
             bool started = false;
             for (Size first = 0; first < call.queries; first += tile.queries) {
                 if (first % TILE == 0 && !is_attended(tile, first / TILE)) {

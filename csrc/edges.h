@@ -36,7 +36,7 @@ public:
             tile.move_to_queries(i);
             zero(d_a, padded);
             if (tile.bounds.low < tile.bounds.high) slopes.read_queries(tile);
-            for (Size e = tile.first_attended(); e < tile.bounds.high; e += TILE) {
+            for (Size e = tile.bounds.low; e < tile.bounds.high; e += TILE) {
                 tile.move_to_keys(e, tile.bounds.high);
                 slopes.read_keys(tile, sets);
                 slopes.compute(tile, back, delta, d_bias, nullptr);

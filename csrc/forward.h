@@ -54,8 +54,10 @@ private:
             T* rows = kept + tile.first_query * call.keys;
             std::fill(rows, rows + count * call.keys, minus_infinity<T>());
         }
-        for (Size j0 = tile.first_attended(); j0 < tile.bounds.high; j0 += TILE) {
-            tile.move_to_keys(j0, tile.bounds.high);
+        const Size high = tile.bounds.high;
+        for (Size j0 = sets.first_key(tile), end; j0 < high; j0 = end) {
+            end = sets.end_of_tile(tile, j0);
+            tile.move_to_keys(j0, end < high ? end : high);
             scores->keys(tile, sets);
             scores->compute(tile);
             if (kept) keep(tile, kept);

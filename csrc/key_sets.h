@@ -1,9 +1,9 @@
 // What is made of the keys before the tiles: their ranges, and their panels.
 #pragma once
 
+#include "key_tiles.h"
 #include "parallel.h"
 #include "scorer.h"
-#include "tile.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -28,7 +28,7 @@ template <class Scorer, class T> class KeySets {
 public:
     // with_ranges, with_panels: whether several tasks work with one set.
     KeySets(const Call& call, bool with_ranges, bool with_panels, int threads)
-        : padded(round_up(call.width, L)),
+        : tiles(call), padded(round_up(call.width, L)),
           ranges(with_ranges ? allocate(Range::size(padded) * Size(sizeof(T)), call.key_sets) : Block()) {
         if (ranges.data) make_ranges(call, threads);
         for (Size set = 0; ranges.data && set < call.key_sets; set++) any_wide |= Range(numbers(set), padded).any_wide;
@@ -36,11 +36,21 @@ public:
     }
 
     bool has_panels() const { return panels.data; }
-    const T* panel(Size set, Size first_key) const {
-        return (const T*)panels.data + (set * per_set + first_key / L) * Scorer::panel_size(padded, any_wide);
+    // The panels of tile t of a set.
+    const T* panel(Size set, Size t) const {
+        return (const T*)panels.data + (set * tiles.count + t) * (TILE / L) * Scorer::panel_size(padded, any_wide);
     }
-    // Of each key of a tile, whether it is irregular.
-    const bool* irregular(Size set, Size first_key) const { return (const bool*)marks.data + set * per_set * L + first_key; }
+    // Of each key of that tile, whether it is irregular.
+    const bool* irregular(Size set, Size t) const { return (const bool*)marks.data + (set * tiles.count + t) * TILE; }
+
+    // Where the first tile of keys of a block of queries begins, and where that ends which holds a key.
+    Size first_key(const Tile& tile) const {
+        const Size low = tile.bounds.low;
+        return tile.call.is_graph() ? low : tiles.begin(tiles.holding(low));
+    }
+    Size end_of_tile(const Tile& tile, Size key) const {
+        return tile.call.is_graph() ? key + TILE : tiles.end(tiles.holding(key));
+    }
 
     // Whether what `prepare` wrote is there to be used.
     static bool is_prepared(const Call& call) { return call.packed.data && Range::size(1); }
@@ -110,6 +120,7 @@ public:
         Range::from_ends(low, high, padded, numbers);
     }
 
+    const KeyTiles tiles;
     bool any_wide = false;
 
 private:
@@ -134,24 +145,23 @@ private:
     }
 
     void make_panels(const Call& call, int threads) {
-        Size tiles = tiles_of(call.keys), size = Scorer::panel_size(padded, any_wide);
-        per_set = tiles * TILE / L;
-        panels = allocate(size * Size(sizeof(T)), call.key_sets * per_set);
-        marks = allocate(L, call.key_sets * per_set);
+        const Size size = Scorer::panel_size(padded, any_wide), all = call.key_sets * tiles.count;
+        panels = allocate(size * Size(sizeof(T)) * (TILE / L), all);
+        marks = allocate(TILE, all);
         Slots<Reader> slots(call, threads);
-        for_each(threads, call.key_sets * tiles, [&](Size index, int slot) {
+        for_each(threads, all, [&](Size index, int slot) {
             Reader& reader = slots.task(slot);
-            Size set = index / tiles, j0 = index % tiles * TILE;
+            const Size set = index / tiles.count, t = index % tiles.count;
             zero(reader.weight, padded);
             reader.scorer.begin(reader.weight, true, Range(numbers(set), padded));
             Tile tile(call, call.first_problem[set]);
-            tile.move_to_keys(j0, call.keys);
-            read_keys(tile, padded, reader.rows, (bool*)irregular(set, j0));
-            make_panels_of(reader.scorer, reader.rows, tile.keys, size, (T*)panel(set, j0));
+            tile.move_to_keys(tiles.begin(t), tiles.end(t));
+            read_keys(tile, padded, reader.rows, (bool*)irregular(set, t));
+            make_panels_of(reader.scorer, reader.rows, tile.keys, size, (T*)panel(set, t));
         });
     }
 
-    Size padded, per_set = 0;
+    Size padded;
     Block ranges, panels, marks;
 };
 

@@ -7,16 +7,15 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0; first is a multiple of 4.
-template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
-    constexpr int QUADS = TILE / 4;
+// factors[j] = 1/(1 − p) where weight (n, row, 4 first + j) is kept, else 0, for 4 QUADS of them.
+template <int QUADS, class T> inline void draw(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
     double threshold = std::ceil(dropout.rate * 4294967296.0);
     std::uint64_t least = threshold < 4294967296.0 ? std::uint64_t(threshold) : 4294967296u;
     T kept = T(1 / (1 - dropout.rate));
     auto [seed, counter] = dropout.streams[n];
     std::uint32_t c[4][QUADS], k0 = std::uint32_t(seed), k1 = std::uint32_t(seed >> 32);
     for (int q = 0; q < QUADS; q++) {
-        c[0][q] = std::uint32_t(first / 4 + q), c[1][q] = std::uint32_t(row);
+        c[0][q] = std::uint32_t(first + q), c[1][q] = std::uint32_t(row);
         c[2][q] = std::uint32_t(counter), c[3][q] = std::uint32_t(counter >> 32);
     }
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
@@ -28,6 +27,15 @@ template <class T> inline void dropout_factors(const Dropout& dropout, Size n, S
         }
     for (int q = 0; q < QUADS; q++)
         for (int word = 0; word < 4; word++) factors[4 * q + word] = c[word][q] >= least ? kept : T(0);
+}
+
+// factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for the keys of a tile.
+template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
+    if (first % 4 == 0) return draw<TILE / 4>(dropout, n, row, first / 4, factors);
+    T drawn[TILE + 4];  // a tile that begins within four numbers ends within four others
+    draw<TILE / 4>(dropout, n, row, first / 4, drawn);
+    draw<1>(dropout, n, row, first / 4 + TILE / 4, drawn + TILE);
+    std::memcpy(factors, drawn + first % 4, TILE * sizeof(T));
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

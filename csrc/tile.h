@@ -65,11 +65,6 @@ struct Tile {
         first_key = first, keys = left_of(end, first);
         if (call.is_graph()) index = call.edges.col + first;
     }
-    // Where the first tile of keys that is attended begins. Dropout draws four numbers at a time.
-    Size first_attended() const {
-        const int unit = !call.is_graph() ? TILE : call.dropout.rate > 0 ? 4 : 1;
-        return bounds.low / unit * unit;
-    }
 
     RowRange queries_of(const Rows& rows, Size width) const { return {rows, problem, first_query, queries, width}; }
     RowRange keys_of(const Rows& rows, Size width) const { return {rows, problem, first_key, keys, width, index}; }
