@@ -33,11 +33,9 @@ public:
     // Writes the energies of keys [from, to) of an item.
     void forward(Size item, Size from, Size to) {
         read(item);
-        for (Size j = from; j < to; j += ROWS) {
-            const int count = left_of(to, j, ROWS);
-            add_up(item, j, count);
-            for (int i = 0; i < count; i++) ((T*)of.energies)[item * of.keys + j + i] = energy(x + i * padded);
-        }
+        Size j = from;
+        for (; j + AT_ONCE <= to; j += AT_ONCE) add_energies<AT_ONCE>(item, j);
+        for (; j < to; j++) add_energies<1>(item, j);
     }
 
     // Writes the gradients of an item, of which those of features and keys are 0 outside of [from, to): those of v to d_v,
@@ -76,6 +74,9 @@ private:
         const T* rows = (const T*)of.stacked + item * of.features * of.width;
         for (Size m = 0; m < of.features; m++) fill_up(rows + m * of.width, stacked + m * padded);
         fill_up((const T*)of.vector, vector);
+        Vector<T> sum{};
+        for (Size d = 0; d < padded; d += L) sum += load(vector + d);
+        total = sum_lanes<T>(sum);
     }
     void fill_up(const T* from, T* to) const {
         std::memcpy(to, from, of.width * sizeof(T));
@@ -89,12 +90,64 @@ private:
         gemm<ProductTerm, T>({x, padded}, {feature(item, j), of.features}, {stacked, padded}, count, padded, of.features);
     }
 
+    // Writes the energies of ROWS keys from the j-th on; hidden units stay in registers.
+    template <int ROWS> void add_energies(Size item, Size j) {
+        const T *key = (const T*)of.key + (item * of.keys + j) * of.width, *f = feature(item, j);
+        const Size whole = of.width / L * L, paired = of.width / (2 * L) * 2 * L;
+        Vector<T> sums[ROWS] = {}, traces[ROWS] = {};
+        for (Size d = 0; d < paired; d += 2 * L) add_features<ROWS, 2>(key + d, of.width, f, d, sums, traces);
+        if (paired < whole) add_features<ROWS, 1>(key + paired, of.width, f, paired, sums, traces);
+        if (whole < of.width) {
+            T rest[ROWS * L] = {};
+            for (int i = 0; i < ROWS; i++)
+                std::memcpy(rest + i * L, key + i * of.width + whole, (of.width - whole) * sizeof(T));
+            add_features<ROWS, 1>(rest, L, f, whole, sums, traces);
+        }
+        for (int i = 0; i < ROWS; i++) {
+            T e = total - sum_lanes<T>(sums[i]);
+            if (!is_finite(total + sum_lanes<T>(traces[i]))) add_up(item, j + i, 1), e = energy(x);
+            ((T*)of.energies)[item * of.keys + j + i] = e;
+        }
+    }
+
+    // Adds 2 v / (e²ˣ + 1) of N vectors of features to the sums, and x to the traces.
+    template <int ROWS, int N>
+    ANYSCORE_INLINE void add_features(const T* key, Size stride, const T* f, Size d, Vector<T>* sums,
+                                      Vector<T>* traces) const {
+        Vector<T> hidden[ROWS][N];
+        for (int i = 0; i < ROWS; i++)
+            for (int n = 0; n < N; n++) hidden[i][n] = load(key + i * stride + n * L);
+        for (Size m = 0; m < of.features; m++) {
+            Vector<T> right[N];
+            for (int n = 0; n < N; n++) right[n] = load(stacked + m * padded + d + n * L);
+            for (int i = 0; i < ROWS; i++)
+                for (int n = 0; n < N; n++) hidden[i][n] += fill(f[i * of.features + m]) * right[n];
+        }
+        for (int i = 0; i < ROWS; i++)
+            for (int n = 0; n < N; n++) {
+                traces[i] += hidden[i][n];
+                sums[i] += T(2) * load(vector + d + n * L) / (exp_of_twice(hidden[i][n]) + T(1));
+            }
+    }
+
+    // e²ˣ of every lane, clamped: by powers of 2, whose rounding of large x a tanh does not see.
+    static ANYSCORE_INLINE Vector<T> exp_of_twice(Vector<T> x) {
+        using E = Exp<T>;
+        typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+        constexpr T LIMIT = E::LIMIT * E::LOG2_E, LN_2 = T(0.69314718055994531);
+        Vector<T> y = max(min(x * (2 * E::LOG2_E), fill(LIMIT)), fill(-LIMIT));
+        Vector<T> t = y + Bits<T>::ROUND, r = (y - (t - Bits<T>::ROUND)) * LN_2;
+        Vector<T> power = T(1) + r * series<T, 1, E::DEGREE>(r);
+        return (Vector<T>)((Unsigned)power + ((Unsigned)t << Bits<T>::MANTISSA));
+    }
+
+    static ANYSCORE_INLINE bool is_finite(T x) { return bits(x) << 1 < Bits<T>::INFINITE << 1; }
+
     // Makes tanh(x) of a row of x. tanh x = 1 − 2/(e²ˣ + 1) is as exact as a sum with others needs it.
     void activate(T* row) const {
         Vector<T> trace{};
         for (Size d = 0; d < padded; d += L) trace += load(row + d);
-        const bool is_finite = bits(sum_lanes<T>(trace)) << 1 < Bits<T>::INFINITE << 1;
-        if (is_finite)
+        if (is_finite(sum_lanes<T>(trace)))
             for (Size d = 0; d < padded; d++) row[d] = 1 - 2 / (exp_clamped(row[d] + row[d]) + 1);
         else
             for (Size d = 0; d < padded; d++) row[d] = tanh_of(row[d]);
@@ -119,8 +172,11 @@ private:
         }
     }
 
+    static constexpr int AT_ONCE = 4;
+
     const Energies& of;
     Size padded;
+    T total = 0;  // of v
     T *vector, *stacked, *x, *d_vector, *d_stacked, *transposed, *d_feature;
 };
 

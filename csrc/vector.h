@@ -133,15 +133,15 @@ template <> struct Exp<double> {
     static constexpr double LIMIT = 708.0;
 };
 
-// Σ xⁿ⁻¹/n! for n = FROM … TO, so that eˣ = 1 + x · series<T, 1, TO>(x).
-template <class T, int FROM, int TO> ANYSCORE_INLINE T series(T x) {
+// Σ xⁿ⁻¹/n! for n = FROM … TO, so that eˣ = 1 + x · series<T, 1, TO>(x), of a number or of every lane.
+template <class T, int FROM, int TO, class V> ANYSCORE_INLINE V series(V x) {
     constexpr T factor = [] {
         double product = 1;
         for (int n = 2; n <= FROM; n++) product *= n;
         return T(1 / product);
     }();
     if constexpr (FROM == TO)
-        return factor;
+        return V{} + factor;
     else
         return factor + x * series<T, FROM + 1, TO>(x);
 }
