@@ -228,6 +228,12 @@ def _may_attend(
         position += 0 if mask.offset is None else int(_bound(mask.offset, lead, n, i))
         left, right = (None, 0) if kind == "Causal" else (mask.left, mask.right)
         return (left is None or position - left <= j) and (right is None or j <= position + right)
+    if kind == "Sequences":
+        of_query, of_key = (array(x).tolist() for x in (mask.cu_seqlens_q, mask.cu_seqlens_k))
+        return any(
+            of_query[s] <= i < of_query[s + 1] and of_key[s] <= j < of_key[s + 1]
+            for s in range(len(of_query) - 1)
+        )
     if kind == "Keys":
         keep = array(mask.keep)
         if keep.ndim == 2 and lead:

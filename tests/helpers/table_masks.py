@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyscore import Causal, Interval, Keys, Lengths, Window
+from anyscore import Causal, Interval, Keys, Lengths, Sequences, Window
 from table_shapes import Lead, Shape
 
 ToArray = Callable[[Any], Any]
@@ -49,6 +49,16 @@ def _booleans(rng: np.random.Generator, shape: Lead) -> np.ndarray:
 def _ends(shape: Shape, rng: np.random.Generator, array: ToArray) -> Interval:
     start = rng.integers(-1, shape.keys + 1, (*shape.lead, shape.queries))
     return Interval(array(start), array(start + rng.integers(0, 5, start.shape)))
+
+
+def _packed(shape: Shape, rng: np.random.Generator, array: ToArray) -> Sequences:
+    """Four sequences: the second has no queries, the third no keys."""
+    q, k = shape.queries, shape.keys
+    queries, keys = (
+        [0, 2 * q // 5, 2 * q // 5, 4 * q // 5, q],
+        [0, 3 * k // 7, 5 * k // 7, 5 * k // 7, k],
+    )
+    return Sequences(array(np.array(queries)), array(np.array(keys)))
 
 
 MASKS = {
@@ -93,6 +103,7 @@ MASKS = {
         lambda s, rng, array: Interval(array(np.resize([np.nan, 1.5, -1.0], s.lead[:1])), None), 1
     ),
     "interval_stop": MaskCase(lambda s, rng, array: Interval(stop=2)),
+    "sequences": MaskCase(_packed),
     "boolean": MaskCase(lambda s, rng, array: array(_booleans(rng, (s.queries, s.keys)))),
     "boolean_full": MaskCase(
         lambda s, rng, array: array(_booleans(rng, (*s.lead, s.queries, s.keys)))

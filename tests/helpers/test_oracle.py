@@ -163,8 +163,7 @@ def test_every_score_and_mask_is_in_the_table() -> None:
     assert {score.kind for score in SCORES.values()} == (scores - {"Score"}) | {"SquaredProduct"}
     made = {type(case("dot", "heads", mask).masking(np.asarray).get("mask")) for mask in MASKS}
     masks = {x for x in public if isinstance(x, type) and issubclass(x, Mask)}
-    # Edges are no matrix, sequences are packed: test_edges.py and test_ragged.py hold these.
-    masks -= {Mask, anyscore.Edges, anyscore.Sequences}
+    masks -= {Mask, anyscore.Edges}  # edges are no matrix: contract/test_edges.py holds them
     assert made >= masks
 
 

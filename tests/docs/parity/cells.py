@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from anyscore import Edges
 from budget import BAND, EPS, assert_near, error, size
 from parity.expected import Expected
 from parity.extras import EXTRAS
@@ -107,12 +108,21 @@ def _assert_zeros(name: str, actual: Any, row: Row) -> None:
     assert not np.where(some, 0.0, x).any(), f"{name} is not 0 where nothing is attended"
 
 
+def _edges(f: Framework, keep: np.ndarray) -> Edges:
+    """Those from attended keys, in any order; of the first problem."""
+    pairs = np.argwhere(keep.reshape(-1, *keep.shape[-2:])[0])
+    pairs = np.random.default_rng(0).permutation(pairs)
+    return Edges.from_index(f.array(pairs[:, ::-1].T.copy()), keep.shape[-2])
+
+
 def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -> Cell:
     """Values without recording, the output alone too, whose way may be another; then gradients."""
     cell = Cell(row, dtype, impl, has_padding(row), has_empty_rows(row))
     extra, wide = EXTRAS[row[3]], "float32" if dtype in HALVES else dtype
     inputs = {name: f.array(x, dtype) for name, x in padded(row, dtype).items()}
     masking = of(row).masking(partial(f.mask, mask=row[2]))
+    if extra.edges:
+        masking = {"mask": _edges(f, kept(row))}
 
     def dtype_of(name: str) -> str:
         return wide if name in WIDE else dtype
@@ -139,7 +149,7 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
     except Exception as problem:  # whatever it is, it belongs on the page
         text = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
         f.settle()
-        if (row[0], dtype) in f.refusals:
+        if (row[0], dtype) in f.refusals or row[3] in f.lacks:
             cell.refused = text
         else:
             cell.outside.append(text)

@@ -57,13 +57,15 @@ as a square root needs them), tables and slopes."""
 class Extra:
     """tensors: arguments of the call by name, of which kind each is. options: its other arguments.
 
-    results: what is compared. losses: those of them whose weighted sum gradients are of.
+    results: what is compared. losses: those of them whose weighted sum gradients are of. edges:
+    whether the mask is given as the edges of a graph.
     """
 
     tensors: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     results: tuple[str, ...] = ("output", "weights", "lse")
     losses: tuple[str, ...] = ("output", "lse")
+    edges: bool = False
 
     def inputs(self) -> tuple[str, ...]:
         """Name the tensors of the textbook call that the function takes."""
@@ -106,5 +108,6 @@ EXTRAS = {
     "t5": Extra({"bias_after": "t5"}),
     "alibi": Extra({"bias_after": "alibi"}),
     **{name: _normalizer(name) for name in ("sigmoid", "sparsemax", "entmax15")},
+    "edges": Extra(results=("output", "lse"), edges=True),
 }
 """All extras; the first is none: the textbook call."""

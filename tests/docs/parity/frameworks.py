@@ -24,6 +24,8 @@ class Framework:
     dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
     refusals: tuple[tuple[str, str], ...] = ()
     """(score, dtype) where the operations that a plain callable uses are not to be had."""
+    lacks: tuple[str, ...] = ()
+    """Extras that anyscore does not have in this framework, and says so."""
 
     def __init__(self) -> None:
         self.module = import_module(self.versions[0])
@@ -129,6 +131,7 @@ class MXNet(Framework):
     name, versions = "mxnet", ("mxnet",)
     dtypes = ("float32", "float64", "float16")
     refusals = (("callable", "float16"),)  # `@` on the CPU
+    lacks = ("edges",)
 
     def __init__(self) -> None:
         with warnings.catch_warnings():  # of names that NumPy has given up since

@@ -35,6 +35,11 @@ OF_EXTRAS = [
     *(("grouped_6_2", mask) for mask in ("none", "lengths", "four")),
 ]
 """The shapes and masks that extras are tried with: padding and queries without keys among them."""
+OF_EDGES = [
+    *(("heads", mask) for mask in ("none", "boolean", "boolean_queries", "sequences")),
+    ("grouped_6_2", "sequences"),
+]
+"""Those that edges are tried with: of all problems they are the same."""
 OUTER = "euclidean"
 """The score that ends in a function of its own; around others a bias meets a cap."""
 UNROUNDED = "additive_projected"
@@ -56,7 +61,7 @@ ROWS: list[Row] = [
         (score, *at, extra)
         for extra in EXTRAS
         for score in (*BOTH, UNROUNDED, OUTER)
-        for at in OF_EXTRAS
+        for at in (OF_EDGES if EXTRAS[extra].edges else OF_EXTRAS)
         if extra and _takes(score, extra)
     ),
 ]

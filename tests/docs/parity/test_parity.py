@@ -27,6 +27,7 @@ SOME: list[Row] = [
     ("scaled_dot", "grouped_6_2", "causal_and_lengths", ""),
     *((score, "square", "four", "") for score in WIDE),
     *(row for row in ROWS if row[3] and row[:2] == ("euclidean", "heads") and row[2] == "lengths"),
+    *(row for row in ROWS if row[3] == "edges" and row[2] == "sequences"),
     *(row for row in ROWS if "capped" in row[3] and row[:3] == ("additive", "grouped_6_2", "four")),
 ]
 ROW = SOME[0]
@@ -97,10 +98,11 @@ def test_what_is_wrong_is_reported() -> None:
         ("sink", "gradient of sink"),
         ("t5", "gradient of bias_after"),
         ("entmax15", "weights"),
+        ("edges", "gradient of value"),
     ],
 )
 def test_one_that_is_wrong_is_reported(extra: str, name: str) -> None:
-    row = (*ROW[:3], extra)
+    row = (*ROW[:2], "sequences" if extra == "edges" else ROW[2], extra)
     right = expected.of(row, "float32")
     wrong = replace(right, exact={**right.exact, name: right.exact[name] * 1.001})
     cell = measure(Torch(), row, "float32", "fused", wrong)

@@ -37,6 +37,7 @@ log-sum-exp|
 |relative, t5, alibi|`Relative` of clipped distances, of T5's buckets, and `ALiBi`, as \
 `bias_after=`|
 |sigmoid, sparsemax, entmax15|these normalizers; gradients are those of the output|
+|edges|nothing: the mask is given as the edges of a graph, in any order|
 
 Tensors that are added have gradients too: those of sinks, biases, tables and slopes. A bias is \
 NaN where nobody attends, and its gradient 0 exactly; scores and logarithms of weights are −∞ \
