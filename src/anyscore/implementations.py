@@ -16,6 +16,9 @@ from anyscore.ops import Array, Ops
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
+FUSED = "fused, and keeps the contract"
+"""What a plan says of a fused implementation."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -48,12 +51,13 @@ class Implementation:
     """One way to run a task.
 
     why_not: (task, options) → why it cannot run this task within the contract, None if it can.
-    run: (task, options, seed of dropout) → `Result`.
+    run: (task, options, seed of dropout) → `Result`. how: task → what a plan says of how it runs.
     """
 
     name: str
     why_not: Callable[[Task, Options], str | None]
     run: Callable[[Task, Options, Any], Result]
+    how: Callable[[Task], str] = lambda task: FUSED
 
 
 class Backend:
@@ -136,7 +140,7 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
     for implementation in backend.fused(task):
         reason = implementation.why_not(task, options)
         if reason is None:
-            return Plan(implementation.name, "fused, and keeps the contract"), implementation
+            return Plan(implementation.name, implementation.how(task)), implementation
         reasons.append(f"{implementation.name}: {reason}")
     if options.impl != "auto":
         refuse(options.impl, "; ".join(reasons))

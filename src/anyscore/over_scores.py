@@ -46,7 +46,7 @@ def choose_scores(
         for whole in backend.fused(task):
             reason = whole.why_not(task, options)
             if reason is None:
-                return Plan(whole.name, "fused, and keeps the contract"), whole, task
+                return Plan(whole.name, whole.how(task)), whole, task
             reasons.append(f"{whole.name}: {reason}")
     plan, scorer = choose(backend, *_of_scores(task, options))
     if scorer is not backend.reference:

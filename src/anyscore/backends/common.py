@@ -8,8 +8,9 @@ from typing import Any, cast
 from anyscore.backends import reference
 from anyscore.biases import LoweredBias
 from anyscore.checks import Sizes
-from anyscore.factors import PRODUCT, Factors, pair_named
+from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, Factors, pair_named
 from anyscore.formulas.scale import is_number
+from anyscore.implementations import FUSED
 from anyscore.intervals import LoweredMask
 from anyscore.kernels import cpu
 from anyscore.lowered_edges import LoweredEdges
@@ -19,6 +20,9 @@ from anyscore.ops import DTYPES, Array, Ops, accumulation
 from anyscore.outer import Outer
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
+
+_FEW = 2
+"""Queries of a decoder's step, as in csrc/scorer.h."""
 
 
 def why_not(task: Task, has_edges: bool = False) -> str | None:
@@ -51,6 +55,29 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
 def why_not_core(task: Task, has_edges: bool = False) -> str | None:
     """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
     return why_not(task, has_edges) or cpu.problem()
+
+
+_PARTS = {
+    SQUARED: "(a − b)² as a² + b² − 2ab",
+    ABSOLUTE: "|a − b| as 2 max(a, b) − a − b",
+    LEAKY_RELU: "leaky_relu(a + b) by max(a, −b)",
+}
+"""The pairs that the core takes in parts, and those."""
+
+
+def how_core(task: Task) -> str:
+    """Say how the C++ core runs a task.
+
+    Tile by tile, a bound on the rounding of the parts decides whether they serve; steps of one or
+    two queries, and edges, have none.
+    """
+    f = task.score
+    if not isinstance(f, Factors) or isinstance(task.mask, LoweredEdges):
+        return FUSED
+    few = isinstance(queries := f.a.shape[-2], int) and queries <= _FEW
+    if few or f.pair not in _PARTS:
+        return FUSED
+    return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 
 
 def why_not_pair(xp: Ops, task: Task) -> str | None:

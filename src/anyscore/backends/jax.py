@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.backends import jax_autograd, jax_pallas, jax_sparse
-from anyscore.backends.common import call_of, why_not_core, why_not_dtype, why_not_pair
+from anyscore.backends.common import call_of, how_core, why_not_core, why_not_dtype, why_not_pair
 from anyscore.backends.jax_buffers import JAXBuffers
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
@@ -105,7 +105,7 @@ def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
 
 
 _FUSED = (
-    Implementation("cpu", _why_not_core, _run),
+    Implementation("cpu", _why_not_core, _run, how_core),
     Implementation("pallas", jax_pallas.why_not, _run),
 )
 BACKEND = JAX()

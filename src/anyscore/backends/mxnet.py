@@ -14,6 +14,7 @@ from anyscore.backends import host
 from anyscore.backends.common import (
     call_of,
     factors,
+    how_core,
     why_not_core,
     why_not_dtype,
     why_not_pair,
@@ -165,5 +166,5 @@ def _why_not_array(x: Array) -> str | None:
     return why_not_dtype(_xp.dtype(x))
 
 
-_FUSED = (Implementation("cpu", _why_not, _run),)
+_FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 BACKEND = MXNet()

@@ -14,6 +14,7 @@ from anyscore.backends.again import CoreAgain
 from anyscore.backends.common import (
     call_of,
     factors,
+    how_core,
     why_not_core,
     why_not_dtype,
     why_not_pair,
@@ -74,7 +75,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     return Result(*host.forward(x, s, dtype))
 
 
-_FUSED = (Implementation("cpu", _why_not, _run),)
+_FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 BACKEND = NumPy()
 KNOWN[np.ndarray] = CoreAgain(
     np.ndarray,

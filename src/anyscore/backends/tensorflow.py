@@ -22,6 +22,7 @@ from anyscore.backends import host, tensorflow_ragged
 from anyscore.backends.common import (
     call_of,
     factors,
+    how_core,
     run_reference,
     why_not_core,
     why_not_dtype,
@@ -130,7 +131,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
 
 
-_FUSED = (Implementation("cpu", _why_not, _run),)
+_FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 
 
 def _attend(x: Operands, s: Settings) -> Results:

@@ -18,6 +18,7 @@ from anyscore.backends import torch_modes, torch_operators
 from anyscore.backends.common import (
     call_of,
     factors,
+    how_core,
     run_reference,
     why_not_core,
     why_not_dtype,
@@ -189,7 +190,7 @@ def run(task: Task, options: Options, seed: Any) -> Result:
     return Result(output, lse, scores)
 
 
-CORE = Implementation("cpu", _why_not, run)
+CORE = Implementation("cpu", _why_not, run, how_core)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
