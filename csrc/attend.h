@@ -172,8 +172,13 @@ public:
                 for (int j = 0; j < count; j++)
                     for (Size d = 0; d < padded; d++) key[j * padded + d] = d < call.width ? row(j)[d] : T(0);
         } else {
-            sets.read_keys(tile, padded, key, irregular_key);
-            rows = scorer.decode_keys(key, count, room);
+            bool any = false;
+            given = key;
+            if (call.has_terms())
+                sets.read_keys(tile, padded, key, irregular_key);
+            else
+                given = find_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), key, irregular_key, any);
+            rows = scorer.decode_keys(given, count, room);
         }
         Base::finish_keys(tile);
     }
@@ -184,11 +189,11 @@ public:
     }
 
     void queries_for_gradients(const Tile& tile) override { scorer.gradient_queries(query, tile.queries); }
-    void keys_for_gradients(const Tile& tile) override { scorer.keys(key, tile.keys); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(given, tile.keys); }
 
 private:
-    const T* rows = nullptr;  // of keys, `stride` apart
-    Size stride = 0;
+    const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
+    Size stride = 0;  // of the latter
 };
 
 // Either of the two, by the number of queries: in a backward as in its forward, so that both see the same
