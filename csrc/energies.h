@@ -57,8 +57,9 @@ public:
             for (int i = 0; i < count; i++) {
                 const Size key = item * of.keys + j + i;
                 std::memcpy((T*)of.d_feature + key * of.features, d_feature + i * wide, of.features * sizeof(T));
+                if (!of.d_key) continue;
                 T* to_key = (T*)of.d_key + key * of.width;
-                for (Size d = 0; of.d_key && d < of.width; d++) to_key[d] += x[i * padded + d];
+                for (Size d = 0; d < of.width; d++) to_key[d] += x[i * padded + d];
             }
         }
         for (Size m = 0; m < of.features; m++)
