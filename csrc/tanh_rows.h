@@ -75,15 +75,14 @@ public:
     void decode_queries(const T* rows, int count) {
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {
-                T *to = decode_query + i * padded + d, *less = to + DECODE_QUERIES * padded, x[L];
-                for (int l = 0; l < L; l++) x[l] = rows[i * padded + d + l] + range.centre[d + l];
-                if (forms[d / L] == SMALL)
-                    for (int l = 0; l < L; l++) {
-                        to[l] = min(exp_saturated(2 * x[l]), MAX_SMALL);
-                        less[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
-                    }
-                else
-                    for (int l = 0; l < L; l++) to[l] = range.wide[d + l] > 0 ? x[l] : exp_saturated(2 * x[l]);
+                T* to = decode_query + i * padded + d;
+                V x = load(rows + i * padded + d) + load(range.centre + d), twice = x + x, power = exp_saturated<T>(twice);
+                if (forms[d / L] == SMALL) {
+                    store(to, min(power, fill(MAX_SMALL)));
+                    store(to + DECODE_QUERIES * padded, min(expm1_clamped<T>(twice), fill(MAX_SMALL)));
+                } else {
+                    store(to, load(range.wide + d) > V{} ? x : power);
+                }
             }
     }
 
@@ -91,12 +90,11 @@ public:
     const T* decode_keys(const T* rows, int count, T* to) const {
         for (int j = 0; j < count; j++)
             for (Size d = 0; d < padded; d += L) {
-                T *key = to + j * padded + d, x[L];
-                for (int l = 0; l < L; l++) x[l] = rows[j * padded + d + l] - range.centre[d + l];
+                V x = load(rows + j * padded + d) - load(range.centre + d), twice = x + x;
                 if (forms[d / L] == SMALL)
-                    for (int l = 0; l < L; l++) key[l] = min(expm1_clamped(2 * x[l]), MAX_SMALL);
+                    store(to + j * padded + d, min(expm1_clamped<T>(twice), fill(MAX_SMALL)));
                 else
-                    for (int l = 0; l < L; l++) key[l] = range.wide[d + l] > 0 ? x[l] : exp_clamped(2 * x[l]);
+                    store(to + j * padded + d, load(range.wide + d) > V{} ? x : exp_clamped<T>(twice));
             }
         return to;
     }
@@ -134,17 +132,17 @@ private:
     template <bool IS_QUERY> void transform(const T* rows, int count, T* to) const {
         for (int i = 0; i < count; i++)
             for (Size d = 0; d < padded; d += L) {
-                const T *x = rows + i * padded + d, *centre = range.centre + d;
-                T *one = to + i * padded + d, *two = one + TILE * padded, y[L];
-                for (int l = 0; l < L; l++) y[l] = IS_QUERY ? x[l] + centre[l] : x[l] - centre[l];
+                V x = load(rows + i * padded + d), centre = load(range.centre + d), y = IS_QUERY ? x + centre : x - centre;
+                T *one = to + i * padded + d, *two = one + TILE * padded;
                 if (forms[d / L] == WIDE) {
-                    for (int l = 0; l < L; l++) split(y[l], one[l], two[l]);
+                    T lanes[L];
+                    store(lanes, y);
+                    for (int l = 0; l < L; l++) split(lanes[l], one[l], two[l]);
                     continue;
                 }
                 // a key that is attended is in range
-                for (int l = 0; l < L; l++) one[l] = IS_QUERY ? exp_saturated(2 * y[l]) : exp_clamped(2 * y[l]);
-                if (forms[d / L] == SMALL)
-                    for (int l = 0; l < L; l++) two[l] = min(expm1_clamped(2 * y[l]), MAX_SMALL);
+                store(one, IS_QUERY ? exp_saturated<T>(y + y) : exp_clamped<T>(y + y));
+                if (forms[d / L] == SMALL) store(two, min(expm1_clamped<T>(y + y), fill(MAX_SMALL)));
             }
     }
 

@@ -178,4 +178,27 @@ template <class T> ANYSCORE_INLINE T expm1_clamped(T x) {
     return abs(x) < T(1) ? near : far;
 }
 
+// The same of every lane: compilers differ in what they make of a loop over lanes.
+template <class T> ANYSCORE_INLINE Vector<T> exp_within(Vector<T> x) {
+    using E = Exp<T>;
+    typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
+    Vector<T> t = x * E::LOG2_E + Bits<T>::ROUND, n = t - Bits<T>::ROUND;
+    Vector<T> r = (x - n * E::LN2_HIGH) - n * E::LN2_LOW;
+    Vector<T> power = T(1) + r * series<T, 1, E::DEGREE>(r);
+    return (Vector<T>)((Unsigned)power + ((Unsigned)t << Bits<T>::MANTISSA));
+}
+template <class T> ANYSCORE_INLINE Vector<T> exp_clamped(Vector<T> x) {
+    return exp_within<T>(max(min(x, fill(Exp<T>::LIMIT)), fill(-Exp<T>::LIMIT)));
+}
+template <class T> ANYSCORE_INLINE Vector<T> exp_saturated(Vector<T> x) {
+    Vector<T> power = exp_clamped<T>(x);
+    power = x > fill(Exp<T>::LIMIT) ? fill(from_bits<T>(Bits<T>::INFINITE)) : power;
+    return x < fill(-Exp<T>::LIMIT) ? Vector<T>{} : power;
+}
+template <class T> ANYSCORE_INLINE Vector<T> expm1_clamped(Vector<T> x) {
+    Vector<T> within = max(min(x, fill<T>(1)), fill<T>(-1));
+    Vector<T> near = within * series<T, 1, Exp<T>::DEGREE_M1>(within), far = exp_clamped<T>(x) - T(1);
+    return abs(x) < fill<T>(1) ? near : far;
+}
+
 }  // namespace anyscore::ANYSCORE_ISA
