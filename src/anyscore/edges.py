@@ -23,7 +23,7 @@ from anyscore.lowered_edges import LoweredEdges, pointers
 from anyscore.mask_context import MaskContext, broadcasts
 from anyscore.masks import Mask
 from anyscore.messages import shown
-from anyscore.ops import DTYPES, framework, load
+from anyscore.ops import DTYPES, Ops, framework, load
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,7 @@ class Edges(Mask):
         kind = framework(edge_index)
         pairs = np.asarray(edge_index) if kind is None else edge_index
         xp = load(kind or "numpy")
+        _check_framework(xp)
         if "int" not in xp.dtype(pairs) or len(xp.shape(pairs)) != 2 or xp.shape(pairs)[0] != 2:
             raise TypeError(
                 f"edge_index is {xp.dtype(pairs)} of shape {xp.shape(pairs)}, expected integers "
@@ -135,8 +136,7 @@ class Edges(Mask):
         Raises TypeError, ValueError: they are not those of as many queries and keys.
         """
         xp = call.xp
-        if not hasattr(xp, "segment_sum"):
-            raise TypeError("Edges are for NumPy, PyTorch, JAX and TensorFlow.")
+        _check_framework(xp)
         given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
         arrays = {
             name: None if x is None else call.integers(call.array(x, name))
@@ -176,6 +176,12 @@ class Edges(Mask):
                 f"leading dimensions {call.lead}: one row for each edge."
             )
         return terms if self.permutation is None else xp.take_rows(terms, edges.permutation)
+
+
+def _check_framework(xp: Ops) -> None:
+    """Raise TypeError: the framework does not gather and sum along edges."""
+    if not hasattr(xp, "segment_sum"):
+        raise TypeError("Edges are for NumPy, PyTorch, JAX and TensorFlow.")
 
 
 def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:

@@ -121,8 +121,6 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
     extra, wide = EXTRAS[row[3]], "float32" if dtype in HALVES else dtype
     inputs = {name: f.array(x, dtype) for name, x in padded(row, dtype).items()}
     masking = of(row).masking(partial(f.mask, mask=row[2]))
-    if extra.edges:
-        masking = {"mask": _edges(f, kept(row))}
 
     def dtype_of(name: str) -> str:
         return wide if name in WIDE else dtype
@@ -134,6 +132,8 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
         return tuple(extra.call(given, names, score=score, **masking, impl=impl))
 
     try:
+        if extra.edges:
+            masking = {"mask": _edges(f, kept(row))}
         with np.errstate(all="ignore"):
             results = [*zip(extra.results, call(inputs, extra.results), strict=True)]
             if "output" in extra.results:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from arrays import numbers, to
 
-from anyscore import Gaussian, attention
+from anyscore import Edges, Gaussian, attention
 from anyscore.mxnet import DotProductAttention, MultiHeadAttention
 from wrong_calls import NAMING, TABLE, given
 
@@ -49,6 +49,15 @@ def test_what_errors_name(change: dict[str, Any], parts: list[str]) -> None:
         _wrong(change)
     for part in parts:
         assert part in str(raised.value)
+
+
+@pytest.mark.usefixtures("np_mode")
+def test_there_are_no_edges() -> None:
+    with pytest.raises(TypeError, match="Edges are for NumPy, PyTorch, JAX and TensorFlow"):
+        Edges.from_index(mx.np.array([[0, 1], [1, 0]], dtype="int64"), 2)
+    x = mx.np.ones((2, 3))
+    with pytest.raises(TypeError, match="Edges are for NumPy, PyTorch, JAX and TensorFlow"):
+        attention(x, x, x, mask=Edges([0, 1, 2], [1, 0]))
 
 
 def test_wrong_calls_with_legacy_arrays() -> None:
