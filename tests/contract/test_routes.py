@@ -17,6 +17,8 @@ from anyscore import (
     Additive,
     Causal,
     Dot,
+    Edges,
+    Gaussian,
     Lengths,
     Plan,
     ScaledDot,
@@ -113,13 +115,30 @@ def test_the_reference_where_neither_is(reason: str, change: dict[str, Any], no_
     torch.testing.assert_close(auto, reference, rtol=0, atol=0)
 
 
+SQUARES = f"{FUSED}; (a − b)² as a² + b² − 2ab where a bound on its rounding allows"
+IN_PARTS = {
+    **dict.fromkeys(("Gaussian", "Euclidean", "StudentT", "Lorentz"), SQUARES),
+    "Laplace": f"{FUSED}; |a − b| as 2 max(a, b) − a − b where a bound on its rounding allows",
+    "GATv2": f"{FUSED}; leaky_relu(a + b) by max(a, −b) where a bound on its rounding allows",
+}
+
+
+@needs_core
+def test_steps_and_edges_are_not_taken_in_parts() -> None:
+    x = normal(B, T_Q, D)
+    assert plan(x, x, x, score=Gaussian()).reason == SQUARES
+    assert plan(x[:, :2], x, x, score=Gaussian()).reason == FUSED
+    edges = Edges([0, 1, 1, 2], [0, 1])
+    assert plan(x, x, x, score=Gaussian(), mask=edges).reason == FUSED
+
+
 @needs_core
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_has_the_core(name: str) -> None:
     arrays = [normal(B, t, D) for t in (T_Q, T_K, T_K)]
     score = make_score(name)
     options: dict[str, Any] = {"score": score, "valid_lens": [3, 5], "return_lse": True}
-    assert plan(*arrays, **options) == Plan("cpu", FUSED)
+    assert plan(*arrays, **options) == Plan("cpu", IN_PARTS.get(name, FUSED))
     fused, reference = (attention(*arrays, **options, impl=i) for i in ("fused", "reference"))
     np.testing.assert_allclose(fused.output, reference.output, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(fused.lse, reference.lse, rtol=1e-12, atol=1e-14)
