@@ -17,7 +17,7 @@ from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 FUSED = "fused, and keeps the contract"
-"""What a plan says of a fused implementation."""
+"""The reason that a plan gives for a fused implementation, unless the latter says more."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def energies(x: Step, threads: int = 1) -> Any:
 
 
 def gradients(x: Step, upstream: Any, threads: int = 1) -> list[Any]:
-    """Of key, to which 1 is added; of feature, stacked, and vector, for each item."""
+    """Return the gradients of key, added to 1, of feature and stacked, and of vector by item."""
     per_item = np.full((len(x.key), x.key.shape[2]), math.nan, x.key.dtype)
     made = [np.ones_like(x.key), np.zeros_like(x.feature), np.full_like(x.stacked, math.nan)]
     core.energies_backward(x, upstream, (*made, per_item), threads)

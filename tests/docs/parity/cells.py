@@ -109,7 +109,7 @@ def _assert_zeros(name: str, actual: Any, row: Row) -> None:
 
 
 def _edges(f: Framework, keep: np.ndarray) -> Edges:
-    """Those from attended keys, in any order; of the first problem."""
+    """Make edges from the keys that the first problem attends, in any order."""
     pairs = np.argwhere(keep.reshape(-1, *keep.shape[-2:])[0])
     pairs = np.random.default_rng(0).permutation(pairs)
     return Edges.from_index(f.array(pairs[:, ::-1].T.copy()), keep.shape[-2])

@@ -39,7 +39,7 @@ OF_EDGES = [
     *(("heads", mask) for mask in ("none", "boolean", "boolean_queries", "sequences")),
     ("grouped_6_2", "sequences"),
 ]
-"""Those that edges are tried with: of all problems they are the same."""
+"""The shapes and masks that edges are tried with: masks that are the same for all problems."""
 OUTER = "euclidean"
 """The score that ends in a function of its own; around others a bias meets a cap."""
 UNROUNDED = "additive_projected"

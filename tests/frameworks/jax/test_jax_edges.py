@@ -66,7 +66,7 @@ def test_the_core_runs_them() -> None:
 
 @pytest.mark.parametrize("what", ["arrays", "graphs", "both"])
 def test_vmap(what: str) -> None:
-    """Of arrays along one graph, and of graphs of as many edges."""
+    """vmap goes over arrays along one graph, and over graphs of as many edges."""
     many = jnp.array(RNG.integers(0, NODES, (3, 2, EDGES)))
     xs = jnp.array(RNG.standard_normal((3, NODES, 8)), jnp.float32)
 
