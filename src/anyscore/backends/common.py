@@ -93,6 +93,14 @@ def why_not_pair(xp: Ops, task: Task) -> str | None:
     return cpu.why_not_pair(key, is_double)
 
 
+def with_edges_by_key(x: Operands, task: Task) -> Operands:
+    """Return operands with the edges of the task, if any, sorted by key too, as gradients need."""
+    if not isinstance(task.mask, LoweredEdges):
+        return x
+    colptr, order, row = task.mask.by_key
+    return x._replace(colptr=colptr, order=order, row=row)
+
+
 def why_not_dtype(dtype: str) -> str | None:
     """Return why kernels cannot take a factor of this dtype, None if they can."""
     return None if dtype in DTYPES else f"a factor of the score is {dtype}"

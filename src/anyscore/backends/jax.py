@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.backends import jax_autograd, jax_pallas, jax_sparse
-from anyscore.backends.common import call_of, how_core, why_not_core, why_not_dtype, why_not_pair
+from anyscore.backends.common import (
+    call_of,
+    how_core,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+    with_edges_by_key,
+)
 from anyscore.backends.jax_buffers import JAXBuffers
 from anyscore.backends.jax_pallas import why_not_arrays
 from anyscore.backends.reference import reference_in
@@ -21,7 +28,6 @@ from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import acc_dtype
-from anyscore.lowered_edges import LoweredEdges
 from anyscore.operands import FACTORS, OWN_RANK, Operands, Settings
 from anyscore.ops import Array, load
 from anyscore.task import Options, Task
@@ -83,8 +89,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         x = x._replace(seed=words, counter=counter)
     if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
         x = x._replace(packed=None)
-    if isinstance(task.mask, LoweredEdges):  # nobody says whether there will be gradients
-        x = x._replace(**dict(zip(("colptr", "order", "row"), task.mask.by_key, strict=True)))
+    x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
     output, lse, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), lse, scores)
 

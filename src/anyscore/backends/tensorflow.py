@@ -27,12 +27,12 @@ from anyscore.backends.common import (
     why_not_core,
     why_not_dtype,
     why_not_pair,
+    with_edges_by_key,
 )
 from anyscore.backends.reference import reference_in
 from anyscore.factors import Factors
 from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.lowered_edges import LoweredEdges
 from anyscore.masks import Mask
 from anyscore.normalizers import sparse
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
@@ -125,9 +125,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
         results = host.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(*(None if y is None else tf.constant(y) for y in results))
-    if isinstance(task.mask, LoweredEdges):
-        x = x._replace(**dict(zip(("colptr", "order", "row"), task.mask.by_key, strict=True)))
-    output, lse, scores = _attend(x, s)
+    output, lse, scores = _attend(with_edges_by_key(x, task), s)
     return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
 
 

@@ -23,6 +23,7 @@ from anyscore.backends.common import (
     why_not_core,
     why_not_dtype,
     why_not_pair,
+    with_edges_by_key,
 )
 from anyscore.backends.torch_modes import (
     apply,
@@ -37,7 +38,6 @@ from anyscore.backends.torch_operators import Maybe, acc_dtype, array
 from anyscore.factors import Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.kernels import cpu
-from anyscore.lowered_edges import LoweredEdges
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
@@ -178,8 +178,7 @@ def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
     x, s = call_of(_xp, task, options, seed)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        if isinstance(task.mask, LoweredEdges):
-            x = x._replace(**dict(zip(("colptr", "order", "row"), task.mask.by_key, strict=True)))
+        x = with_edges_by_key(x, task)
         args = torch_operators.forward.args(x, s)
         found = apply(_Forward, *args, tensors=torch_operators.forward.tensors)
         output, lse, scores = _recorded(x, s, found)
