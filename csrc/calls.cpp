@@ -229,23 +229,26 @@ void sparse_backward(int power, const View& w, const View& dw, Output& ds, int t
 
 namespace {
 
-// The arrays of a step, checked against each other; `is_double` is told.
-Energies describe(const Located& x, bool& is_double) {
+// The data of an array of the type of key, C-contiguous.
+void* dense(const char* name, const View& array, const Located& x, const std::vector<Size>& shape) {
+    if (Arrays::type(name, array) != Arrays::type("key", x.key)) Arrays::refuse(name, "must have the type of key");
+    return Arrays::contiguous(name, array, shape);
+}
+
+const EnergyKernels& energy_kernels(const Located& x) { return kernels().energies[Arrays::type("key", x.key) == Type::F64]; }
+
+// The arrays of a step, checked against each other.
+Energies describe(const Located& x) {
     const Type type = Arrays::type("key", x.key);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("key", "must be float32 or float64");
     if (x.key.rank() != 3) Arrays::refuse("key", "must have shape (B, T_k, h)");
     if (x.feature.rank() != 3) Arrays::refuse("feature", "must have shape (B, T_k, m)");
-    is_double = type == Type::F64;
     Energies of;
     of.batch = x.key.shape[0], of.keys = x.key.shape[1], of.width = x.key.shape[2], of.features = x.feature.shape[2];
-    auto dense = [&](const char* name, const View& array, const std::vector<Size>& shape) {
-        if (Arrays::type(name, array) != type) Arrays::refuse(name, "must have the type of key");
-        return Arrays::contiguous(name, array, shape);
-    };
-    of.key = dense("key", x.key, x.key.shape);
-    of.feature = dense("feature", x.feature, {of.batch, of.keys, of.features});
-    of.stacked = dense("stacked", x.stacked, {of.batch, of.features, of.width});
-    of.vector = dense("vector", x.vector, {of.width});
+    of.key = dense("key", x.key, x, x.key.shape);
+    of.feature = dense("feature", x.feature, x, {of.batch, of.keys, of.features});
+    of.stacked = dense("stacked", x.stacked, x, {of.batch, of.features, of.width});
+    of.vector = dense("vector", x.vector, x, {of.width});
     if (x.spans.dtype != nanobind::dtype<std::int64_t>()) Arrays::refuse("spans", "must be int64");
     of.spans = static_cast<const std::int64_t*>(Arrays::contiguous("spans", x.spans, {of.batch, 2}));
     for (Size item = 0; item < of.batch; item++)
@@ -256,27 +259,20 @@ Energies describe(const Located& x, bool& is_double) {
 }  // namespace
 
 void energies(const Located& x, Output& to, int threads) {
-    bool is_double;
-    Energies of = describe(x, is_double);
-    if (to.dtype != x.key.dtype) Arrays::refuse("energies", "must have the type of key");
-    of.energies = Arrays::contiguous("energies", to, {of.batch, of.keys});
-    kernels().energies[is_double].forward(of, threads);
+    Energies of = describe(x);
+    of.energies = dense("energies", to, x, {of.batch, of.keys});
+    energy_kernels(x).forward(of, threads);
 }
 
 void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
                        Output& d_vector, int threads) {
-    bool is_double;
-    Energies of = describe(x, is_double);
-    auto dense = [&](const char* name, const View& array, const std::vector<Size>& shape) {
-        if (array.dtype != x.key.dtype) Arrays::refuse(name, "must have the type of key");
-        return Arrays::contiguous(name, array, shape);
-    };
-    of.upstream = dense("upstream", upstream, {of.batch, of.keys});
-    if (d_key) of.d_key = dense("d_key", d_key, x.key.shape);
-    of.d_feature = dense("d_feature", d_feature, x.feature.shape);
-    of.d_stacked = dense("d_stacked", d_stacked, x.stacked.shape);
-    of.d_vector = dense("d_vector", d_vector, {of.batch, of.width});
-    kernels().energies[is_double].backward(of, threads);
+    Energies of = describe(x);
+    of.upstream = dense("upstream", upstream, x, {of.batch, of.keys});
+    if (d_key) of.d_key = dense("d_key", d_key, x, x.key.shape);
+    of.d_feature = dense("d_feature", d_feature, x, x.feature.shape);
+    of.d_stacked = dense("d_stacked", d_stacked, x, x.stacked.shape);
+    of.d_vector = dense("d_vector", d_vector, x, {of.batch, of.width});
+    energy_kernels(x).backward(of, threads);
 }
 
 void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys& keys, int threads) {

@@ -13,18 +13,10 @@ namespace anyscore::ANYSCORE_ISA {
 
 // The hidden units of up to ROWS keys of one item, and what they are made of, as rows of `padded` numbers.
 template <class T> class HiddenUnits {
-    static constexpr int L = LANES<T>;
+    static constexpr int L = LANES<T>, ROWS = 16, AT_ONCE = 4;
 
 public:
-    static constexpr int ROWS = 16;
-
-    static Size size_of(const Energies& of) {
-        Arena arena(nullptr);
-        HiddenUnits unused(of, arena);
-        return (arena.used + 64 + 4095) / 4096 * 4096;
-    }
-
-    HiddenUnits(const Energies& of, Arena& arena)
+    HiddenUnits(Arena& arena, const Energies& of)
         : of(of), padded(round_up(of.width, L)), vector(arena.take<T>(padded)), stacked(arena.take<T>(of.features * padded)),
           x(arena.take<T>(ROWS * padded)), d_vector(arena.take<T>(padded)), d_stacked(arena.take<T>(of.features * padded)),
           transposed(arena.take<T>(padded * round_up(of.features, L))),
@@ -149,17 +141,17 @@ private:
         Vector<T> trace{};
         for (Size d = 0; d < padded; d += L) trace += load(row + d);
         if (is_finite(sum_lanes<T>(trace)))
-            for (Size d = 0; d < padded; d++) row[d] = 1 - 2 / (exp_clamped(row[d] + row[d]) + 1);
+            for (Size d = 0; d < padded; d += L) store(row + d, T(1) - T(2) / (exp_of_twice(load(row + d)) + T(1)));
         else
             for (Size d = 0; d < padded; d++) row[d] = tanh_of(row[d]);
     }
 
+    // The energy of a row of x, which becomes tanh(x).
     T energy(T* row) const {
         activate(row);
-        Vector<T> sums[2] = {};
-        for (Size d = 0; d < padded; d += 2 * L)
-            for (int k = 0; k < 2 && d + k * L < padded; k++) sums[k] += load(vector + d + k * L) * load(row + d + k * L);
-        return sum_lanes<T>(sums[0] + sums[1]);
+        Vector<T> sum{};
+        for (Size d = 0; d < padded; d += L) sum += load(vector + d) * load(row + d);
+        return sum_lanes<T>(sum);
     }
 
     // Makes g v (1 − tanh²) of a row of x, and adds g tanh to the gradient of v.
@@ -173,8 +165,6 @@ private:
         }
     }
 
-    static constexpr int AT_ONCE = 4;
-
     const Energies& of;
     Size padded;
     T total = 0;  // of v
@@ -185,24 +175,21 @@ private:
 constexpr Size SPAN = 128;
 
 template <class T> void energies(const Energies& of, int threads) {
-    const Size spans = tiles_of(of.keys, SPAN), size = HiddenUnits<T>::size_of(of);
-    Block room = allocate(size, threads);
+    const Size spans = tiles_of(of.keys, SPAN);
+    Slots<HiddenUnits<T>> slots(of, threads);
     for_each(threads, of.batch * spans, [&](Size index, int slot) {
         const Size item = index / spans, first = index % spans * SPAN;
         const Size from = of.start(item) > first ? of.start(item) : first, end = first + SPAN;
         const Size to = of.stop(item) < end ? of.stop(item) : end;
-        Arena arena((char*)room.data + size * slot);
-        if (from < to) HiddenUnits<T>(of, arena).forward(item, from, to);
+        if (from < to) slots.task(slot).forward(item, from, to);
     });
 }
 
 // An item is one task, whose sums have an order.
 template <class T> void energies_backward(const Energies& of, int threads) {
-    const Size size = HiddenUnits<T>::size_of(of);
-    Block room = allocate(size, threads);
+    Slots<HiddenUnits<T>> slots(of, threads);
     for_each(threads, of.batch, [&](Size item, int slot) {
-        Arena arena((char*)room.data + size * slot);
-        HiddenUnits<T>(of, arena).backward(item, of.start(item), of.stop(item), (T*)of.d_vector + item * of.width);
+        slots.task(slot).backward(item, of.start(item), of.stop(item), (T*)of.d_vector + item * of.width);
     });
 }
 

@@ -37,10 +37,10 @@ private:
 };
 
 // `count` tasks of one class, each with the memory that it takes from its arena: one for each thread,
-// kept from index to index. A task is made by Task(arena, call).
+// kept from index to index. A task is made by Task(arena, call), of a call of any kind.
 template <class Task> class Slots {
 public:
-    Slots(const Call& call, int count) : size(measure(call)), block(allocate(size, count)) {
+    template <class AnyCall> Slots(const AnyCall& call, int count) : size(measure(call)), block(allocate(size, count)) {
         for (int slot = 0; slot < count; slot++) {
             Arena arena((char*)block.data + size * slot);
             Task* place = arena.take<Task>(1);
@@ -50,7 +50,7 @@ public:
     Task& task(int slot) const { return *(Task*)((char*)block.data + size * slot); }
 
 private:
-    static Size measure(const Call& call) {
+    template <class AnyCall> static Size measure(const AnyCall& call) {
         Arena arena(nullptr);
         arena.take<Task>(1);
         Task task(arena, call);
