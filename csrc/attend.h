@@ -3,6 +3,7 @@
 
 #include "key_sets.h"
 #include "outer.h"
+#include "pairs.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -20,6 +21,8 @@ public:
 
     virtual void queries(const Tile& tile) = 0;
     virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
+    // The same, if only scores are wanted of them.
+    virtual void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) { keys(tile, sets); }
     virtual void compute(const Tile& tile) = 0;
     // Hands the scorer rows that gradients need, where it does not have them from above.
     virtual void queries_for_gradients(const Tile&) {}
@@ -161,7 +164,7 @@ public:
     void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         const Call& call = tile.call;
         const int count = tile.keys;
-        rows = key, stride = padded;
+        rows = key, stride = padded, seen = true;
         if (sets.is_prepared(call)) {
             const T* packed = (const T*)call.packed.data + call.packed.at[tile.problem] + call.packed.stride;
             auto row = [&](int j) { return packed + tile.key(j) * call.packed.stride; };
@@ -172,14 +175,30 @@ public:
                 for (int j = 0; j < count; j++)
                     for (Size d = 0; d < padded; d++) key[j * padded + d] = d < call.width ? row(j)[d] : T(0);
         } else {
-            find_keys(tile, sets);
-            rows = scorer.decode_keys(given, count, room);
+            find_keys(tile);
         }
         Base::finish_keys(tile);
     }
 
+    void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
+            if (const T* standing = standing_rows<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
+                for (int j = 0; j < tile.keys; j++) irregular_key[j] = false;
+                rows = standing, stride = padded, seen = false;
+                return Base::finish_keys(tile);
+            }
+        keys(tile, sets);
+    }
+
     void compute(const Tile& tile) override {
         scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
+        if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
+            if (!seen && !are_finite(tile)) {
+                find_keys(tile);
+                seen = true;
+                Base::finish_keys(tile);
+                scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
+            }
         Base::finish(tile);
     }
 
@@ -188,18 +207,29 @@ public:
 
 private:
     // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
-    __attribute__((noinline)) void find_keys(const Tile& tile, const KeySets<Scorer, T>& sets) {
+    __attribute__((noinline)) void find_keys(const Tile& tile) {
         const Call& call = tile.call;
         bool any = false;
         given = key;
         if (call.has_terms())
-            sets.read_keys(tile, padded, key, irregular_key);
+            KeySets<Scorer, T>::read_keys(tile, padded, key, irregular_key);
         else
             given = find_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), key, irregular_key, any);
+        rows = scorer.decode_keys(given, tile.keys, room);
+    }
+
+    bool are_finite(const Tile& tile) const {
+        typename Bits<T>::Unsigned most = 0;
+        for (int i = 0; i < tile.queries; i++) {
+            auto here = largest(s + i * TILE, tile.keys);
+            most = here > most ? here : most;
+        }
+        return most < Bits<T>::INFINITE;
     }
 
     const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
-    Size stride = 0;  // of the latter
+    Size stride = 0;   // of the latter
+    bool seen = true;  // whether it is known which keys are irregular
 };
 
 // Either of the two, by the number of queries: in a backward as in its forward, so that both see the same

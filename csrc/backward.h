@@ -108,7 +108,7 @@ private:
         T shift = -delta[at];
         if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[of_all];
         if (drops) {
-            dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, factors);
+            dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, keys, factors);
             for (int j = 0; j < keys; j++) d[j] *= factors[j];
         }
         if (is_softmax)

@@ -58,7 +58,7 @@ private:
         for (Size j0 = sets.first_key(tile), end; j0 < high; j0 = end) {
             end = sets.end_of_tile(tile, j0);
             tile.move_to_keys(j0, end < high ? end : high);
-            scores->keys(tile, sets);
+            scores->keys_for_scores(tile, sets);
             scores->compute(tile);
             if (kept) keep(tile, kept);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
@@ -150,7 +150,7 @@ private:
     void drop(const Tile& tile, int i, int end) {
         const Dropout& dropout = tile.call.dropout;
         if (!(dropout.rate > 0)) return;
-        dropout_factors(dropout, tile.problem, tile.row_of(i), tile.first_key, factors);
+        dropout_factors(dropout, tile.problem, tile.row_of(i), tile.first_key, end, factors);
         for (int j = 0; j < end; j++) scores->s[i * TILE + j] *= factors[j];
     }
 

@@ -51,15 +51,19 @@ inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int 
     if (i < rows) gemm_tile<Term, T, 1, N>(c.from(i, 0), a.from(i, 0), b, depth);
 }
 
+constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row of C that registers hold
+constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need more to keep the units busy
+
 // `columns` is a multiple of LANES, `depth` at most PIECE.
 template <class Term, class T>
 inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, int depth) {
-    constexpr int L = LANES<T>, N = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;
+    constexpr int L = LANES<T>;
     Size n = 0;
-    if (rows < 4)  // a row alone needs more vectors to keep the units busy
-        for (; n + 2 * N * L <= columns; n += 2 * N * L)
-            gemm_columns<Term, T, 2 * N>(c.from(0, n), a, b.from(0, n), rows, depth);
-    for (; n + N * L <= columns; n += N * L) gemm_columns<Term, T, N>(c.from(0, n), a, b.from(0, n), rows, depth);
+    if (rows < 4)
+        for (; n + WIDE_BLOCK * L <= columns; n += WIDE_BLOCK * L)
+            gemm_columns<Term, T, WIDE_BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth);
+    for (; n + BLOCK * L <= columns; n += BLOCK * L)
+        gemm_columns<Term, T, BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth);
     for (; n < columns; n += L) gemm_columns<Term, T, 1>(c.from(0, n), a, b.from(0, n), rows, depth);
 }
 

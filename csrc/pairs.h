@@ -95,6 +95,13 @@ struct Squared {
     }
 };
 
+// Whether no term is finite of a key that is not: then scores tell that there is one, and no key has to be looked at.
+template <class Pair> constexpr bool SHOWS_NONFINITE = false;
+template <> inline constexpr bool SHOWS_NONFINITE<Product> = true;
+template <> inline constexpr bool SHOWS_NONFINITE<LeakyRelu> = true;
+template <> inline constexpr bool SHOWS_NONFINITE<Absolute> = true;
+template <> inline constexpr bool SHOWS_NONFINITE<Squared> = true;
+
 // Only the formula, for what is not finite or huge: tanh.h has the fast form.
 struct TanhOfSum {
     template <class T> static T value(T a, T b) { return std::tanh(a + b); }

@@ -29,13 +29,20 @@ template <int QUADS, class T> inline void draw(const Dropout& dropout, Size n, S
         for (int word = 0; word < 4; word++) factors[4 * q + word] = c[word][q] >= least ? kept : T(0);
 }
 
-// factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for the keys of a tile.
-template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
-    if (first % 4 == 0) return draw<TILE / 4>(dropout, n, row, first / 4, factors);
+// factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for `count` keys of a tile; the others may be
+// anything.
+template <class T>
+inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, int count, T* factors) {
+    const int skipped = int(first % 4), quads = (skipped + count + 3) / 4;
+    if (!skipped && quads > 4) return draw<TILE / 4>(dropout, n, row, first / 4, factors);
     T drawn[TILE + 4];  // a tile that begins within four numbers ends within four others
-    draw<TILE / 4>(dropout, n, row, first / 4, drawn);
-    draw<1>(dropout, n, row, first / 4 + TILE / 4, drawn + TILE);
-    std::memcpy(factors, drawn + first % 4, TILE * sizeof(T));
+    if (quads > 4) {
+        draw<TILE / 4>(dropout, n, row, first / 4, drawn);
+        draw<1>(dropout, n, row, first / 4 + TILE / 4, drawn + TILE);
+    } else {  // as of most nodes of a graph
+        draw<4>(dropout, n, row, first / 4, drawn);
+    }
+    std::memcpy(factors, drawn + skipped, std::size_t(count) * sizeof(T));
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

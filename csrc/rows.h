@@ -172,15 +172,20 @@ template <class T> inline bool read_tile(const RowRange& from, Size padded, T li
     return mark_irregular(x, from.count, padded, limit, irregular);
 }
 
-// The same where the rows stand, if they are all such rows there; read into x otherwise. any: whether any is irregular.
+// Where the rows stand, if they are as read_rows makes them; else nullptr.
+template <class T> inline const T* standing_rows(const RowRange& from, Size padded) {
+    const Rows& rows = from.rows;
+    if (from.index || rows.type != TYPE_OF<T> || from.width != padded || rows.stride != padded) return nullptr;
+    return (const T*)rows.data + rows.at[from.problem] + from.first * padded;
+}
+
+// As read_tile where the rows stand, if they stand so and none is irregular; read into x otherwise. any: whether any is.
 template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
-    if (!from.index && from.rows.type == TYPE_OF<T> && from.width == padded && from.rows.stride == padded) {
-        const T* rows = (const T*)from.rows.data + from.rows.at[from.problem] + from.first * padded;
-        if (largest(rows, from.count * padded) <= bits(limit)) {
-            for (int i = 0; i < from.count; i++) irregular[i] = false;
-            any = false;
-            return rows;
-        }
+    const T* rows = standing_rows<T>(from, padded);
+    if (rows && largest(rows, from.count * padded) <= bits(limit)) {
+        for (int i = 0; i < from.count; i++) irregular[i] = false;
+        any = false;
+        return rows;
     }
     any = read_tile(from, padded, limit, x, irregular);
     return x;
