@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from anyscore.checks import Sizes, check_places, find_framework
-from anyscore.lowered_edges import LoweredEdges
 from anyscore.mask_context import broadcasts
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
@@ -243,26 +242,6 @@ def lower_biases(
     return tuple(
         _lower(xp, x, name, query, sizes, after) for name, x, after in given if x is not None
     )
-
-
-def biases_of_edges(
-    xp: Ops, edges: LoweredEdges, bias: Any, bias_after: Any, query: Array, sizes: Sizes
-) -> tuple[LoweredBias, ...]:
-    """Check biases (..., E) of the edges of a call and lower them, to (..., 1, E).
-
-    Raises TypeError, ValueError: one is none, or does not fit the call.
-    """
-    given = {"bias": bias, "bias_after": bias_after}
-    for name, x in given.items():
-        if isinstance(x, Bias):
-            raise TypeError(
-                f"{name} is {type(x).__name__}(...), which is of positions: over the edges of a "
-                "graph pass a tensor (..., edges)."
-            )
-    given = {n: x if framework(x) is None else x[..., None, :] for n, x in given.items()}
-    sizes = replace(sizes, queries=1, keys=edges.count)
-    lowered = lower_biases(xp, given["bias"], given["bias_after"], query, sizes)
-    return tuple(one._replace(array=edges.ours(one.array)) for one in lowered)
 
 
 def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: bool) -> LoweredBias:

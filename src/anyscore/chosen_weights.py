@@ -15,6 +15,7 @@ from anyscore.checks import find_framework
 from anyscore.factors import Factors
 from anyscore.functional import weights
 from anyscore.intervals import LoweredMask
+from anyscore.lowered_edges import LoweredEdges
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops, framework, load
 from anyscore.task import Task
@@ -34,7 +35,10 @@ def chosen_weights(
         chosen_weights(task, rows, heads, examples)
             = weights(task)[..., heads, :, :][..., rows, :][examples]
 
-    Raises TypeError, IndexError: no integers, or beyond what there is.
+    Over the edges of a graph weights are (..., E), of which there are no rows to choose.
+
+    Raises TypeError, IndexError: no integers, or beyond what there is. ValueError: rows, and the
+        weights are those of edges.
     """
     rows, heads, examples = _plain(rows), _plain(heads), _plain(examples)
     lead, queries = task.sizes.lead, task.sizes.queries
@@ -53,11 +57,21 @@ def chosen_weights(
     of_heads = None if heads is None else _places("heads", heads, lead[-1])
     of_rows = None if rows is None else _places("rows", rows, queries)
     of_batch = None if examples is None else _places("examples", examples, lead[0])
+    if isinstance(task.mask, LoweredEdges):
+        if rows is not None:
+            raise ValueError(
+                "rows= chooses queries of weights (..., T_q, T_k), but over the edges of a graph "
+                f"they are (..., {task.mask.count}), one for each edge: leave rows= out, and this "
+                "layer out of what is recorded."
+            )
+        found = weights(task)
+        found = _chosen(xp, found, -2, of_heads, heads)
+        return _chosen(xp, found, -len(xp.shape(found)), of_batch, examples)
     if of_batch is not None and lead[0]:
         task = _with_examples(xp, task, sorted(set(of_batch)) or [0])
     if of_heads is not None and lead[-1]:  # of none, one is computed and left out
         task = _with_heads(xp, task, sorted(set(of_heads)) or [0])
-    if of_rows is not None and queries:
+    if of_rows is not None and queries and len(set(of_rows)) < queries:
         task = _with_rows(xp, task, sorted(set(of_rows)) or [0])
     found = weights(task)
     first = -2 - len(lead) + isinstance(rows, Integral) + isinstance(heads, Integral)
@@ -195,6 +209,15 @@ def _ordered(xp: Ops, found: Array, axis: int, places: list[int], one: bool) -> 
         return found
     where = {place: i for i, place in enumerate(ascending)}
     return xp.pick(found, [where[place] for place in places], axis)
+
+
+def _chosen(xp: Ops, x: Array, axis: int, places: list[int] | None, chosen: Chosen) -> Array:
+    """Index an axis as was chosen."""
+    if places is None:
+        return x
+    if not places or isinstance(chosen, Integral):
+        return _at(x, axis, places[0] if places else slice(0, 0))
+    return xp.pick(x, places, axis)
 
 
 def _at(x: Array, axis: int, place: int | slice) -> Array:

@@ -41,7 +41,8 @@ class Edges(Mask):
 
     Raises:
         TypeError: not integers, or not of rank 1.
-        ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative.
+        ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative;
+            permutation is none.
 
     >>> import numpy as np
     >>> from anyscore import Edges, attention
@@ -62,6 +63,8 @@ class Edges(Mask):
         super().__post_init__()
         rowptr, col = integers(self.rowptr, "rowptr"), integers(self.col, "col")
         _check(rowptr, col)
+        if self.permutation is not None and "order" not in self.known:
+            _check_order(integers(self.permutation, "permutation"), col)
         if col is not None:
             self.known["most"] = int(col.max()) if col.size else -1
 
@@ -80,7 +83,8 @@ class Edges(Mask):
         edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
         each edge, as in PyTorch Geometric. queries: T_q.
 
-        Raises TypeError, ValueError: not such integers; a query is not in [0, T_q).
+        Raises TypeError, ValueError: not such integers; a query is not in [0, T_q), or a key
+            negative.
 
         >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
         array([1, 2, 0])
@@ -89,6 +93,7 @@ class Edges(Mask):
             raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
         kind = framework(edge_index)
         pairs = np.asarray(edge_index) if kind is None else edge_index
+        pairs = pairs.astype(int) if kind is None and not pairs.size else pairs
         xp = load(kind or "numpy")
         _check_framework(xp)
         if "int" not in xp.dtype(pairs) or len(xp.shape(pairs)) != 2 or xp.shape(pairs)[0] != 2:
@@ -96,16 +101,14 @@ class Edges(Mask):
                 f"edge_index is {xp.dtype(pairs)} of shape {xp.shape(pairs)}, expected integers "
                 "(2, edges): sources and targets."
             )
-        pairs = xp.astype(pairs, xp.index_dtype())
-        source, target = pairs[0], pairs[1]
-        values = known_values(xp, target)
-        if values is not None and values.size and not 0 <= values.min() <= values.max() < queries:
-            raise ValueError(
-                f"edge_index has targets from {values.min()} to {values.max()}, expected queries "
-                f"from 0 to {queries - 1}."
-            )
-        order = xp.argsort(target)
-        return cls(pointers(xp, target, int(queries)), xp.take(source, order), order)
+        with xp.lasting():
+            pairs = xp.astype(pairs, xp.index_dtype())
+            source, target = pairs[0], pairs[1]
+            _check_nodes("sources", known_values(xp, source), None)
+            _check_nodes("targets", known_values(xp, target), int(queries))
+            order = xp.argsort(target)
+            rowptr, col = pointers(xp, target, int(queries)), xp.take(source, order)
+            return cls(rowptr, col, order, known={"order": True})
 
     def with_terms(self, terms: Any) -> Edges:
         """Return these edges, each with a term that is added to its key.
@@ -113,9 +116,9 @@ class Edges(Mask):
             score of edge e from key j to query i:    scale · Σ_d weight_d · pair(a_id, b_jd + c_ed)
 
         a and b are what the score makes of queries and keys: with `GATv2`, `Additive` and `Concat`
-        their projections, so that c stands within LeakyReLU or tanh; with products and distances
-        the queries and keys themselves. What a score adds to that of the keys alone it adds
-        unchanged.
+        their projections, so that c stands within LeakyReLU or tanh; with a cosine the normalized
+        ones; with other products and distances the queries and keys themselves. What `Trilinear`
+        adds of the keys alone it adds unchanged.
 
         terms: c (..., E, h), in the order in which the caller has the edges, with gradients.
 
@@ -138,25 +141,23 @@ class Edges(Mask):
         xp = call.xp
         _check_framework(xp)
         given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
-        arrays = {
-            name: None if x is None else call.integers(call.array(x, name))
-            for name, x in given.items()
-        }
-        rowptr, col = arrays["rowptr"], arrays["col"]
+        with xp.lasting():
+            rowptr, col, permutation = (
+                None if x is None else call.integers(call.array(x, name))
+                for name, x in given.items()
+            )
         if xp.shape(rowptr) != (call.queries + 1,):
             raise ValueError(
-                f"rowptr has shape {xp.shape(rowptr)}, expected ({call.queries + 1},) for "
-                f"{call.queries} queries: one more than there are."
+                f"the edges are of {xp.shape(rowptr)[0] - 1} queries, got {call.queries}: rowptr "
+                f"has shape {xp.shape(rowptr)}, expected ({call.queries + 1},)."
             )
         known = self.known or {}  # an object that a tree was made again to has none
         if known.get("most", -1) >= call.keys:
             raise ValueError(
-                f"col holds {known['most']}, expected keys from 0 to {call.keys - 1}: there are "
-                f"{call.keys} keys."
+                f"an edge comes from key {known['most']} (in col), expected keys from 0 to "
+                f"{call.keys - 1}: there are {call.keys} keys."
             )
-        made = LoweredEdges(
-            xp, call.queries, call.keys, len(call.lead), rowptr, col, arrays["permutation"]
-        )
+        made = LoweredEdges(xp, call.queries, call.keys, len(call.lead), rowptr, col, permutation)
         if known_values(xp, col) is not None:  # a tracer may not be kept
             place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
             made = known.setdefault(place, made)
@@ -175,6 +176,7 @@ class Edges(Mask):
                 f"terms has shape {shape}, expected (..., {edges.count}, width) that broadcasts to "
                 f"leading dimensions {call.lead}: one row for each edge."
             )
+        terms = xp.broadcast_to(terms, (*shape[:-2], edges.count, shape[-1]))
         return terms if self.permutation is None else xp.take_rows(terms, edges.permutation)
 
 
@@ -182,6 +184,30 @@ def _check_framework(xp: Ops) -> None:
     """Raise TypeError: the framework does not gather and sum along edges."""
     if not hasattr(xp, "segment_sum"):
         raise TypeError("Edges are for NumPy, PyTorch, JAX and TensorFlow.")
+
+
+def _check_nodes(name: str, nodes: np.ndarray[Any, Any] | None, n: int | None) -> None:
+    """Raise ValueError: sources or targets of edges that are negative, or not below n."""
+    if nodes is None or not nodes.size:
+        return
+    least, most = nodes.min(), nodes.max()
+    if least < 0 or (n is not None and most >= n):
+        upper = "on" if n is None else f"to {n - 1}"
+        raise ValueError(
+            f"edge_index has {name} from {least} to {most}, expected integers from 0 {upper}."
+        )
+
+
+def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+    """Raise ValueError: this is no order of the edges."""
+    if order is None or col is None:
+        return
+    n = col.size
+    if order.shape != (n,) or not np.array_equal(np.sort(order), np.arange(n)):
+        raise ValueError(
+            f"permutation is {shown(order)}, expected each of the {n} integers from 0 on once: the "
+            "place of each edge in the caller's order."
+        )
 
 
 def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:

@@ -151,7 +151,8 @@ class Factors(NamedTuple):  # a dataclass takes 1 µs more of every call
 
     a (..., T_q, h), b (..., T_k, h); pair; weight (..., h), or None for 1: leading dimensions, if
     any, are those of a (heads may have their own); scale, a number; query_bias (..., T_q) and
-    key_bias (..., T_k), or None for 0; outer, φ, or None for the identity.
+    key_bias (..., T_k), or None for 0; outer, φ, or None for the identity. key_weight (..., h, 1),
+    where key_bias is b · key_weight, as a part of the pair's sum: terms of edges meet it too.
     """
 
     a: Array
@@ -162,3 +163,4 @@ class Factors(NamedTuple):  # a dataclass takes 1 µs more of every call
     query_bias: Array | None = None
     key_bias: Array | None = None
     outer: Outer | None = None
+    key_weight: Array | None = None

@@ -99,7 +99,8 @@ class LoweredEdges(LoweredMask):
 
     def _keep(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self._kept:
-            self._kept[name] = make()
+            with self._xp.lasting():
+                self._kept[name] = make()
         return self._kept[name]
 
     def _find_rows(self) -> Array:

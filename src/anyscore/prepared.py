@@ -46,7 +46,8 @@ class PreparedKeys:
                 f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
                 f"{xp.shape(f.a)[-1]}: prepare them with the parameters that the queries meet."
             )
-        return Factors(f.a, self.b, f.pair, f.weight, f.scale, f.query_bias, self.key_bias, f.outer)
+        beside = f.query_bias, self.key_bias, f.outer, f.key_weight
+        return Factors(f.a, self.b, f.pair, f.weight, f.scale, *beside)
 
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """These keys with a function applied to what the framework differentiates."""

@@ -78,7 +78,8 @@ def record(
     Raises:
         TypeError: the model is of none of these, or a choice of another type.
         ValueError: the model has no layer that can be recorded, or none of that name or number.
-        IndexError: in the model's call, if there is no such head or example.
+        IndexError: in the model's call, if there is no such head or example. Over the edges of a
+            graph a call raises ValueError: it has no weights (T_q, T_k).
 
     >>> import torch
     >>> from anyscore import record
@@ -90,7 +91,7 @@ def record(
     [('1', (2, 1, 5, 5))]
     """
     found = _choose(_recordable(model), layers)
-    choice: dict[str, Any] = {}
+    choice: dict[str, Any] = {"rows": slice(None)}  # which weights of edges do not have
     for name, chosen in (("heads", heads), ("examples", examples)):
         if chosen is not None:
             choice[name] = [int(chosen)] if isinstance(chosen, Integral) else chosen

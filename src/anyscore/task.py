@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from anyscore.biases import LoweredBias, biases_of_edges, lower_biases
+from anyscore.biases import LoweredBias, lower_biases
 from anyscore.checks import Sizes
+from anyscore.edge_biases import biases_of_edges, biases_of_terms
 from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask, zero_unread
 from anyscore.lowered_edges import LoweredEdges
@@ -139,6 +140,7 @@ def prepare(
         lowered = _call(xp, score, query, key, sizes)
     if edges is not None:
         edges.check_terms(lowered)
+        biases = biases_of_terms(xp, edges, lowered, biases)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
         lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,

@@ -42,12 +42,27 @@ ROWS: dict[str, Wrong] = {
     "far": (
         lambda: attend(Edges([0, 1, 1], [2])),
         ValueError,
-        "col holds 2, expected keys from 0 to 1: there are 2 keys",
+        r"an edge comes from key 2 \(in col\), expected keys from 0 to 1: there are 2 keys",
     ),
     "few": (
         lambda: attend(Edges([0, 1], [0])),
         ValueError,
-        r"rowptr has shape \(2,\), expected \(3,\) for 2 queries",
+        r"the edges are of 1 queries, got 2: rowptr has shape \(2,\), expected \(3,\)",
+    ),
+    "order": (
+        lambda: Edges([0, 2], [0, 0], permutation=[0, 0]),
+        ValueError,
+        "expected each of the 2 integers from 0 on once",
+    ),
+    "long order": (
+        lambda: Edges([0, 2], [0, 0], permutation=[0, 1, 2]),
+        ValueError,
+        "expected each of the 2 integers from 0 on once",
+    ),
+    "order of floats": (
+        lambda: Edges([0, 2], [0, 0], permutation=[0.0, 1.0]),
+        TypeError,
+        "permutation is float64",
     ),
     "lengths": (
         lambda: attend(ONE, valid_lens=1),
@@ -60,7 +75,11 @@ ROWS: dict[str, Wrong] = {
         NotImplementedError,
         "normalizer='sparsemax' is not for the edges of a graph",
     ),
-    "bias": (lambda: attend(ONE, bias=np.ones((2, 2))), ValueError, "bias has shape"),
+    "bias": (
+        lambda: attend(ONE, bias=np.ones((2, 2))),
+        ValueError,
+        r"bias has shape \(2, 2\), expected what broadcasts to \(1,\): one number for each edge",
+    ),
     "positions": (
         lambda: attend(ONE, bias=ALiBi(np.ones(()))),
         TypeError,
@@ -79,7 +98,7 @@ ROWS: dict[str, Wrong] = {
     "target": (
         lambda: Edges.from_index([[0], [5]], 2),
         ValueError,
-        "targets from 5 to 5, expected queries from 0 to 1",
+        "edge_index has targets from 5 to 5, expected integers from 0 to 1",
     ),
     "queries": (
         lambda: Edges.from_index([[0], [1]], 2.0),

@@ -44,6 +44,10 @@ FORMULAS: dict[str, tuple[Any, Any]] = {
         lambda to: GATv2(None, None, to(WEIGHT)),
         lambda a, b: np.where(a + b > 0, a + b, 0.2 * (a + b)) @ WEIGHT,
     ),
+    "gatv2 of another slope": (
+        lambda to: GATv2(None, None, to(WEIGHT), 0.5),
+        lambda a, b: np.where(a + b > 0, a + b, 0.5 * (a + b)) @ WEIGHT,
+    ),
     "dot": (lambda _: Dot(), lambda a, b: (a * b).sum(-1)),
     "scaled_dot": (lambda _: ScaledDot(), lambda a, b: (a * b).sum(-1) / math.sqrt(WIDTH)),
     "laplace": (lambda _: Laplace(2.0), lambda a, b: -np.abs(a - b).sum(-1) / 2),

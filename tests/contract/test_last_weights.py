@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Additive, Causal, Gaussian, Lengths
+from anyscore import Additive, Causal, Edges, Gaussian, Lengths
 from anyscore.chosen_weights import chosen_weights
 from anyscore.functional import attend, weights
 from anyscore.ops import load
@@ -18,6 +18,7 @@ from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
+from samples import normal
 from table_rows import Row
 
 ROWS = sorted(
@@ -197,3 +198,17 @@ def test_heads_of_none() -> None:
         "heads= chooses of weights (batch, heads, T_q, T_k), got weights (3, 5, 5) without heads: "
         "leave it out."
     )
+
+
+def test_of_edges() -> None:
+    """There is a weight for each edge and head, and no row of keys for a query."""
+    x = normal(2, 3, 4, 5)
+    task = last(x, x, x, Gaussian(), mask=Edges.from_index([[1, 2, 0], [0, 1, 1]], 4))
+    whole = chosen_weights(task)
+    assert whole.shape == (2, 3, 3)
+    for heads, examples in ((1, None), ([2, 0], 1), (None, [1]), (slice(0), None), (-1, 0)):
+        one = whole if heads is None else whole[:, heads]
+        one = one if examples is None else one[examples]
+        assert np.array_equal(chosen_weights(task, None, heads, examples), one)
+    with pytest.raises(ValueError, match="rows= chooses queries of weights"):
+        chosen_weights(task, rows=0)

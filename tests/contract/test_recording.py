@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyscore import record
+from anyscore import Edges, record
 from anyscore.recording import Recording
 from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
@@ -218,3 +218,10 @@ def test_no_model() -> None:
 
 def test_a_recording_without_calls_is_empty() -> None:
     assert Recording(["a"]).examples() == {}
+
+
+def test_edges_have_no_rows(model: Model) -> None:
+    edges = Edges.from_index(torch.tensor([[0, 1], [1, 2]]), 3)
+    layer = model.encoder.self_attn
+    with record(layer), pytest.raises(ValueError, match="this layer out of what is recorded"):
+        layer(torch.ones(1, 3, 12), mask=edges)

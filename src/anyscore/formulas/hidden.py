@@ -141,7 +141,9 @@ class GATv2(Score):
                 "slope."
             )
         query_bias, key_bias = (xp.matmul(number(xp, x, query), rest)[..., 0] for x in (a, b))
-        return f._replace(weight=weight, query_bias=query_bias, key_bias=key_bias)
+        return Factors(
+            a, b, f.pair, weight, query_bias=query_bias, key_bias=key_bias, key_weight=rest
+        )
 
 
 def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:

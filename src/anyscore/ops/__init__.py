@@ -7,6 +7,7 @@ indexing with `None` and `...` are common to all frameworks and used as they are
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, cast
 
 Array: TypeAlias = Any
@@ -177,6 +178,9 @@ class Ops(Protocol):
 
         −∞ where none has; without derivatives.
         """
+
+    def lasting(self) -> AbstractContextManager[Any]:
+        """Let what is made within be kept for later calls, which may record gradients."""
 
     def stop_gradient(self, x: Array) -> Array:
         """Return x without its derivatives."""

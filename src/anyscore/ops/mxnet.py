@@ -26,6 +26,7 @@ from anyscore.ops.numpy import (  # noqa: F401 (of Ops)
     cumsum,
     index_dtype,
     is_tracing,
+    lasting,
     logical_and,
     maximum,
     minimum,

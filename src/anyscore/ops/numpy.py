@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
 concat = np.concatenate
+lasting = nullcontext
 
 
 def is_tracing() -> bool:

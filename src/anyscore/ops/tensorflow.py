@@ -6,6 +6,7 @@ import builtins
 import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ maximum = tf.maximum
 stack = tf.stack
 concat = tf.concat
 stop_gradient = tf.stop_gradient
+lasting = nullcontext
 
 
 def where(condition: Array, x: Any, y: Any) -> Array:

@@ -6,6 +6,7 @@ import builtins
 import math
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -174,6 +175,12 @@ def segment_sum(x: Tensor, index: Tensor, n: int) -> Tensor:
 def segment_max(x: Tensor, index: Tensor, n: int) -> Tensor:
     most = x.new_full((*x.shape[:-1], n), -math.inf)
     return most.scatter_reduce(-1, index.expand(x.shape), x.detach(), "amax")
+
+
+def lasting() -> AbstractContextManager[Any]:
+    # What inference mode makes may not be saved for a backward, not even integers.
+    leaves = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    return torch.inference_mode(False) if leaves else nullcontext()
 
 
 def stop_gradient(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyscore import Edges, attention
 from anyscore.torch import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.graphs.neighbours import _known
 
@@ -45,8 +46,12 @@ OF_GAT: dict[str, dict[str, Any]] = {
     "no loops": {"add_self_loops": False, "heads": 2},
     "slope": {"negative_slope": 0.05, "heads": 2},
     "residual": {"residual": True, "heads": 2},
+    "slope, edges": {"negative_slope": 0.5, "heads": 2, "edge_dim": 3},
     "edges, no loops": {"edge_dim": 3, "add_self_loops": False},
-    **{f"fill {x}": {"edge_dim": 3, "fill_value": x} for x in ("add", "max", "min", "mul", 0.5)},
+    **{
+        f"fill {x}": {"edge_dim": 3, "fill_value": x}
+        for x in ("add", "max", "min", "mul", 0.5, None)
+    },
     "fill a tensor": {"edge_dim": 3, "fill_value": torch.tensor([1.0, -1.0, 0.5])},
 }
 OF_GATV2: dict[str, dict[str, Any]] = {"shared": {"share_weights": True, "heads": 2}}
@@ -189,6 +194,58 @@ def test_pairs_are_sorted_once_and_forgotten() -> None:
     assert gone() is None
 
 
+def test_other_memory_is_sorted_anew() -> None:
+    layer, x, index = GATv2Conv(WIDTH, 2), torch.randn(NODES, WIDTH), pairs()
+    layer(x, index)
+    index.data = index.flip(0)[:, 1:].clone()  # which PyTorch does not count as writing
+    torch.testing.assert_close(layer(x, index), layer(x, index.clone()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inference_mode(kind: Kind) -> None:
+    """A model that was evaluated in it trains on the same graph, and takes what was made in it."""
+    layer, x, index = kind(WIDTH, 2), torch.randn(NODES, WIDTH), pairs()
+    with torch.inference_mode():
+        first = layer(x, index)
+        torch.testing.assert_close(layer(x.clone(), index.clone()), first)
+        edges = Edges.from_index(index, NODES)
+        attention(x, x, x, mask=edges)
+    layer(x, index).sum().backward()
+    x.requires_grad_()
+    attention(x, x, x, mask=edges).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nodes", [0, 4])
+def test_no_edges(kind: Kind, nodes: int) -> None:
+    options = {} if kind is TransformerConv else {"add_self_loops": False}
+    one, other = both(kind, edge_dim=3, **options)
+    given = normal(nodes, WIDTH), torch.zeros(2, 0).long(), normal(0, 3)
+    torch.testing.assert_close(one(*given), other(*given))
+
+
+def test_residual_without_targets() -> None:
+    one, other = both(GATConv, residual=True)
+    given = (normal(NODES, WIDTH), None), pairs()
+    torch.testing.assert_close(one(*given), other(*given))
+
+
+def test_defaults_of_theirs_may_be_said() -> None:
+    for kind in KINDS:
+        kind(WIDTH, 2, aggr="add", flow="source_to_target", node_dim=0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_trace() -> None:
+    """Edges that were seen before do not become constants of a trace."""
+    layer, x, index = GATv2Conv(WIDTH, 2, add_self_loops=False), torch.randn(NODES, WIDTH), pairs()
+    layer(x, index)
+    traced = torch.jit.trace(layer, (x, index))
+    torch.testing.assert_close(traced(x, index.flip(0)), layer(x, index.flip(0)))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("kind", KINDS)
 def test_compile(kind: Kind) -> None:
@@ -221,6 +278,47 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "expected a dense tensor of integers",
     ),
+    "sparse": (
+        lambda f: f(torch.ones(3, 5), torch.eye(3).to_sparse()),
+        TypeError,
+        r"edge_index is float32 \(torch.sparse_coo\), expected a dense tensor",
+    ),
+    "compressed": (
+        lambda f: f(torch.ones(3, 5), torch.eye(3).to_sparse_csr()),
+        TypeError,
+        r"edge_index is float32 \(torch.sparse_csr\), expected a dense tensor",
+    ),
+    "transposed": (
+        lambda f: f(torch.ones(3, 5), torch.zeros(4, 2).long()),
+        ValueError,
+        r"edge_index has shape \(4, 2\), expected \(2, edges\)",
+    ),
+    "boolean": (
+        lambda f: f(torch.ones(3, 5), torch.ones(2, 2, dtype=torch.bool)),
+        TypeError,
+        "edge_index is bool, expected a dense tensor",
+    ),
+    "negative": (
+        lambda f: GATv2Conv(5, 2, add_self_loops=False)(
+            torch.ones(3, 5), torch.tensor([[-1], [0]])
+        ),
+        ValueError,
+        "edge_index has sources from -1 to -1, expected integers from 0 on",
+    ),
+    "three": (lambda f: f((torch.ones(3, 5),) * 3, pairs()), TypeError, "expected a tensor"),
+    "no nodes": (lambda f: f(None, pairs()), TypeError, "x is None"),
+    "no targets": (
+        lambda f: f((torch.ones(3, 5), None), pairs()),
+        ValueError,
+        "x has None for targets",
+    ),
+    "sizes": (
+        lambda f: GATConv(5, 2)((torch.ones(3, 5), None), pairs(), size=(4, 3)),
+        ValueError,
+        r"size is \(4, 3\), but x has \(3, 3\) sources and targets",
+    ),
+    "lazy": (lambda f: GATv2Conv(-1, 2), ValueError, "widths are not found out at the first call"),
+    "widths": (lambda f: GATv2Conv((5,), 2), ValueError, "in_channels must be a width or two"),
     "floats": (lambda f: f(torch.ones(3, 5), torch.ones(2, 2)), TypeError, "edge_index is float32"),
     "attr": (
         lambda f: f(torch.ones(3, 5), torch.zeros(2, 1).long(), torch.ones(1, 2)),
@@ -242,6 +340,20 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "edge_attr is missing",
     ),
+    "integers of edges": (
+        lambda f: GATv2Conv(5, 2, edge_dim=1)(
+            torch.ones(3, 5), torch.zeros(2, 1).long(), torch.ones(1, 1).long()
+        ),
+        TypeError,
+        "edge_attr is torch.int64, expected a tensor of floating point numbers",
+    ),
+    "one of three": (
+        lambda f: GATv2Conv(5, 2, edge_dim=3)(
+            torch.ones(3, 5), torch.zeros(2, 1).long(), torch.ones(1)
+        ),
+        ValueError,
+        r"edge_attr has shape \(1,\), expected \(1, 3\)",
+    ),
     "few": (
         lambda f: GATv2Conv(5, 2, edge_dim=1)(torch.ones(3, 5), pairs(), torch.ones(2)),
         ValueError,
@@ -250,6 +362,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_errors(wrong: str) -> None:
     make, kind, message = WRONG[wrong]

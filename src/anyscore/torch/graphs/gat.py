@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyscore.formulas import GATv2
 from anyscore.torch.graphs.layer import GraphLayer, Pair, glorot
+from anyscore.torch.graphs.neighbours import Fill
 
 
 class GATConv(GraphLayer):
@@ -33,6 +34,8 @@ class GATConv(GraphLayer):
     torch.Size([4, 16])
     """
 
+    needs_targets = False
+
     def __init__(  # noqa: PLR0913 (theirs)
         self,
         in_channels: int | tuple[int, int],
@@ -43,7 +46,7 @@ class GATConv(GraphLayer):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: float | Tensor | str = "mean",
+        fill_value: Fill = "mean",
         bias: bool = True,
         residual: bool = False,
         **others: Any,
@@ -89,14 +92,13 @@ class GATConv(GraphLayer):
         """Attend along the edges.
 
         x, edge_index, edge_attr, return_attention_weights, and what is returned: as of
-        `GATv2Conv`. Targets may be None: then only sources and edges are weighed. size: the numbers
-        of sources and of targets, of use there.
+        `GATv2Conv`. Targets may be None: then only sources and edges are weighed, and there is no
+        residual. size: the numbers of sources and of targets, which may be unequal there.
 
         Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
         """
-        targets = None if size is None else size[1]
         loops = self.add_self_loops, self.fill_value
-        graph = self.take(x, edge_index, edge_attr, loops, targets)
+        graph = self.take(x, edge_index, edge_attr, loops, size)
         source, target, mask = graph.source, graph.target, graph.edges.sorted
         value = other = self.of_heads((self.lin or self.lin_src)(source))
         if target is None:
@@ -112,7 +114,7 @@ class GATConv(GraphLayer):
         output, attended = self.attend(
             graph, query, key, value, score, mask, return_attention_weights
         )
-        if self.res is not None:
+        if self.res is not None and target is not None:
             output = output + self.res(target)
         if self.bias is not None:
             output = output + self.bias

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyscore.formulas import GATv2
 from anyscore.torch.graphs.layer import GraphLayer, Pair, glorot
+from anyscore.torch.graphs.neighbours import Fill
 
 
 class GATv2Conv(GraphLayer):
@@ -27,8 +28,8 @@ class GATv2Conv(GraphLayer):
         dropout: the rate at which weights are dropped while training.
         add_self_loops: whether each node has exactly one edge to itself, in place of what there is.
         edge_dim: the width of edge features, None for none.
-        fill_value: the features of such edges: a number, a tensor, or "mean", "add", "min", "max"
-            or "mul" of those of the edges that lead to the node.
+        fill_value: the features of such edges: a number, 1 if None, a tensor, or "mean", "add",
+            "min", "max" or "mul" of those of the edges that lead to the node.
         bias: whether `lin_l`, `lin_r` and the output have one.
         share_weights: whether `lin_r` is `lin_l`.
         residual: whether x_i, projected by `res`, is added to the output.
@@ -57,7 +58,7 @@ class GATv2Conv(GraphLayer):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: float | Tensor | str = "mean",
+        fill_value: Fill = "mean",
         bias: bool = True,
         share_weights: bool = False,
         residual: bool = False,
@@ -96,7 +97,8 @@ class GATv2Conv(GraphLayer):
 
         x: (nodes, in_channels), or such of sources and of targets. edge_index: (2, E), integers:
         source and target of each edge, in any order, duplicates kept apart. It is sorted once for
-        all layers and calls that are given the same tensor. edge_attr: (E, edge_dim) or (E,).
+        all layers and calls that are given the same tensor. edge_attr: (E, edge_dim), or (E,) if
+        edge_dim is 1.
 
         Returns (targets, H · C), or (targets, C) with concat=False; if return_attention_weights,
         also (edge_index, weights (E, H)), with the edges of nodes to themselves that were added.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from anyscore.checks import check_size
 from anyscore.functional import attention
 from anyscore.messages import shown
-from anyscore.torch.graphs.neighbours import Neighbours, neighbours_of
+from anyscore.torch.graphs.neighbours import Fill, Neighbours, neighbours_of
 from anyscore.torch.layer import Layer
 
 Pair = tuple[Tensor, Tensor | None]
+
+_DEFAULTS = {"aggr": ("add", "sum"), "flow": ("source_to_target",), "node_dim": (0,)}
+"""Options of `MessagePassing` that say what these layers do."""
+_INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 
 
 class Graph(NamedTuple):
@@ -33,6 +38,7 @@ class GraphLayer(Layer):
     """Sizes of a layer, which its own constructor sets, and its linear layers by their names."""
 
     lin_edge: Any  # or None
+    needs_targets: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -45,12 +51,22 @@ class GraphLayer(Layer):
         others: dict[str, Any],
     ) -> None:
         super().__init__()
+        others = {name: x for name, x in others.items() if x not in _DEFAULTS.get(name, ())}
         if others:
             raise TypeError(
                 f"{type(self).__name__} takes no {', '.join(others)}: it sums over the edges from "
                 "sources to targets, as torch_geometric's does unless told otherwise."
             )
         both = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
+        if len(both) != 2:
+            raise ValueError(
+                f"in_channels must be a width or two, of sources and targets, got {shown(both)}."
+            )
+        if -1 in both:
+            raise ValueError(
+                f"in_channels is {shown(in_channels)}, but widths are not found out at the first "
+                "call: pass those of the node features, data[...].num_features."
+            )
         check_size(in_channels=both[0], out_channels=out_channels, heads=heads, edge_dim=edge_dim)
         check_size(in_channels=both[1])
         if not 0 <= dropout < 1:
@@ -78,23 +94,34 @@ class GraphLayer(Layer):
         x: Tensor | Pair,
         edge_index: Tensor,
         edge_attr: Tensor | None,
-        loops: tuple[bool, float | Tensor | str] = (False, "mean"),
-        targets: int | None = None,
+        loops: tuple[bool, Fill] = (False, "mean"),
+        size: tuple[int, int] | None = None,
         own_keys: bool = False,
     ) -> Graph:
         """Check the arguments of a call and sort its edges.
 
-        loops: whether nodes get edges to themselves, and how their features are made. targets:
-        their number, where no tensor has it. own_keys: whether each edge has a key of its own.
+        loops: whether nodes get edges to themselves, and how their features are made. size: the
+        numbers of sources and of targets that the caller says; without targets and size there are
+        as many of both. own_keys: whether each edge has a key of its own.
 
         Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
         """
-        source, target = (x, x) if isinstance(x, Tensor) else x
+        both = (x, x) if isinstance(x, Tensor) else x
+        if not isinstance(both, tuple | list) or len(both) != 2:
+            raise TypeError(
+                f"x is {shown(x)} ({type(x).__name__}), expected a tensor (nodes, width), or two, "
+                "of sources and of targets."
+            )
+        source, target = both
         self._check(source, target, edge_index, edge_attr)
-        n = len(target) if target is not None else len(source) if targets is None else targets
-        edges = neighbours_of(edge_index, (len(source), n), loops[0], own_keys)
+        n = len(source)
+        sizes = n, len(target) if target is not None else n if size is None else size[1]
+        if size is not None and tuple(size) != sizes:
+            raise ValueError(f"size is {tuple(size)}, but x has {sizes} sources and targets.")
+        edges = neighbours_of(edge_index, sizes, loops[0], own_keys)
         if edge_attr is not None:
-            edge_attr = edges.features(edge_attr.reshape(len(edge_attr), -1), loops[1])
+            rows = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
+            edge_attr = edges.features(rows, loops[1])
         pairs = edge_index if edges.own is None else edges.own
         return Graph(source, target, edges, pairs, edge_attr)
 
@@ -130,33 +157,53 @@ class GraphLayer(Layer):
     def _check(self, source: Any, target: Any, edge_index: Any, edge_attr: Tensor | None) -> None:
         places = ("sources", source), ("targets", target)
         for (name, tensor), width in zip(places, self.widths, strict=True):
-            if tensor is None and name == "targets":
+            if tensor is None and name == "targets" and not self.needs_targets:
                 continue
             if not isinstance(tensor, Tensor) or tensor.dim() != 2 or tensor.shape[1] != width:
                 is_tensor = isinstance(tensor, Tensor)
                 got = f"shape {tuple(tensor.shape)}" if is_tensor else shown(tensor)
                 raise ValueError(f"x has {got} for {name}, expected (nodes, {width}).")
-        if not isinstance(edge_index, Tensor) or edge_index.is_sparse:
-            raise TypeError(
-                f"edge_index is {shown(edge_index)} ({type(edge_index).__name__}), expected a "
-                "dense tensor of integers (2, edges): sources and targets."
-            )
+        _check_pairs(edge_index)
         if (edge_attr is None) != (self.lin_edge is None):
             raise ValueError(
                 "edge_attr is given but the layer has none: make it with edge_dim=."
                 if edge_attr is not None
                 else f"edge_attr is missing: the layer was made with edge_dim={self.edge_dim}."
             )
-        expected = edge_index.shape[-1], self.edge_dim
-        if edge_attr is not None and tuple(edge_attr.shape) not in (expected, expected[:1]):
+        if edge_attr is None:
+            return
+        if not isinstance(edge_attr, Tensor) or not edge_attr.is_floating_point():
+            is_tensor = isinstance(edge_attr, Tensor)
+            kind = edge_attr.dtype if is_tensor else type(edge_attr).__name__
+            raise TypeError(f"edge_attr is {kind}, expected a tensor of floating point numbers.")
+        expected = edge_index.shape[1], self.edge_dim
+        shape = tuple(edge_attr.shape)
+        if shape != expected and (shape != expected[:1] or self.edge_dim != 1):
             raise ValueError(
-                f"edge_attr has shape {tuple(edge_attr.shape)}, expected {expected}: one row for "
-                "each edge."
+                f"edge_attr has shape {shape}, expected {expected}: one row for each edge."
             )
 
     def __repr__(self) -> str:
         name = type(self).__name__
         return f"{name}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+def _check_pairs(edge_index: Any) -> None:
+    """Raise TypeError: these are no pairs (2, E) of nodes."""
+    is_tensor = isinstance(edge_index, Tensor)
+    is_sparse = is_tensor and edge_index.layout != torch.strided
+    if is_sparse or not is_tensor or edge_index.dtype not in _INTEGERS:
+        dtype = str(edge_index.dtype).removeprefix("torch.") if is_tensor else shown(edge_index)
+        got = f"{dtype} ({edge_index.layout})" if is_sparse else dtype
+        raise TypeError(
+            f"edge_index is {got}, expected a dense tensor of integers (2, edges): sources and "
+            "targets. Of a sparse adj_t it is adj_t.to_sparse_coo().coalesce().indices().flip(0)."
+        )
+    if edge_index.dim() != 2 or len(edge_index) != 2:
+        raise ValueError(
+            f"edge_index has shape {tuple(edge_index.shape)}, expected (2, edges): sources and "
+            "targets."
+        )
 
 
 def glorot(*weights: Tensor | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,6 +11,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.edges import Edges
 from anyscore.messages import shown
+from anyscore.ops.torch import is_tracing, lasting
+
+Fill: TypeAlias = float | Tensor | str | None
+"""Features of edges that are added: a number (1 if None), a tensor, or how they are made."""
 
 _REDUCTIONS = {"mean": "mean", "add": "sum", "min": "amin", "max": "amax", "mul": "prod"}
 
@@ -40,7 +45,7 @@ class Neighbours:
         """Return rows (E, d) of these edges in the order of the caller."""
         return x[torch.argsort(self.order)]
 
-    def features(self, given: Tensor, fill: float | Tensor | str) -> Tensor:
+    def features(self, given: Tensor, fill: Fill) -> Tensor:
         """Return features (E, d) of the given pairs as those of all of these, sorted.
 
         fill: those of pairs that were added, or how to make them of what leads to the node.
@@ -51,8 +56,10 @@ class Neighbours:
             given = self._with_loops(given[self.kept], self.own[1], fill)
         return given[self.order]
 
-    def _with_loops(self, given: Tensor, target: Tensor, fill: float | Tensor | str) -> Tensor:
+    def _with_loops(self, given: Tensor, target: Tensor, fill: Fill) -> Tensor:
         width = given.shape[1]
+        if fill is None:
+            fill = 1.0
         if not isinstance(fill, str):
             made = torch.as_tensor(fill, dtype=given.dtype, device=given.device)
             return torch.cat([given, made.expand(self.nodes, width)])
@@ -73,24 +80,27 @@ def neighbours_of(
     """Return the edges of pairs (2, E) between so many sources and targets.
 
     with_loops: whether each node has one pair of itself, in place of what there is. own_keys:
-    whether each edge has a key of its own. What was made of a tensor is kept with it, until it is
-    written to.
+    whether each edge has a key of its own. What was made of a tensor is kept with it, until PyTorch
+    counts that it was written to; tensors of inference mode, where PyTorch does not count, keep
+    nothing.
     """
-    if torch.compiler.is_compiling():
+    if is_tracing() or pairs.is_inference():
         return _make(pairs, sizes, with_loops, own_keys)
-    version, made = _known.get(pairs, (None, {}))  # type: ignore[no-untyped-call]
-    if version != pairs._version:
+    state = pairs._version, pairs.data_ptr(), pairs.shape
+    known, made = _known.get(pairs, (None, {}))  # type: ignore[no-untyped-call]
+    if known != state:
         made = {}
-        _known[pairs] = pairs._version, made
+        _known[pairs] = state, made
     key = sizes, with_loops, own_keys
     if key not in made:
-        made[key] = _make(pairs, *key)
+        with lasting():
+            made[key] = _make(pairs, *key)
     found: Neighbours = made[key]
     return found
 
 
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Tensor → its version, and what was made of it; nothing there holds the tensor itself."""
+"""Tensor → its version and place, and what was made of it, which does not hold the tensor."""
 
 
 def _make(pairs: Tensor, sizes: tuple[int, int], with_loops: bool, own_keys: bool) -> Neighbours:
