@@ -22,19 +22,19 @@ HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 6, 70, 19, 5
 def made(pair: str, mask: str, number: int, dtype: str = "float32", /, **given: Any) -> Call:
     """Two heads, every operand dense and to be written to."""
     rng = np.random.default_rng([PAIRS.index(pair), number])
-    given = {"queries": QUERIES, "keys": KEYS} | given
-    queries, keys = given["queries"], given["keys"]
+    given = {"queries": QUERIES, "keys": KEYS, "hidden": HIDDEN, "width": WIDTH} | given
+    queries, keys, hidden, width = (given[n] for n in ("queries", "keys", "hidden", "width"))
 
     def normal(*shape: int) -> np.ndarray:
         return stored(rng.standard_normal(shape), dtype)
 
     compute = "float64" if dtype == "float64" else "float32"
     fields = {
-        "a": normal(HEADS, queries, HIDDEN), "b": normal(HEADS, keys, HIDDEN),
-        "weight": normal(HEADS, HIDDEN), "key_bias": normal(HEADS, keys),
-        "value": normal(HEADS, keys, WIDTH), "d_output": normal(HEADS, queries, WIDTH),
+        "a": normal(HEADS, queries, hidden), "b": normal(HEADS, keys, hidden),
+        "weight": normal(HEADS, hidden), "key_bias": normal(HEADS, keys),
+        "value": normal(HEADS, keys, width), "d_output": normal(HEADS, queries, width),
         "d_lse": rng.standard_normal((HEADS, queries)).astype(compute),
-        "lead": (HEADS,), "dropout": 0.0, "scale": 0.3, "hidden": HIDDEN, "width": WIDTH,
+        "lead": (HEADS,), "dropout": 0.0, "scale": 0.3,
     }  # fmt: skip
     call = draw(rng, pair, mask, dtype, **(fields | given))
     for name in OPERANDS:
@@ -66,15 +66,39 @@ def compared(which: str, fill: float) -> dict[str, bool]:
     return {"alike": math.isinf(fill), "gradients": which != "weight" or math.isnan(fill)}
 
 
+# Rows that are copied, and rows that are read where they stand.
+SIZES = pytest.mark.parametrize(("hidden", "width"), [(HIDDEN, WIDTH), (32, 272)])
+
+
 @FILL
+@SIZES
 @PAIR
-def test_decoder_steps(pair: str, fill: float) -> None:
+def test_decoder_steps(pair: str, hidden: int, width: int, fill: float) -> None:
     """In one query, in prepared keys, in values."""
+    sizes = {"hidden": hidden, "width": width}
     for number, which in enumerate(["a", "b", "value", "key_bias", "weight"]):
-        call = made(pair, "lengths", number, queries=1)
+        call = made(pair, "lengths", number, queries=1, **sizes)
         getattr(call, which)[1, 0, ...] = fill
         for prepared in (False, pair == "tanh"):
             check(call, prepared=prepared, **compared(which, fill))
+
+
+@pytest.mark.sanitize
+@FILL
+@SIZES
+@pytest.mark.parametrize("queries", [1, 2])
+@PAIR
+def test_decoder_steps_masked(
+    pair: str, queries: int, hidden: int, width: int, fill: float
+) -> None:
+    """In keys of a tile that nobody attends, and then in one that is attended."""
+    keep = np.ones((HEADS, queries, KEYS), bool)
+    keep[..., ::7] = keep[..., -3:] = False
+    call = made(pair, "none", 2, queries=queries, mask=keep, hidden=hidden, width=width)
+    call.b[:, ::7, 3] = call.b[:, -3:] = fill
+    assert np.isfinite(check(call)["output"]).all()
+    call.b[1, 1, 2] = fill
+    check(call, **compared("b", fill))
 
 
 @pytest.mark.sanitize
