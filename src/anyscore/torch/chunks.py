@@ -91,8 +91,7 @@ def _log_sums(energies: Tensor, width: int) -> Tensor:
     """Log-sum-exp of the chunk that ends at each key; 0 if all of it is −∞."""
     top = energies.clone()
     for behind in range(1, width):
-        view = top[..., behind:]
-        torch.maximum(view, _pair(energies, behind), out=view)
+        top[..., behind:] = torch.maximum(top[..., behind:], _pair(energies, behind))
     top = torch.where(top == -math.inf, 0.0, top)
     total = torch.zeros_like(energies)
     for behind in range(width):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.layers import AnyScore
+from anyscore.messages import shown
 from anyscore.torch.attention import Attention
-from anyscore.torch.forward_recurrence import forward_alignment
+from anyscore.torch.forward_recurrence import forward_alignment, forward_steps
 from anyscore.torch.location import LocationSensitive
 from anyscore.torch.scored import ScoredAttention, energies_of
 from anyscore.torch.stepwise import State, Step, check_queries
@@ -20,6 +21,9 @@ class ForwardAttention(ScoredAttention):
 
         α_i = softmax_j(e_ij + log((1 − u_i) α_i−1,j + u_i α_i−1,j−1))        α_0 = (1, 0, …)
 
+    α_0 is on the first key that may be attended. Weights do not leap over a key that may not:
+    where it parts the others, those behind it are never reached. Derivatives are of first order.
+
     Args:
         score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
             `LocationSensitive`.
@@ -27,7 +31,7 @@ class ForwardAttention(ScoredAttention):
             output and the query of a step, [output; query], to the logit of u for the next;
             u_1 = ½.
 
-    Raises TypeError, ValueError: as `Attention`.
+    Raises TypeError, ValueError: as `Attention`, or an agent that cannot be called.
 
     Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling,
     algorithms 1 and 2.
@@ -50,17 +54,39 @@ class ForwardAttention(ScoredAttention):
         agent: nn.Module | None = None,
     ) -> None:
         super().__init__(score, hidden, d_q, d_k)
+        if agent is not None and not callable(agent):
+            raise TypeError(f"agent must be a module, or None, got {shown(agent)}.")
         self.agent = agent
+
+    def start(
+        self,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> State:
+        """Prepare keys and values for steps, with all of the weight on the first key allowed.
+
+        Arguments and errors are those of `LocationSensitive`.
+        """
+        state = super().start(keys, values, valid_lens, mask=mask)
+        return state._replace(logarithms=state.weights.log())
 
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape.
+        Raises TypeError, ValueError: a query of another type or shape, a state that `start` of such
+        a layer did not give, or an agent that gives no logits (B, 1).
         """
         step = super().step(query, state)
         if self.agent is None:
             return step
-        u = torch.sigmoid(self.agent(torch.cat([step.output, query], -1)))[:, 0]
+        logits = self.agent(torch.cat([step.output, query], -1))
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else shown(logits)
+        if shape != (len(query), 1):
+            raise ValueError(f"the agent gave {shape}, expected logits ({len(query)}, 1).")
+        u = torch.sigmoid(logits)[:, 0]
         return step._replace(state=step.state._replace(transition=u))
 
     def forward(
@@ -86,18 +112,21 @@ class ForwardAttention(ScoredAttention):
         outputs, rows = [], []
         for query in queries.unbind(1):
             output, weights, state = self.step(query, state)
-            outputs.append(output[:, None])
-            rows.append(weights[:, None])
-        output = torch.cat([state.values[:, :0], *outputs], 1)
-        weights = torch.cat([state.weights[:, None][:, :0], *rows], 1)
+            outputs.append(output)
+            rows.append(weights)
+        output = torch.stack(outputs, 1) if rows else state.values[:, :0]
+        weights = torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
         return (output, weights) if return_weights else output
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         assert isinstance(self.energy, Attention)
-        return forward_alignment(energies_of(self.energy, queries, keys, allowed))
+        energies = energies_of(self.energy, queries, keys, allowed)
+        return forward_alignment(energies, previous=self._initial(keys, allowed))
 
-    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, Any]:
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         energies, keys = self._energies(query, state)
         u = 0.5 if state.transition is None else state.transition[:, None]
-        weights = forward_alignment(energies[:, None], u, state.weights)[:, 0]
-        return weights, weights, keys
+        assert state.logarithms is not None
+        rows, logarithms = forward_steps(energies[:, None], u, state.logarithms)
+        weights = rows[:, 0]
+        return weights, state.moved(weights, keys)._replace(logarithms=logarithms)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from anyscore.checks import check_size
 from anyscore.messages import shown
-from anyscore.torch.location_energies import location_energies, toeplitz
+from anyscore.torch.location_energies import COLUMNS, location_energies, toeplitz
+from anyscore.torch.option_checks import check_numbers, check_switches
 from anyscore.torch.stepwise import State, StepwiseAttention, softmax
 from anyscore.torch.weighted_sum import Spans
 
@@ -61,7 +62,8 @@ class LocationSensitive(StepwiseAttention):
         filters: their number k. kernel: their width r, odd.
         location: "previous" (Chorowski; ESPnet), "cumulative" or "both" (Tacotron 2).
         initial: the weights before the first step: "uniform" over the keys that may be attended
-            (ESPnet), or "zero" (Tacotron 2).
+            (ESPnet), or "zero" (Tacotron 2). Filters see them at the first step in every channel,
+            in place of a sum; they are not part of the sums after it.
         bias: whether W_k has one.
         scale: the sharpening factor; 2 in ESPnet.
         smoothing: weights are σ(e_ij) / Σ_l σ(e_il), from sharp to smooth; w_v then has a bias,
@@ -73,6 +75,9 @@ class LocationSensitive(StepwiseAttention):
     State dicts of ESPnet's `AttLoc` and of NVIDIA's Tacotron 2 load by their names (`NAMES`), the
     first into location="previous", scale=2, bias=True, the second into location="both",
     initial="zero".
+
+    Inside `ForwardAttention`, `MonotonicAttention` and `MoChA` the weights, with the first ones and
+    the peaks of windows, are those of these layers. Derivatives are of first order.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, an even kernel, unknown options.
 
@@ -120,6 +125,9 @@ class LocationSensitive(StepwiseAttention):
                 raise ValueError(f"{name} must be one of {options}, got {shown(x)}.")
         if window is not None and not _is_window(window):
             raise ValueError(f"window must be (before, after), integers ≥ 0, got {shown(window)}.")
+        check_numbers(scale=scale)
+        check_switches(bias=bias, smoothing=smoothing)
+        self.query_size, self.key_size = query_size, key_size
         self.location, self.initial, self.scale = location, initial, scale
         self.smoothing, self.window = smoothing, window
         self.W_q = nn.Linear(query_size, hidden, bias=False)
@@ -140,11 +148,15 @@ class LocationSensitive(StepwiseAttention):
     def energies(self, query: Tensor, state: State) -> tuple[Tensor, LocationKeys]:
         """Compute e (B, T_k) of a query (B, d_q), and the keys for the next step.
 
-        Energies of keys that may not be attended are of no meaning.
+        Energies of keys that may not be attended, or are outside the window, are of no meaning.
+
+        Raises TypeError, ValueError: a query of another width or dtype.
         """
+        self._check("query", query, self.query_size)
         keys: LocationKeys = state.keys
-        seen = {"previous": [state.weights], "cumulative": [state.total]}
-        channels = seen.get(self.location, [state.weights, state.total])
+        total = state.total if state.steps else state.weights
+        seen = {"previous": [state.weights], "cumulative": [total]}
+        channels = seen.get(self.location, [state.weights, total])
         dtype, device = keys.projected.dtype, keys.projected.device.type
         query = self.W_q(query).to(dtype)
         with torch.autocast(device, enabled=False):
@@ -168,21 +180,47 @@ class LocationSensitive(StepwiseAttention):
         return weights if self.initial == "zero" else softmax(weights, allowed)
 
     def _prepare(self, keys: Tensor, state: State) -> LocationKeys:
-        spans = _spans(state.allowed, keys) if keys.device.type == "cpu" else None
+        self._check("keys", keys, self.key_size)
+        traced = (
+            torch._C._get_tracing_state() or torch.compiler.is_exporting()
+        )  # for other lengths too
+        of_cpu = keys.device.type == "cpu" and not traced
+        spans = _spans(state.allowed, keys) if of_cpu else None
         matrix = toeplitz(self.filters.to(state.weights.dtype))
         projected = self.W_k(keys)
         dtype = projected.dtype
         vector = (self.scale * self.w_v.weight[0]).to(dtype)
         return LocationKeys(projected, matrix, self.U.weight.to(dtype), vector, spans)
 
-    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, LocationKeys]:
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         energies, keys = self.energies(query, state)
         if self.smoothing:
             energies = nn.functional.logsigmoid(energies)
-        weights = softmax(energies, self._reached(state))
-        return weights, weights, keys
+        weights = softmax(energies, self.reached(state))
+        return weights, state.moved(weights, keys)
 
-    def _reached(self, state: State) -> Tensor | None:
+    def knows_keys(self, keys: Any) -> bool:
+        """Whether a layer of these sizes prepared the keys of a state."""
+        if not isinstance(keys, LocationKeys):
+            return False
+        k, channels, kernel = self.filters.shape
+        shape = channels * (COLUMNS + kernel - 1), COLUMNS * (k + 1)
+        return keys.matrix.shape == shape and keys.projection.shape == self.U.weight.shape
+
+    def _check(self, name: str, x: Tensor, width: int) -> None:
+        """Check that queries or keys have the layer's width and dtype.
+
+        Raises TypeError, ValueError: they have not.
+        """
+        if x.shape[-1] != width:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (..., {width}).")
+        if x.dtype != self.filters.dtype and not torch.is_autocast_enabled(x.device.type):
+            found, ours = (str(y.dtype).removeprefix("torch.") for y in (x, self.filters))
+            raise TypeError(
+                f"{name} is {found} but the parameters are {ours}: convert them to one dtype."
+            )
+
+    def reached(self, state: State) -> Tensor | None:
         """The keys (B, T_k) that this step may attend."""
         if self.window is None or not state.steps:
             return state.allowed

@@ -50,34 +50,30 @@ def location_energies(
     projection (h, k), U; vector (h,), v. spans: keys outside have energy 0 and are not read; None:
     the whole batch at once, as a GPU likes it.
 
-    Returns the energies (B, T_k), and the keys for the next step: gradients of the keys come back
-    through them and are added in place, so that T_q steps make one such tensor. Nothing of
-    width h or k is kept: the backward computes it again.
+    Returns the energies (B, T_k), and the keys for the next step, which are for that alone:
+    gradients of the keys come back through them and are added in place, so that T_q steps make one
+    such tensor. Nothing of width h or k is kept: the backward computes it again.
     """
-    energies, keys = _Energies.apply(  # type: ignore[no-untyped-call]
-        query, keys, location, matrix, projection, vector, spans
-    )
-    return energies, keys
+    x = query, keys, location, matrix, projection, vector, spans
+    if torch.compiler.is_exporting():
+        return _energies(*x), keys
+    if not torch.is_grad_enabled():
+        return _Energies.apply(*x)[0], keys  # type: ignore[no-untyped-call]
+    apply = _Energies.apply
+    if torch.compiler.is_compiling():  # which would copy what the backward adds to
+        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+    energies, passed_on = apply(*x)  # type: ignore[no-untyped-call]
+    return energies, passed_on
 
 
 class _Energies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        query, keys, location, matrix, projection, vector, spans = inputs
-        features = _features(location, matrix, projection.shape[1], spans).to(keys.dtype)
-        stacked = _stacked(query, projection)
-        if spans is not None and torch_energies.runs(keys):
-            x = keys, features, stacked, vector, torch.tensor(spans)
-            energies = torch_energies.energies(*x)
-        else:
-            energies = keys.new_zeros(keys.shape[:2])
-            for items, among in _blocks(keys, spans):
-                hidden = _hidden(keys[items, among], features[items, among], stacked[items])
-                energies[items, among] = hidden @ vector
+        keys, spans = inputs[1], inputs[-1]
         ctx.save_for_backward(*inputs[:-1])
         ctx.spans = spans
         ctx.set_materialize_grads(False)
-        return energies, keys.view_as(keys)
+        return _energies(*inputs), keys.view_as(keys)
 
     @staticmethod
     @once_differentiable
@@ -92,7 +88,7 @@ class _Energies(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             of_keys = torch.zeros_like(keys) if of_keys is None else of_keys
         if ctx.spans is not None and torch_energies.runs(keys):
-            made = torch_energies.energies_backward(*x, torch.tensor(ctx.spans), slope, of_keys)
+            made = torch_energies.energies_backward(*x, _tensor(ctx.spans), slope, of_keys)
         else:
             made = _gradients(*x, ctx.spans, slope, of_keys)
         of_rows, of_stacked, of_vector = made
@@ -101,6 +97,30 @@ class _Energies(torch.autograd.Function):
         )
         of_projection = of_stacked[:, :-1].sum(0).T
         return of_stacked[:, -1], of_keys, of_location, of_matrix, of_projection, of_vector, None
+
+
+def _energies(
+    query: Tensor, keys: Tensor, location: Tensor, matrix: Tensor, projection: Tensor,
+    vector: Tensor, spans: Spans | None,
+) -> Tensor:  # fmt: skip
+    """Return the energies (B, T_k)."""
+    features = _features(location, matrix, projection.shape[1], spans).to(keys.dtype)
+    stacked = _stacked(query, projection)
+    if spans is None:
+        return _hidden(keys, features, stacked) @ vector
+    if torch_energies.runs(keys):
+        by_core: Tensor = torch_energies.energies(keys, features, stacked, vector, _tensor(spans))
+        return by_core
+    energies = keys.new_zeros(keys.shape[:2])
+    for items, among in _blocks(keys, spans):
+        hidden = _hidden(keys[items, among], features[items, among], stacked[items])
+        energies[items, among] = hidden @ vector
+    return energies
+
+
+def _tensor(spans: Spans) -> Tensor:
+    """Give the spans as int64 (B, 2)."""
+    return torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
 
 
 def _gradients(
@@ -135,7 +155,8 @@ def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> 
     ones[:, k] = 1
     wanted = None if spans is None else _wanted(spans, pieces)
     if wanted is None:
-        found = torch.addmm(ones.flatten(), rows.reshape(batch * pieces, -1), matrix)
+        flat = rows.reshape(batch * pieces, matrix.shape[0])
+        found = torch.addmm(ones.flatten(), flat, matrix)
     else:
         some = torch.addmm(ones.flatten(), rows[wanted].flatten(1), matrix)
         found = some.new_zeros(batch, pieces, some.shape[1]).index_put(wanted, some)

@@ -13,7 +13,8 @@ from anyscore.torch.attention import Attention
 from anyscore.torch.chunks import chunkwise
 from anyscore.torch.location import LocationSensitive
 from anyscore.torch.monotonic_recurrence import monotonic_alignment
-from anyscore.torch.scored import ScoredAttention, energies_of, energy_layer, prepare
+from anyscore.torch.option_checks import check_numbers, check_switches
+from anyscore.torch.scored import ScoredAttention, energies_of, energy_layer, knows_keys, prepare
 from anyscore.torch.stepwise import State
 
 
@@ -24,7 +25,8 @@ class MonotonicAttention(ScoredAttention):
 
     In training α are probabilities, with gradients. Hard, p is 1 or 0 as e_ij + r is above 0 or
     not: the head inspects keys from where it stopped before and stops at the first of p = 1. If it
-    passes the last key, this query and those after it attend nothing: output 0.
+    passes the last key, this query and those after it attend nothing: output 0. Derivatives are of
+    first order.
 
     Args:
         score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
@@ -63,8 +65,10 @@ class MonotonicAttention(ScoredAttention):
         hard: bool | None = None,
     ) -> None:
         super().__init__(score, hidden, d_q, d_k)
-        if not noise >= 0:
-            raise ValueError(f"noise must be ≥ 0, got {noise}.")
+        check_numbers(0, noise=noise)
+        check_numbers(offset=offset)
+        if hard is not None:
+            check_switches(hard=hard)
         self.noise, self.hard = noise, hard
         self.offset = nn.Parameter(torch.tensor(float(offset)))
 
@@ -85,10 +89,10 @@ class MonotonicAttention(ScoredAttention):
         energies = energies_of(self.energy, queries, keys, allowed)
         return monotonic_alignment(self._stops(energies))
 
-    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, Any]:
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         energies, keys = self._energies(query, state)
         weights = self._move(energies, state)
-        return weights, weights, keys
+        return weights, state.moved(weights, keys)
 
     def _move(self, energies: Tensor, state: State) -> Tensor:
         """The alignment (B, T_k) after that of the state."""
@@ -107,7 +111,7 @@ class MoChA(MonotonicAttention):
 
     α are those of `MonotonicAttention`, of its energies e; u are energies of their own. Hard, it is
     a softmax over the last `width` keys up to the one where the head stopped, `Window(width − 1,
-    0)` of it.
+    0)` of it. Derivatives are of first order.
 
     Args:
         score, hidden, d_q, d_k: the energies e, as of `MonotonicAttention`.
@@ -150,6 +154,10 @@ class MoChA(MonotonicAttention):
             sizes = {}
         self.chunk = energy_layer(chunk_score, **sizes)
 
+    def knows_keys(self, keys: Any) -> bool:
+        """Whether a layer of these sizes prepared the keys of a state."""
+        return super().knows_keys(keys[0]) and knows_keys(self.chunk, keys[1])
+
     def _prepare(self, keys: Tensor, state: State) -> Any:
         return super()._prepare(keys, state), prepare(self.chunk, keys, state)
 
@@ -158,10 +166,11 @@ class MoChA(MonotonicAttention):
         alignment = super()._align_all(queries, keys, allowed)
         return chunkwise(alignment, energies_of(self.chunk, queries, keys, allowed), self.width)
 
-    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, Any]:
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         assert isinstance(self.chunk, Attention)
         keys, of_chunks = state.keys
         energies, keys = self._energies(query, state._replace(keys=keys))
         alignment = self._move(energies, state)
         u = energies_of(self.chunk, query[:, None], of_chunks, state.allowed)
-        return chunkwise(alignment[:, None], u, self.width)[:, 0], alignment, (keys, of_chunks)
+        weights = chunkwise(alignment[:, None], u, self.width)[:, 0]
+        return weights, state.moved(alignment, (keys, of_chunks))

@@ -45,13 +45,8 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
     check_matrix(p=p)
     *lead, queries, keys = p.shape
     if previous is None:
-        previous = p.new_zeros(*lead, keys)
-        previous[..., :1] = 1
-    if tuple(previous.shape) != (*lead, keys):
-        raise ValueError(
-            f"previous has shape {tuple(previous.shape)}, expected {(*lead, keys)}: the alignment "
-            "before the first query."
-        )
+        previous = first_key(p)
+    check_shape((*lead, keys), previous=previous)
     if not p.numel():
         return p * 1
     few = 3 * queries * math.log2(keys + 1) < 2 * (queries + keys)
@@ -67,11 +62,33 @@ def check_matrix(**tensors: Any) -> None:
     Raises TypeError, ValueError: they are not, or have not.
     """
     for name, x in tensors.items():
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            got = x.dtype if isinstance(x, Tensor) else shown(x)
-            raise TypeError(f"{name} must be a tensor of floating point, got {got}.")
+        _check_floats(name, x)
         if x.dim() < 2:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (..., T_q, T_k).")
+
+
+def _check_floats(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, Tensor) else shown(x)
+        raise TypeError(f"{name} must be a tensor of floating point, got {got}.")
+
+
+def check_shape(shape: tuple[int, ...], **tensors: Any) -> None:
+    """Check that tensors are of floating point and have a shape.
+
+    Raises TypeError, ValueError: they are not, or have another.
+    """
+    for name, x in tensors.items():
+        _check_floats(name, x)
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, expected {shape}.")
+
+
+def first_key(of: Tensor) -> Tensor:
+    """The alignment (..., T_k) before the first query, all on the first key, of (..., T_q, T_k)."""
+    alignment = of.new_zeros(*of.shape[:-2], of.shape[-1])
+    alignment[..., :1] = 1
+    return alignment
 
 
 class _Diagonals(torch.autograd.Function):
@@ -90,8 +107,8 @@ class _Diagonals(torch.autograd.Function):
             if d == 0:
                 x[d] = before[d, :, :-1]
             else:
-                torch.addcmul(before[d, :, :-1], keep[d - 1], x[d - 1], out=x[d])
-            torch.mul(p[d], x[d], out=before[d + 1, :, 1:])
+                x[d] = torch.addcmul(before[d, :, :-1], keep[d - 1], x[d - 1])
+            before[d + 1, :, 1:] = p[d] * x[d]
         ctx.save_for_backward(p, x)
         ctx.keys = previous.shape[1]
         return _unskew(before[1:, :, 1:], ctx.keys)
@@ -105,7 +122,7 @@ class _Diagonals(torch.autograd.Function):
         of_x = p.new_zeros(steps + 1, batch, queries + 1)  # the last query has none after it
         for d in reversed(range(steps)):
             of_alpha[d] += of_x[d + 1, :, 1:]
-            torch.lerp(of_x[d + 1, :, :-1], of_alpha[d], p[d], out=of_x[d, :, :-1])
+            of_x[d, :, :-1] = torch.lerp(of_x[d + 1, :, :-1], of_alpha[d], p[d])
         of_p = x * (of_alpha - of_x[1:, :, :-1])
         return _unskew(of_p, ctx.keys), of_x[: ctx.keys, :, 0].T
 
@@ -115,11 +132,12 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, previous: Tensor) -> Tensor:
-        x = torch.empty_like(p)
+        rows = []
         for i in range(p.shape[1]):
             keep = torch.nn.functional.pad(1 - p[:, i, :-1], (1, 0))
-            x[:, i] = _scan(keep, previous)
-            previous = p[:, i] * x[:, i]
+            rows.append(_scan(keep, previous))
+            previous = p[:, i] * rows[i]
+        x = torch.stack(rows, 1)
         ctx.save_for_backward(p, x)
         return p * x
 

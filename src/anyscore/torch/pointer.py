@@ -10,25 +10,30 @@ from torch import Tensor
 
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_tensors
-from anyscore.chosen_weights import Chosen
+from anyscore.known_values import known_values
 from anyscore.layers import AnyScore
 from anyscore.masks import Keys
 from anyscore.messages import shown
 from anyscore.ops import load
-from anyscore.score_matrix import log_weights, scores
 from anyscore.task import lower_mask
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.option_checks import check_counts, check_numbers
+from anyscore.torch.pointing import Pointing
 
 _xp = load("torch")
 
 
 class PointerKeys(NamedTuple):
-    """The keys (B, T_k, d_k), prepared for pointing, and for glimpses if there are any."""
+    """The keys (B, T_k, d_k), prepared for pointing, and for glimpses if there are any.
+
+    left: boolean (B, T_k), True = may be pointed to; None for all.
+    """
 
     keys: Tensor
     pointing: PreparedKeys
     glimpse: PreparedKeys | None
+    left: Tensor | None = None
 
 
 class Decoded(NamedTuple):
@@ -87,10 +92,8 @@ class Pointer(Layer):
         **options: Any,
     ) -> None:
         super().__init__()
-        if isinstance(glimpses, bool) or not isinstance(glimpses, int):
-            raise TypeError(f"glimpses must be an integer ≥ 0, got {shown(glimpses)}.")
-        if glimpses < 0 or not 0 <= clip < float("inf"):
-            raise ValueError(f"glimpses and clip must be ≥ 0, got {glimpses} and {clip}.")
+        check_counts(glimpses=glimpses)
+        check_numbers(0, clip=clip)
         for name in ("dropout", "heads", "kv_heads", "softcap", "sink", "normalizer", "projected"):
             if name in options:
                 raise TypeError(f"a pointer takes no {name}=: leave it out.")
@@ -108,12 +111,17 @@ class Pointer(Layer):
     ) -> PointerKeys:
         """Prepare keys (B, T_k, d_k) for many steps; see `anyscore.prepare_keys`.
 
+        What valid_lens and mask leave out is not pointed to in any step, and need not be given
+        again.
+
         Raises ValueError: the layer has not met its widths.
         """
         pointing = self.pointing.prepare_keys(keys, valid_lens, mask=mask)
         glimpse = self.glimpse
         prepared = None if glimpse is None else glimpse.prepare_keys(keys, valid_lens, mask=mask)
-        return PointerKeys(keys, pointing, prepared)
+        anything = mask is None and valid_lens is None
+        left = None if anything else _booleans(keys, mask, valid_lens)
+        return PointerKeys(keys, pointing, prepared, left)
 
     def forward(
         self,
@@ -149,6 +157,8 @@ class Pointer(Layer):
         if step:
             queries = queries[:, None]
             mask = mask[..., None, :] if isinstance(mask, Tensor) else mask
+        if tensors.left is not None:
+            mask = Keys(tensors.left) if mask is None else Keys(tensors.left) & mask
         for _ in range(self.glimpses):
             assert self.glimpse is not None
             queries = self.glimpse(queries, tensors.glimpse, tensors.keys, valid_lens, mask=mask)
@@ -172,6 +182,7 @@ class Pointer(Layer):
         Args:
             query: the first one (B, d_q).
             keys: (B, T_k, d_k), or what `prepare_keys` made of them; tensors are prepared here.
+                (1, T_k, d_k) are the keys of all.
             next_query: makes the next query (B, d_q) of the nodes (B,) just chosen. A sequence in
                 which nothing is left is given node 0, and what is made of it is not used.
             mask: boolean (B, T_k), True = to be visited; it is not changed.
@@ -183,7 +194,7 @@ class Pointer(Layer):
             `Decoded`; log-probabilities with their gradient, as REINFORCE wants them.
 
         Raises:
-            TypeError, ValueError: as `forward`.
+            TypeError, ValueError: as `forward`, or steps that are no integer ≥ 0.
 
         >>> _ = torch.manual_seed(0)
         >>> pointer, keys = Pointer("dot", 0, 0, d_q=2, d_k=2), torch.randn(3, 4, 2)
@@ -194,14 +205,26 @@ class Pointer(Layer):
                 [0, 1, 2, 3],
                 [0, 1, 2, 3]])
         """
-        tensor = keys if isinstance(keys, Tensor) else keys.keys
+        tensor = keys.keys if isinstance(keys, PointerKeys) else keys
         check_inputs(query, tensor, tensor)
+        fit = query.dim() == 2 and tensor.dim() == 3
+        if not fit or len(tensor) not in (1, len(query)):
+            raise ValueError(
+                f"query has shape {tuple(query.shape)} and keys {tuple(tensor.shape)}, expected "
+                "(B, d_q) and (B, T_k, d_k)."
+            )
+        tensor = tensor.expand(len(query), -1, -1)
         unvisited = _allowed(tensor, mask, valid_lens)
-        if isinstance(keys, Tensor):
+        if isinstance(keys, PointerKeys):
+            unvisited = unvisited if keys.left is None else unvisited & keys.left
+        else:
             if self.pointing._bound is None:
-                self(query, keys, unvisited)  # which meets the widths
-            keys = self.prepare_keys(keys, mask=Keys(unvisited))
-        if steps is None:
+                self(query, tensor, unvisited)  # which meets the widths
+            keys = self.prepare_keys(tensor, mask=Keys(unvisited))
+        keys = keys._replace(left=None)  # what is unvisited says it
+        if steps is not None:
+            check_counts(steps=steps)
+        else:
             steps = int(unvisited.sum(-1).max()) if unvisited.numel() else 0
         nodes, found = [], []
         for i in range(steps):
@@ -209,7 +232,9 @@ class Pointer(Layer):
             noisy = logarithms.detach()
             if sample:  # the maximum of these is a draw from the probabilities: Gumbel 1954
                 noise = torch.empty_like(noisy).exponential_(generator=generator).log()
-                noisy = (noisy - noise).masked_fill(~unvisited, -torch.inf)
+                noisy = noisy - noise
+            least = torch.finfo(noisy.dtype).min  # a chance of 0 comes before what is visited
+            noisy = noisy.clamp(min=least).masked_fill(~unvisited, -torch.inf)
             node, left = noisy.argmax(-1, keepdim=True), unvisited.any(-1, keepdim=True)
             nodes.append(torch.where(left, node, -1))
             found.append(torch.where(left, logarithms.gather(-1, node), 0))
@@ -226,57 +251,29 @@ class Pointer(Layer):
         return f"glimpses={self.glimpses}, clip={self.clip}"
 
 
-class Pointing(Attention):
-    """The attention of a pointer whose weights are asked for, not its output."""
-
-    clip = 0.0
-    _weights: Tensor | None = None
-
-    def forward(  # type: ignore[override]
-        self, queries: Tensor, keys: Any, valid_lens: Any = None, *, mask: Any = None
-    ) -> Tensor:
-        """Give the logarithms of weights (B, T_q, T_k), of clipped scores if there is a clip."""
-        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        check_inputs(queries, tensor, tensor)
-        if self._bound is None:
-            self._binding()(queries, tensor, tensor, mask, valid_lens, None, None)
-        score, given = self._score(queries), {"mask": mask, "valid_lens": valid_lens}
-        if self.clip:
-            s = scores(queries, keys, score=score, impl=self.impl, **given)
-            masked = s == -torch.inf
-            s = (self.clip * torch.tanh(s)).masked_fill(masked, -torch.inf)
-            s = s.masked_fill(masked.all(-1, keepdim=True), 0)  # else NaN, and in gradients too
-            found = s.log_softmax(-1).masked_fill(masked, -torch.inf)
-        else:
-            found = log_weights(queries, keys, score=score, impl=self.impl, **given)
-        self._weights = None if torch.compiler.is_compiling() else found.detach()
-        return found
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Tensor | None:
-        """Probabilities of the last call (B, T_q, T_k), of chosen queries and examples."""
-        if heads is not None:
-            raise IndexError("heads= chooses of weights with heads, and a pointer has none.")
-        if self._weights is None:
-            return None
-        found = self._weights if rows is None else self._weights[:, rows]
-        return (found if examples is None else found[examples]).exp()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_weights": None}
-
-
 def unvisited(nodes: Tensor, n: int) -> Tensor:
     """Make the masks of the steps of known sequences: what each step may still point to.
 
     nodes: (B, steps), int64, −1 where a sequence has ended. n: the number of keys. Returns boolean
     (B, steps, n): True where the key has not come in an earlier step.
 
+    Raises TypeError, ValueError: nodes that are no integers (B, steps) below n, where their values
+    are known without waiting for a device.
+
     >>> unvisited(torch.tensor([[2, 0]]), 3).int()
     tensor([[[1, 1, 1],
              [1, 1, 0]]], dtype=torch.int32)
     """
+    if not isinstance(nodes, Tensor) or nodes.dtype not in (torch.int32, torch.int64):
+        got = nodes.dtype if isinstance(nodes, Tensor) else shown(nodes)
+        raise TypeError(f"nodes must be an integer tensor (B, steps), got {got}.")
+    check_counts(n=n)
+    values = known_values(_xp, nodes)
+    if values is not None and values.size and not (values.min() >= -1 and values.max() < n):
+        raise ValueError(
+            f"nodes are from {values.min()} to {values.max()}, expected −1 to {n - 1}: there are "
+            f"n={n} keys."
+        )
     chosen = nodes[..., None] == torch.arange(n, device=nodes.device)
     return chosen.cumsum(-2) - chosen.long() == 0
 
@@ -286,8 +283,13 @@ def _allowed(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
     batch, n = keys.shape[:2]
     if mask is not None and getattr(mask, "shape", None) != (batch, n):
         raise ValueError(f"mask is {shown(mask)}, expected booleans {(batch, n)}.")
+    return _booleans(keys, None if mask is None else Keys(mask), valid_lens)
+
+
+def _booleans(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
+    """Give the keys that a mask of any kind leaves to all queries, as booleans (B, T_k)."""
     query = keys[:, :1]
     sizes = check_tensors(_xp, query, keys, keys)
-    lowered = lower_mask(_xp, sizes, query, None if mask is None else Keys(mask), valid_lens)
-    everything = torch.ones(batch, n, dtype=torch.bool, device=keys.device)
+    lowered = lower_mask(_xp, sizes, query, mask, valid_lens)
+    everything = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
     return everything if lowered is None else everything & cast(Tensor, lowered.boolean)[:, 0]

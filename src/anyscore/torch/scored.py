@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyscore.cache import PreparedKeys
 from anyscore.layers import AnyScore
 from anyscore.masks import Keys
+from anyscore.score import Score
 from anyscore.torch.attention import Attention
 from anyscore.torch.location import LocationSensitive
 from anyscore.torch.stepwise import State, StepwiseAttention, check_queries, open_keys
@@ -19,13 +21,21 @@ def energy_layer(
 ) -> Attention | LocationSensitive:
     """Return the layer that computes energies: as given, or `Attention` of a score and options.
 
-    Raises TypeError: options for a layer, which has its own.
+    Raises TypeError, ValueError: options for a layer, which has its own; or a layer with options
+    that say what becomes of energies, which is for the layer around it.
     """
     options = {name: x for name, x in options.items() if x is not None}
     if not isinstance(score, Attention | LocationSensitive):
         return Attention(score, **options)
     if options:
         raise TypeError(f"score is a layer and has its options: leave out {', '.join(options)}.")
+    if isinstance(score, LocationSensitive):
+        unused = {"smoothing": score.smoothing}
+    else:
+        unused = {"dropout": score.dropout > 0, "sink": score._spec.sink is not None}
+        unused |= {"normalizer": score.normalizer != "softmax"}
+    if given := [name for name, is_given in unused.items() if is_given]:
+        raise ValueError(f"score gives energies alone: make it without {', '.join(given)}.")
     return score
 
 
@@ -79,10 +89,17 @@ class ScoredAttention(StepwiseAttention):
         raise NotImplementedError
 
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        """All of the weight on the first key that may be attended."""
         dtype = torch.promote_types(keys.dtype, torch.float32)
+        if allowed is not None:
+            return (allowed & (allowed.cumsum(-1) == 1)).to(dtype)
         weights = keys.new_zeros(keys.shape[:2], dtype=dtype)
         weights[:, :1] = 1
         return weights
+
+    def knows_keys(self, keys: Any) -> bool:
+        """Whether a layer of these sizes prepared the keys of a state."""
+        return knows_keys(self.energy, keys)
 
     def _prepare(self, keys: Tensor, state: State) -> Any:
         return prepare(self.energy, keys, state)
@@ -94,8 +111,9 @@ class ScoredAttention(StepwiseAttention):
                 state.keys
             )
         energies, keys = self.energy.energies(query, state)
-        if state.allowed is not None:
-            energies = energies.masked_fill(~state.allowed, -torch.inf)
+        reached = self.energy.reached(state)
+        if reached is not None:
+            energies = energies.masked_fill(~reached, -torch.inf)
         return energies, keys
 
 
@@ -103,7 +121,21 @@ def prepare(energy: Attention | LocationSensitive, keys: Tensor, state: State) -
     """Compute of the keys what the energies of every step need."""
     if isinstance(energy, LocationSensitive):
         return energy._prepare(keys, state)
+    if not is_prepared(energy):
+        return keys
     return energy.prepare_keys(keys, mask=_mask(state.allowed))
+
+
+def is_prepared(energy: Attention) -> bool:
+    """Whether keys are prepared for the score: not for a callable, which takes them as they are."""
+    return isinstance(energy.score, type | Score)
+
+
+def knows_keys(energy: Attention | LocationSensitive, keys: Any) -> bool:
+    """Whether `prepare` gave the keys, for a layer of this kind."""
+    if isinstance(energy, LocationSensitive):
+        return energy.knows_keys(keys)
+    return isinstance(keys, PreparedKeys if is_prepared(energy) else Tensor)
 
 
 def energies_of(energy: Attention, queries: Tensor, keys: Any, allowed: Tensor | None) -> Tensor:

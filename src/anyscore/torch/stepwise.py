@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from anyscore.messages import shown
+from anyscore.ops import DTYPES, load
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weighted_sum import Spans, weighted_sum
+
+_xp = load("torch")
 
 
 class State(NamedTuple):
@@ -19,8 +22,10 @@ class State(NamedTuple):
 
     keys: prepared, as the layer wants them. values (B, T_k, d_v). allowed: (B, T_k), True = may be
     attended, None for all. weights: (B, T_k), of the last step; those that the next one goes on
-    from. total: their sum over steps. steps: how many there were. transition: (B,), of forward
-    attention with an agent.
+    from. total: their sum over steps. passed_on: the values as steps hand them on to each other,
+    for gradients. steps: how many there were. logarithms: (B, T_k), of the weights of forward
+    attention, which are exact where these vanish. transition: (B,), of forward attention with an
+    agent. kind: the class of the layer.
     """
 
     keys: Any
@@ -28,8 +33,32 @@ class State(NamedTuple):
     allowed: Tensor | None
     weights: Tensor
     total: Tensor
+    passed_on: Tensor
     steps: int = 0
+    logarithms: Tensor | None = None
     transition: Tensor | None = None
+    kind: str = ""
+
+    def moved(self, weights: Tensor, keys: Any) -> State:
+        """The state after a step with these weights, and with the keys for the next."""
+        total, steps = self.total + weights, self.steps + 1
+        return self._replace(keys=keys, weights=weights, total=total, steps=steps)
+
+    def after(self, earlier: State) -> State:
+        """Go on, with these keys and values, from where an earlier state stood, without its graph.
+
+        For truncated backpropagation: `layer.start(keys, values).after(state)`.
+        """
+        logarithms, transition = (
+            x if x is None else x.detach() for x in (earlier.logarithms, earlier.transition)
+        )
+        return self._replace(
+            weights=earlier.weights.detach(),
+            total=earlier.total.detach(),
+            steps=earlier.steps,
+            logarithms=logarithms,
+            transition=transition,
+        )
 
 
 class Step(NamedTuple):
@@ -64,14 +93,17 @@ class StepwiseAttention(Layer):
         """
         keys, values, allowed = open_keys(keys, values, valid_lens, mask)
         weights = self._initial(keys, allowed)
-        state = State(None, values, allowed, weights, torch.zeros_like(weights))
+        kind = type(self).__name__
+        state = State(None, values, allowed, weights, torch.zeros_like(weights), values, kind=kind)
         return state._replace(keys=self._prepare(keys, state))
 
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape.
+        Raises TypeError, ValueError: a query of another type or shape, or a state that `start` of
+        such a layer did not give.
         """
+        self._check_state(state)
         check_inputs(query, state.values, state.values)
         if query.dim() != 2 or len(query) != len(state.values):
             raise ValueError(
@@ -80,8 +112,8 @@ class StepwiseAttention(Layer):
             )
         spans = self._spans(state)
         weights, state = self._move_on(query, state)
-        output, values = weighted_sum(weights, state.values, spans)
-        return Step(output, weights, state._replace(values=values))
+        output, passed_on = weighted_sum(weights, state.passed_on, spans)
+        return Step(output, weights, state._replace(passed_on=passed_on))
 
     def forward(
         self,
@@ -111,15 +143,28 @@ class StepwiseAttention(Layer):
         output = torch.bmm(weights.to(state.values.dtype), state.values)
         return (output, weights) if return_weights else output
 
-    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
-        """Weights of a step, and the state after it but for what depends on the output."""
-        weights, carried, prepared = self._weigh(query, state)
-        total, steps = state.total + carried, state.steps + 1
-        return weights, state._replace(keys=prepared, weights=carried, total=total, steps=steps)
-
     def _spans(self, state: State) -> Spans | None:
         """The keys outside of which weights of this step are 0, where that is known at no cost."""
         return None
+
+    def _check_state(self, state: Any) -> None:
+        """Check that `start` of a layer of this kind and these sizes gave the state.
+
+        Raises TypeError: it did not.
+        """
+        if isinstance(state, State):
+            if state.kind == type(self).__name__ and self.knows_keys(state.keys):
+                return
+            got = f"that of another layer, {state.kind}"
+        else:
+            got = "a whole Step: pass its state" if isinstance(state, Step) else shown(state)
+        raise TypeError(
+            f"state must be what start() of this layer gave, or its last step, got {got}."
+        )
+
+    @abstractmethod
+    def knows_keys(self, keys: Any) -> bool:
+        """Whether a layer of these sizes prepared the keys of a state."""
 
     @abstractmethod
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
@@ -130,8 +175,8 @@ class StepwiseAttention(Layer):
         """Compute of the keys what every step needs."""
 
     @abstractmethod
-    def _weigh(self, query: Tensor, state: State) -> tuple[Tensor, Tensor, Any]:
-        """Weights of a step, those that the next one goes on from, and the keys for it."""
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        """Weights of a step, and the state after it but for what depends on the output."""
 
 
 def check_queries(queries: Any, keys: Any) -> None:
@@ -156,6 +201,8 @@ def open_keys(
     values = keys if values is None else values
     check_inputs(keys, keys, values)
     for name, x in (("keys", keys), ("values", values)):
+        if _xp.dtype(x) not in DTYPES:
+            raise TypeError(f"{name} is {_xp.dtype(x)}, expected one of {', '.join(DTYPES)}.")
         if x.dim() != 3 or x.shape[:2] != keys.shape[:2]:
             raise ValueError(
                 f"{name} has shape {tuple(x.shape)}, expected (B, T_k, width), keys and values "

@@ -19,14 +19,21 @@ def weighted_sum(
 
     spans: weights outside are 0, and values there are not read if most are outside.
 
-    Returns it, and the values for the next step: their gradients come back through them and are
-    added in place, so that T_q steps make one tensor of that size, and T_q passes over it.
+    Returns it, and the values for the next step, which are for that alone: their gradients come
+    back through them and are added in place, so that T_q steps make one tensor of that size, and
+    T_q passes over it. Under autocast the output has its dtype, as products have.
     """
-    with torch.autocast(values.device.type, enabled=False):
+    device = values.device.type
+    dtype = values.dtype
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        if torch.compiler.is_compiling():  # a compiler adds gradients in its own way
+            return torch.bmm(weights.to(values.dtype)[:, None], values)[:, 0].to(dtype), values
         if spans is not None and 2 * sum(b - a for a, b in spans if b > a) > weights.numel():
             spans = None
-        output, values = _WeightedSum.apply(weights, values, spans)  # type: ignore[no-untyped-call]
-    return output, values
+        output, passed_on = _WeightedSum.apply(weights, values, spans)  # type: ignore[no-untyped-call]
+    return output.to(dtype), passed_on if torch.is_grad_enabled() else values
 
 
 class _WeightedSum(torch.autograd.Function):

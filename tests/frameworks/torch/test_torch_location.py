@@ -45,7 +45,8 @@ def literal(of: LocationSensitive, queries: Tensor, keys: Tensor, allowed: Tenso
         last = last.to(keys)
         total, rows = torch.zeros_like(last), []
         for i, query in enumerate(queries[b]):
-            seen = {"previous": [last], "cumulative": [total], "both": [last, total]}[of.location]
+            both = [last, total if i else last]  # at first both are what `initial` says
+            seen = {"previous": both[:1], "cumulative": both[1:], "both": both}[of.location]
             reachable = [j for j in range(keys.shape[1]) if allowed[b, j]]
             if of.window and i:
                 peak = int(last.argmax())
@@ -78,7 +79,8 @@ def literal(of: LocationSensitive, queries: Tensor, keys: Tensor, allowed: Tenso
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "previous": {},
-    "cumulative": {"location": "cumulative", "initial": "zero"},
+    "cumulative": {"location": "cumulative"},
+    "cumulative from 0": {"location": "cumulative", "initial": "zero"},
     "both": {"location": "both"},
     "bias and scale": {"bias": True, "scale": 2.0},
     "smoothing": {"smoothing": True, "scale": 0.5},
@@ -168,6 +170,21 @@ def test_their_layers(kind: str, kernel: int) -> None:
         loss = (output**2).sum() + (weights**2).sum()
         results.append((output, weights, torch.autograd.grad(loss, [queries, keys, *parameters])))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+
+
+def test_cumulated_weights_of_espnet() -> None:
+    """As ESPnet's decoder of Tacotron 2 gives them to `AttLoc`: uniform, w₁, w₁ + w₂, …"""
+    theirs: Any = AttLoc(D_Q, D_K, HIDDEN, FILTERS, 5).double()
+    of = layer(location="cumulative", scale=2, bias=True)
+    of.load_state_dict(theirs.state_dict())
+    queries, keys = drawn(BATCH, QUERIES, D_Q), drawn(BATCH, KEYS, D_K)
+    theirs.start(keys, LENGTHS)
+    rows: list[Tensor] = []
+    for query in queries.unbind(1):
+        rows.append(theirs.step(query)[1])
+        theirs.last = sum(rows)
+    found = of(queries, keys, valid_lens=LENGTHS, return_weights=True)[1]
+    torch.testing.assert_close(found, torch.stack(rows, 1))
 
 
 @settings(max_examples=25, deadline=None)

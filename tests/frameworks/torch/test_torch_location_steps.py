@@ -138,7 +138,7 @@ def test_autocast() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @torch.no_grad()
 def test_a_step_is_compiled_whole() -> None:
-    """With the energies as an operator. Where gradients are taken, PyTorch breaks the graph."""
+    """With the energies as an operator. With gradients they are computed outside of the graph."""
     of, keys, query = layer(location="both").float(), drawn(2, 30, D_K), drawn(2, D_Q)
     state = of.start(keys.float())
     step = torch.compile(of.step, fullgraph=True, backend="aot_eager")

@@ -232,31 +232,3 @@ def test_probabilities_are_kept_for_a_look() -> None:
     for other in (copy.deepcopy(pointer), pickle.loads(pickle.dumps(pointer))):
         assert other.pointing.last_weights() is None
         torch.testing.assert_close(other(q, r, keep), found)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"glimpses": -1}, ValueError, "≥ 0, got -1"),
-        ({"glimpses": 1.5}, TypeError, "an integer ≥ 0, got 1.5"),
-        ({"clip": math.nan}, ValueError, "≥ 0"),
-        ({"glimpses": 2, "d_k": 6}, ValueError, "expected d_q = d_k, got 5, 6"),
-        ({"softcap": 3.0}, TypeError, "takes no softcap="),
-        ({"score": "no such"}, ValueError, "no such"),
-    ],
-)
-def test_wrong_pointers(options: dict[str, object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        made(**options)
-
-
-def test_wrong_calls() -> None:
-    pointer, (q, r, keep) = made(), data()
-    with pytest.raises(ValueError, match=r"queries has shape \(3, 1, 1, 5\)"):
-        pointer(q[:, None, None], r)
-    with pytest.raises(TypeError, match="bool"):
-        pointer(q, r, keep.double())
-    with pytest.raises(ValueError, match=r"mask is .*expected booleans \(3, 7\)"):
-        pointer.decode(q, r, lambda n: q, mask=keep[0])
-    with pytest.raises(TypeError, match="PyTorch tensor"):
-        pointer(q.numpy(), r.numpy())

@@ -142,8 +142,23 @@ def test_forward_does_not_underflow() -> None:
     torch.testing.assert_close(found.double(), forward_alignment(e.double()))
     torch.testing.assert_close(found.sum(-1), torch.ones(1, 3))
     assert torch.isfinite(torch.autograd.grad(found.square().sum(), e)[0]).all()
+    far = torch.tensor([[[92.0, 0.0, 0.0], [0.0, 0.0, 92.5]]]).requires_grad_()
+    found, exact = (forward_alignment(x)[0, 1, 2] for x in (far, far.double()))
+    torch.testing.assert_close(*(torch.autograd.grad(x, far)[0] for x in (found, exact)))
     nowhere = torch.tensor([[[-torch.inf, -torch.inf, 0.0], [0.0, 0.0, 0.0]]])
     assert not forward_alignment(nowhere).any()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_forward_of_large_energies(seed: int) -> None:
+    """Gradients in float32 are those in float64, though weights vanish on the way."""
+    e = (30 * drawn(4, 9, 17, seed=seed)).detach().requires_grad_()
+    u = torch.sigmoid(drawn(4, 9, seed=seed)).detach().requires_grad_()
+    slope, results = drawn(4, 9, 17, seed=9).detach(), []
+    for dtype in (torch.float32, torch.float64):
+        found = forward_alignment(e.float().to(dtype), u.float().to(dtype))
+        results.append((found.double(), torch.autograd.grad(found, (e, u), slope.to(dtype))))
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
 
 
 MATRIX = torch.rand(2, 3, 4)
@@ -155,6 +170,10 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "alignment has shape", lambda: chunkwise(MATRIX, MATRIX[0], 2)),
     (ValueError, "width", lambda: chunkwise(MATRIX, MATRIX, 0)),
     (ValueError, "transition has shape", lambda: forward_alignment(MATRIX, MATRIX[0])),
+    (ValueError, r"in \[0, 1\], got 1.5", lambda: forward_alignment(MATRIX, 1.5)),
+    (TypeError, r"in \[0, 1\], got 'x'", lambda: forward_alignment(MATRIX, "x")),  # type: ignore
+    (TypeError, "previous must be", lambda: forward_alignment(MATRIX, 0.5, [1.0])),  # type: ignore
+    (TypeError, "previous must be", lambda: monotonic_alignment(MATRIX, [1.0])),  # type: ignore
     (ValueError, "noise", lambda: MonotonicAttention("additive", **SIZES, noise=-1)),
     (TypeError, "leave out hidden", lambda: ForwardAttention(Attention(), hidden=3)),
     (ValueError, "width", lambda: MoChA("additive", width=0, **SIZES)),
@@ -173,4 +192,5 @@ def test_empty() -> None:
     assert monotonic_alignment(torch.ones(2, 0, 3)).shape == (2, 0, 3)
     assert monotonic_alignment(torch.ones(2, 3, 0)).shape == (2, 3, 0)
     assert forward_alignment(torch.ones(2, 3, 0)).shape == (2, 3, 0)
+    assert forward_alignment(torch.ones(2, 0, 3)).shape == (2, 0, 3)
     assert chunkwise(torch.ones(0, 3), torch.ones(0, 3), 2).shape == (0, 3)
