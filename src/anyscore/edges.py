@@ -89,7 +89,9 @@ class Edges(Mask):
         >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
         array([1, 2, 0])
         """
-        if isinstance(queries, bool) or not isinstance(queries, Integral) or queries < 0:
+        is_symbol = type(queries).__name__ == "SymInt"  # of a size that PyTorch exports
+        is_integer = isinstance(queries, Integral) and not isinstance(queries, bool)
+        if not is_symbol and not (is_integer and queries >= 0):
             raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
         kind = framework(edge_index)
         pairs = np.asarray(edge_index) if kind is None else edge_index
@@ -105,9 +107,9 @@ class Edges(Mask):
             pairs = xp.astype(pairs, xp.index_dtype())
             source, target = pairs[0], pairs[1]
             _check_nodes("sources", known_values(xp, source), None)
-            _check_nodes("targets", known_values(xp, target), int(queries))
+            _check_nodes("targets", known_values(xp, target), queries)
             order = xp.argsort(target)
-            rowptr, col = pointers(xp, target, int(queries)), xp.take(source, order)
+            rowptr, col = pointers(xp, target, queries), xp.take(source, order)
             return cls(rowptr, col, order, known={"order": True})
 
     def with_terms(self, terms: Any) -> Edges:

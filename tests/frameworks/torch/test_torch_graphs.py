@@ -248,6 +248,18 @@ def test_trace() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("kind", KINDS)
+def test_export(kind: Kind) -> None:
+    """For any number of nodes and edges."""
+    layer, dim = kind(WIDTH, 2, heads=2).eval(), torch.export.Dim
+    sizes = {"x": {0: dim("nodes", min=3)}, "edge_index": {1: dim("edges")}}
+    given = torch.randn(NODES, WIDTH), pairs()
+    exported = torch.export.export(layer, given, dynamic_shapes=sizes).module()
+    x, index = torch.randn(40, WIDTH), torch.randint(40, (2, 90))
+    torch.testing.assert_close(exported(x, index), layer(x, index))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+@pytest.mark.parametrize("kind", KINDS)
 def test_compile(kind: Kind) -> None:
     options = {} if kind is TransformerConv else {"add_self_loops": False}
     layer = kind(WIDTH, 2, heads=2, edge_dim=3, **options)

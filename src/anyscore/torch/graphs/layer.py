@@ -114,8 +114,8 @@ class GraphLayer(Layer):
             )
         source, target = both
         self._check(source, target, edge_index, edge_attr)
-        n = len(source)
-        sizes = n, len(target) if target is not None else n if size is None else size[1]
+        n = source.shape[0]
+        sizes = n, target.shape[0] if target is not None else n if size is None else size[1]
         if size is not None and tuple(size) != sizes:
             raise ValueError(f"size is {tuple(size)}, but x has {sizes} sources and targets.")
         edges = neighbours_of(edge_index, sizes, loops[0], own_keys)

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.edges import Edges
 from anyscore.messages import shown
-from anyscore.ops.torch import is_tracing, lasting
+from anyscore.ops.torch import is_jit_tracing, is_tracing, lasting
 
 Fill: TypeAlias = float | Tensor | str | None
 """Features of edges that are added: a number (1 if None), a tensor, or how they are made."""
@@ -39,7 +39,8 @@ class Neighbours:
     @property
     def targets(self) -> int:
         """Their number."""
-        return len(self.sorted.rowptr) - 1
+        rows: int = self.sorted.rowptr.shape[0]
+        return rows - 1
 
     def as_given(self, x: Tensor) -> Tensor:
         """Return rows (E, d) of these edges in the order of the caller."""
@@ -69,7 +70,7 @@ class Neighbours:
                 f"fill_value must be a number, a tensor or one of {known}, got {shown(fill)}."
             )
         made = given.new_full((self.targets, width), 1.0 if fill == "mul" else 0.0)
-        index = target[: len(given), None].expand_as(given)
+        index = target[: given.shape[0], None].expand_as(given)
         made = made.scatter_reduce(0, index, given, _REDUCTIONS[fill], include_self=False)
         return torch.cat([given, made[: self.nodes]])
 
@@ -84,6 +85,8 @@ def neighbours_of(
     counts that it was written to; tensors of inference mode, where PyTorch does not count, keep
     nothing.
     """
+    if is_jit_tracing():  # where sizes are tensors
+        sizes = int(sizes[0]), int(sizes[1])
     if is_tracing() or pairs.is_inference():
         return _make(pairs, sizes, with_loops, own_keys)
     state = pairs._version, pairs.data_ptr(), pairs.shape
@@ -116,5 +119,5 @@ def _make(pairs: Tensor, sizes: tuple[int, int], with_loops: bool, own_keys: boo
             f"edge_index has sources up to {most}, expected nodes from 0 to {sizes[0] - 1}."
         )
     source, order = edges.col, edges.permutation
-    col = torch.arange(len(order), device=pairs.device) if own_keys else source
+    col = torch.arange(order.shape[0], device=pairs.device) if own_keys else source
     return Neighbours(Edges(edges.rowptr, col), source, order, own, kept, nodes)
