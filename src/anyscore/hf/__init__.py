@@ -10,7 +10,8 @@ model = anyscore.hf.load(AutoModelForCausalLM, folder)
 """
 
 from anyscore.hf.attention import register
-from anyscore.hf.exchange import load, use
+from anyscore.hf.exchange import use
 from anyscore.hf.layers import attention_layers
+from anyscore.hf.loading import load
 
 __all__ = ["attention_layers", "load", "register", "use"]

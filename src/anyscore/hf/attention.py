@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.utils.output_capturing import _active_collector
 
+from anyscore.backends.torch_modes import is_compiling
 from anyscore.formulas import ScaledDot
 from anyscore.functional import attention
-from anyscore.hf.masks import IntervalMask, interval_mask
+from anyscore.hf.masks import IntervalMask, interval_mask, wrong_shape
 from anyscore.masks import Causal
 from anyscore.torch.native import allowed
 
@@ -77,7 +79,7 @@ def attend(
 
     Raises:
         NotImplementedError: arguments that ask for what this attention has not.
-        TypeError: a mask of integers.
+        TypeError, ValueError: a mask of integers, or of another shape.
     """
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
@@ -93,6 +95,7 @@ def attend(
     wanted = kwargs.get("output_attentions")
     if wanted is None:
         wanted = getattr(getattr(module, "config", None), "output_attentions", False)
+    wanted = wanted or _are_collected()
     options: dict[str, Any] = {
         "mask": mask,
         "dropout": float(dropout) if module.training else 0.0,
@@ -111,12 +114,27 @@ def attend(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def _are_collected() -> bool:
+    """Check if a model that runs collects weights, by hooks that do not tell its layers."""
+    if is_compiling() and not _active_collector.compiling:  # no compiler looks into a `ContextVar`
+        return False
+    collected = _active_collector.get()  # type: ignore[no-untyped-call]
+    return collected is not None and any("attentions" in key for key in collected)
+
+
 def _mask(mask: Tensor | None, query: Tensor, key: Tensor) -> tuple[Any, Tensor | None]:
     """Make a mask of ours of that of a model, and what its floats add to the scores."""
     if isinstance(mask, IntervalMask):
         fits = mask.shape[-2:] == (query.shape[-2], key.shape[-2])
         return (mask.mask if fits else mask.boolean()), None
-    if mask is None or mask.dtype == torch.bool:
+    if mask is None:
+        return None, None
+    shape = *query.shape[:-1], key.shape[-2]
+    if mask.dim() > len(shape) or any(
+        n not in (1, m) for n, m in zip(reversed(mask.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(wrong_shape(mask, shape[0], shape[-2], shape[-1]))
+    if mask.dtype == torch.bool:
         return mask, None
     if not mask.is_floating_point():
         raise TypeError(

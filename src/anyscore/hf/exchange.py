@@ -1,33 +1,46 @@
-"""Another score in attention layers of a model of transformers; saved and loaded with it."""
+"""Another score in attention layers of a model of transformers."""
 
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel
-from transformers.models.auto.auto_factory import _get_model_class
+from transformers import PreTrainedModel
 
+from anyscore.backends.torch_modes import is_transformed
+from anyscore.checks import check_size
 from anyscore.chosen_layers import choose_layers
-from anyscore.functional import attention
+from anyscore.functional import attend, attention
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.layers import attention_layers, head_sizes
+from anyscore.hf.record import attend_by_ours, description, own_configs, say
 from anyscore.layers import SCORES, AnyScore, is_named
+from anyscore.ops import load
 from anyscore.score_spec import ScoreSpec
+from anyscore.snapshot import snapshot
+from anyscore.task import Call, Options
 from anyscore.torch.attention import Attention
 
 M = TypeVar("M", bound=PreTrainedModel)
 
 _OF_CALLS = "dropout", "heads", "kv_heads", "d_q", "d_k", "device", "dtype"
-_BESIDE = "softcap", "normalizer", "impl", "sink", "bias", "hidden", "projected"
-_OF_FILES = "cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code"
+_BESIDE = "bias", "softcap", "sink", "normalizer", "impl"
+_SIZES = "heads", "kv_heads", "head_dim"
+_SCALES = {name for score in SCORES.values() for name, shape in score.shapes.items() if not shape}
+_xp = load("torch")
 
 
 class Exchanged(Attention):
-    """The score of an attention layer of transformers, in the place of its scaled dot product."""
+    """The score of an attention layer of transformers, in the place of its scaled dot product.
+
+    said: the exchange as a config says it.
+    """
+
+    said: Mapping[str, Any]
 
     def forward(  # type: ignore[override]
         self,
@@ -43,17 +56,24 @@ class Exchanged(Attention):
         if self._bound is None:  # of a score without parameters, which asks for no sizes before
             self._bind(query.shape[-1], key.shape[-1])
         own = self._sink(query)
-        return attention(
-            query,
-            key,
-            value,
-            score=self._score(query),
-            softcap=self.softcap or softcap,
-            sink=sink if own is None else own,
-            normalizer=self.normalizer,
-            impl=self.impl,
-            **options,
+        arguments: dict[str, Any] = {
+            "score": self._score(query),
+            "softcap": self.softcap or softcap,
+            "sink": sink if own is None else own,
+            "normalizer": self.normalizer,
+        }
+        if self._last is not None:
+            self._last = None
+        if not self._forward_hooks or torch.compiler.is_compiling():
+            return attention(query, key, value, impl=self.impl, **arguments, **options)
+        weights, dropout = options.pop("return_weights", False), options.pop("dropout", 0.0)
+        result, task = attend(
+            Call(query, key, value, **arguments, **options),
+            Options(dropout, with_scores=weights, impl=self.impl),
         )
+        if not is_transformed(result.output):  # what is hooked, as by `record`, has `last_weights`
+            self._last = snapshot(_xp, task)
+        return (result.output, result.weights) if weights else result.output
 
 
 def use(
@@ -72,10 +92,13 @@ def use(
     rotated as the model does. So "additive" is w·tanh(q + k), with w for each head; the matrices
     before it are those of the model. Its parameters are on the attention modules, under
     `anyscore`: in `model.parameters()`, state dicts and saved files. What was exchanged is said in
-    `model.config.anyscore`, by which `load` makes it again.
+    `model.config.anyscore`, or in the config of the part that has the layer, as `text_config`, by
+    which `load` makes it again. The model gets a config of its own.
 
     Args:
-        model: any model whose layers attend by `attn_implementation`, which becomes "anyscore".
+        model: any model whose layers attend by `attn_implementation`, which becomes "anyscore";
+            another one, set later, computes dot products. Give the whole that will be saved, and
+            its part as `layers`.
         score: a name of `anyscore.layers.SCORES`, or what else `anyscore.torch.Attention` takes,
             copied for each layer; None for the model's own.
         layers: numbers or names among `attention_layers(model)`, or of a part of the model that
@@ -90,8 +113,8 @@ def use(
 
     Raises:
         TypeError, ValueError, IndexError: it is no model of transformers or has no such layers; an
-            unknown score or option; a score with parameters for sizes that a layer does not say.
-            The model is then as it was.
+            unknown score or option; a score with parameters for sizes that a layer does not say,
+            or says otherwise. The model is then as it was.
 
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
@@ -99,99 +122,55 @@ def use(
     >>> [(name, tuple(p.shape)) for name, p in model.named_parameters() if "anyscore" in name]
     [('layers.1.self_attn.anyscore.w_v.weight', (2, 4))]
     """
-    found = attention_layers(model)
-    chosen = choose_layers(found, layers)
-    for name in _OF_CALLS:
-        if name in options:
-            raise TypeError(f"{name}= is what the model says: leave it out.")
-    given = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    made = {name: _make(name, found[name], score, given, options) for name in chosen}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    check_size(**sizes)
+    options |= {size: int(n) for size, n in sizes.items() if n is not None}
+    made = _make_all(model, score, layers, options)
     register()
-    model.set_attn_implementation(NAME)
-    record = dict(getattr(model.config, NAME, None) or {})
-    said = {size: n for size, n in given.items() if n is not None}
-    for name, layer in made.items():
-        key = _in_base(model, name)
-        if layer is None:
-            found[name]._modules.pop(NAME, None)
-            record.pop(key, None)
-        else:
-            found[name].add_module(NAME, layer.train(found[name].training))
-            record[key] = _recorded(score, {**said, **options})
-    if record:
-        setattr(model.config, NAME, record)
-    elif hasattr(model.config, NAME):
-        delattr(model.config, NAME)
+    own_configs(model)
+    _install(model, made)
+    attend_by_ours(model)
+    say(model)
     return model
 
 
-def load(cls: type[M], name: Any, **options: Any) -> M:
-    """Load a model whose scores were exchanged by `use`, as `cls.from_pretrained(name, …)` does.
-
-    `from_pretrained` alone makes the model as transformers knows it, and leaves the parameters of
-    the scores out, with a warning.
-
-    Args:
-        cls: a model class of transformers, or an automatic one as `AutoModelForCausalLM`.
-        name, options: as of `cls.from_pretrained`: a folder, dtype, device_map, ….
-
-    Returns:
-        The model, with `attn_implementation="anyscore"` unless the options say another.
-
-    Raises:
-        ValueError: a score was no name; make the model from its config, `use` the same score, and
-            load the state dict.
-    """
-    register()
-    config = options.pop("config", None)
-    if config is None:
-        of_files = {x: options[x] for x in _OF_FILES if x in options}
-        config = AutoConfig.from_pretrained(name, **of_files)
-    known: Any = cls
-    if getattr(cls, "_model_mapping", None) is not None:
-        known = _get_model_class(config, known._model_mapping)  # type: ignore[no-untyped-call]
-    record = getattr(config, NAME, None) or {}
-    for layer, entry in record.items():
-        if entry["score"] is None:
-            raise ValueError(
-                f"the score of {layer} was no name, so that the config cannot say it: make the "
-                "model from its config, use() the same score, and load the state dict."
-            )
-
-    def made(model: Any, *args: Any, **kwargs: Any) -> None:
-        known.__init__(model, *args, **kwargs)
-        _use_again(model, record)
-
-    names = {"__init__": made, "__module__": known.__module__, "__qualname__": known.__qualname__}
-    prepared = type(known.__name__, (known,), names)
-    options.setdefault("attn_implementation", NAME)
-    model = prepared.from_pretrained(name, config=config, **options)  # type: ignore[attr-defined]
-    model.__class__ = known
-    return cast(M, model)
+def exchange(model: PreTrainedModel, score: str, layer: str, options: Mapping[str, Any]) -> None:
+    """Exchange the score of one layer as a config says it, and leave the config as it is."""
+    _install(model, _make_all(model, score, layer, options))
 
 
-def _use_again(model: Any, record: Mapping[str, Mapping[str, Any]]) -> None:
-    """Exchange the scores that a config says, in the layers that the model has."""
-    for name in attention_layers(model):
-        entry = record.get(_in_base(model, name))
-        if entry is not None:
-            use(model, entry["score"], [name], **entry.get("options", {}))
+def _make_all(
+    model: PreTrainedModel, score: AnyScore | None, layers: Any, options: Mapping[str, Any]
+) -> dict[str, Exchanged | None]:
+    """Make the scores of chosen layers of a model; options with the sizes among them."""
+    found = attention_layers(model)
+    chosen = choose_layers(found, layers)
+    for name in _OF_CALLS:
+        if name in options and name not in _SIZES:
+            raise TypeError(f"{name}= is what the model says: leave it out.")
+    own = getattr(score, "shapes", ()) if isinstance(score, type) else ()  # the user's
+    known = (*_SIZES, *_BESIDE, *sorted(_SCALES.union(own)))
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
+            raise TypeError(f"unknown option {name!r}: {hint} use() takes {', '.join(known)}.")
+    given = {size: options.get(size) for size in _SIZES}
+    of_score = {name: x for name, x in options.items() if name not in _SIZES}
+    made = {name: _make(name, found[name], score, given, of_score) for name in chosen}
+    for layer in made.values():
+        if layer is not None:
+            layer.said = description(score, options)
+    return made
 
 
-def _in_base(model: PreTrainedModel, name: str) -> str:
-    """Give the name of a layer in the base model, which other heads share."""
-    prefix = f"{model.base_model_prefix}."
-    return name.removeprefix(prefix) if model.base_model is not model else name
-
-
-def _recorded(score: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe an exchange for a config; the score is None if it cannot be told by name."""
-    names = {known: name for name, known in SCORES.items()}
-    name = score if isinstance(score, str) else names.get(score) if is_named(score) else None
-    plain = all(x is None or isinstance(x, str | bool | int | float) for x in options.values())
-    if name is None or not plain:
-        return {"score": None}
-    return {"score": name, "options": dict(options)} if options else {"score": name}
+def _install(model: PreTrainedModel, made: Mapping[str, Exchanged | None]) -> None:
+    """Put scores into the layers of a model; None gives a layer its own back."""
+    for name, score in made.items():
+        layer = model.get_submodule(name)
+        layer._modules.pop(NAME, None)
+        if score is not None:
+            layer.add_module(NAME, score.train(layer.training))
 
 
 def _make(
@@ -209,7 +188,7 @@ def _make(
     arguments = dict(options)
     if is_named(score):
         arguments = {"projected": True, **options}
-        scales = {x: y for x, y in arguments.items() if x not in _BESIDE}
+        scales = {x: y for x, y in options.items() if x not in _BESIDE}
         spec = ScoreSpec(score, projected=True, sink=options.get("sink"), **scales)
         if spec.names:
             sizes = head_sizes(name, layer, given)

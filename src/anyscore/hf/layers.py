@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -29,11 +31,25 @@ def attention_layers(model: Any) -> dict[str, nn.Module]:
     ['layers.0.self_attn', 'layers.1.self_attn']
     """
     if not isinstance(model, PreTrainedModel):
+        for inner in ("get_base_model()", "module", "_orig_mod"):
+            around = getattr(model, inner.removesuffix("()"), None)
+            if inner.endswith("()") and around is not None:
+                around = around()
+            if isinstance(around, PreTrainedModel):
+                raise TypeError(
+                    f"model is a {type(model).__name__} around a model of transformers: give "
+                    f"model.{inner}."
+                )
         raise TypeError(
             f"model is a {type(model).__name__}, expected a model of transformers; for modules of "
             "PyTorch there is anyscore.torch.replace."
         )
-    found = {name: m for name, m in model.named_modules() if _attends(type(m))}
+    modules = model.named_modules()
+    found = {
+        name: m
+        for name, m in modules
+        if not isinstance(m, PreTrainedModel) and _attends(type(m))  # type: ignore[arg-type]
+    }
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no attention layer that asks transformers for its "
@@ -42,9 +58,10 @@ def attention_layers(model: Any) -> dict[str, nn.Module]:
     return found
 
 
+@functools.cache
 def _attends(cls: type[nn.Module]) -> bool:
     """Check if a class asks for the attention function, in a method of its own or a parent."""
-    return not issubclass(cls, PreTrainedModel) and any(
+    return any(
         "ALL_ATTENTION_FUNCTIONS" in function.__code__.co_names
         for base in cls.__mro__
         if issubclass(base, nn.Module) and base is not nn.Module
@@ -65,27 +82,34 @@ def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> 
 
     given: those that the user said.
 
-    Raises ValueError: the layer says one of them nowhere.
+    Raises ValueError: those are not what the layer says; or it says one of them nowhere.
     """
-    width = _first(given.get("head_dim"), *(getattr(layer, x, None) for x in _WIDTHS))
     config = getattr(layer, "config", None)
-    heads = _first(
-        given.get("heads"),
-        *(getattr(layer, x, None) for x in _HEADS),
-        getattr(config, "num_attention_heads", None),
-    )
-    groups = _first(getattr(layer, "num_key_value_groups", None)) or 1
-    of_keys = _first(given.get("kv_heads"), None if heads is None else heads // groups)
-    sizes = {"heads": heads, "kv_heads": of_keys, "head_dim": width}
+    heads = _first(*(getattr(layer, x, None) for x in _HEADS))
+    groups = _first(getattr(layer, "num_key_value_groups", None))
+    said = {"heads": heads, "head_dim": _first(*(getattr(layer, x, None) for x in _WIDTHS))}
+    heads = _first(given.get("heads"), heads, getattr(config, "num_attention_heads", None))
+    if heads is not None and groups is not None:
+        said["kv_heads"] = heads // groups
+    for size, n in said.items():
+        if n is not None and given.get(size) not in (None, n):
+            raise ValueError(f"{size}={given[size]}, but {name} says {n}: leave it out.")
+    sizes = {
+        "heads": heads,
+        "kv_heads": _first(given.get("kv_heads"), said.get("kv_heads"), heads),
+        "head_dim": _first(given.get("head_dim"), said["head_dim"]),
+    }
     missing = " and ".join(f"{size}=" for size, n in sizes.items() if n is None)
     if missing:
         raise ValueError(
             f"the score has parameters of the layer's sizes, but {name}, a {type(layer).__name__}, "
             f"does not say them all: give {missing}."
         )
-    return {size: int(n) for size, n in sizes.items() if n is not None}
+    return {size: n for size, n in sizes.items() if n is not None}
 
 
 def _first(*numbers: Any) -> int | None:
     """Return the first that is an integer."""
-    return next((n for n in numbers if isinstance(n, int) and not isinstance(n, bool)), None)
+    return next(
+        (int(n) for n in numbers if isinstance(n, Integral) and not isinstance(n, bool)), None
+    )

@@ -86,7 +86,13 @@ def interval_mask(
     sequences, and padding. With a static cache, whose position is a tensor, with functions of the
     user, and in what is compiled, it gives what `sdpa_mask` gives. None = all may be attended,
     unless the model forbids that.
+
+    Raises ValueError: an attention_mask that is not (batch, keys).
     """
+    if attention_mask is not None and (
+        attention_mask.dim() != 2 or attention_mask.shape[0] not in (1, batch_size)
+    ):
+        raise ValueError(wrong_shape(attention_mask, batch_size, q_length, kv_offset + kv_length))
 
     def boolean() -> Tensor:
         found: Any = sdpa_mask(
@@ -128,6 +134,14 @@ def interval_mask(
         return None
     shape = batch_size, 1, q_length, kv_length
     return IntervalMask(mask, shape, options.get("device", "cpu"), boolean)
+
+
+def wrong_shape(mask: Tensor, batch: int, queries: int, keys: int) -> str:
+    """Say what shapes the mask of a user may have."""
+    return (
+        f"attention_mask has shape {tuple(mask.shape)}, expected (batch, keys) or (batch, 1, "
+        f"queries, keys): here {(batch, keys)} or {(batch, 1, queries, keys)}."
+    )
 
 
 def _inner(function: Callable[..., Any]) -> Any:

@@ -38,7 +38,8 @@ def replace(
     parameters of its own, which are new. Calls stay as they were. Compile the copy anew.
 
     Args:
-        model: a functional model; models inside are looked into, layers that hold layers are not.
+        model: a functional model, or a built Sequential one, which becomes functional; such models
+            inside are looked into, layers that hold layers and subclassed models are not.
         score, options: as of `anyscore.keras.MultiHeadAttention`.
         layers: numbers or names of layers `keras.layers.MultiHeadAttention`, in the order of the
             model; all if None. Those inside of a model are named "model/layer".
@@ -47,7 +48,7 @@ def replace(
         The copy.
 
     Raises:
-        TypeError, ValueError, IndexError: it is no model that can be cloned, or has no such
+        TypeError, ValueError, IndexError: it is no model, or a subclassed one, or has no such
             layers; an unknown score or option; a layer with what ours has not.
 
     >>> x = keras.Input((5, 8))
@@ -58,11 +59,23 @@ def replace(
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model is a {type(model).__name__}, expected a model of Keras.")
+    if not isinstance(model, keras.Function | keras.Sequential):
+        raise TypeError(
+            f"model is a {type(model).__name__}, a subclassed model, expected a functional or "
+            "Sequential one: put anyscore.keras.MultiHeadAttention in yourself."
+        )
+    if isinstance(model, keras.Sequential):  # whose layers cannot be called in another way
+        if not model.built:
+            raise ValueError(f"{model.name} is not built: give it a keras.Input, or call it once.")
+        model = keras.Model(model.inputs, model.outputs, name=model.name)
     found = _layers(model)
     if not found:
+        ours = any(isinstance(x, MultiHeadAttention) for x in model._flatten_layers())
+        again = " Some are replaced already: give the model as it was before." if ours else ""
         raise ValueError(
             f"{model.name} has no keras.layers.MultiHeadAttention that could be replaced: those "
-            "inside of other layers are not seen, which make them themselves."
+            "inside of other layers and of subclassed models are not seen, which make them "
+            f"themselves.{again}"
         )
     for name in _SAID:
         if name in options:
@@ -100,7 +113,7 @@ def _layers(model: Any, prefix: str = "") -> dict[str, Any]:
     """Map names to the multi-head layers of a model, and of the models in it."""
     found: dict[str, Any] = {}
     for layer in model.layers:
-        if isinstance(layer, keras.Model):
+        if isinstance(layer, keras.Function | keras.Sequential):
             found |= _layers(layer, f"{prefix}{layer.name}/")
         elif type(layer) is keras.layers.MultiHeadAttention:
             found[prefix + layer.name] = layer

@@ -43,6 +43,11 @@ def native_masks(
     masks: list[Mask] = [Causal("start")] if is_causal else []
     floats = None
     if key_padding_mask is not None:
+        if key_padding_mask.dim() == 1 and batch != 1:
+            raise ValueError(
+                f"key_padding_mask has shape {tuple(key_padding_mask.shape)}, expected "
+                f"({batch}, T_k), the batch first."
+            )
         keep, numbers = allowed(key_padding_mask, "key_padding_mask")
         masks.append(Keys(keep))
         floats = numbers if numbers is None or numbers.dim() < 2 else numbers[:, None, None]

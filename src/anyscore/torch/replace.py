@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyscore.chosen_layers import choose_layers
 from anyscore.layers import AnyScore
+from anyscore.sequences import Sequences
 from anyscore.torch.multihead import MultiHeadAttention
 
 _SAID = "bias", "dropout", "batch_first", "kv_heads", "d_q", "d_k", "d_v", "device", "dtype"
@@ -16,6 +17,8 @@ _SAID = "bias", "dropout", "batch_first", "kv_heads", "d_q", "d_k", "d_v", "devi
 
 class Replaced(MultiHeadAttention):
     """A `MultiHeadAttention` that is called as `torch.nn.MultiheadAttention` is."""
+
+    _tokens = "query", "key", "value"
 
     def forward(  # type: ignore[override]
         self,
@@ -27,12 +30,26 @@ class Replaced(MultiHeadAttention):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        mask: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend: the output, and the weights before dropout, or None if they are not needed."""
+        """Attend: the output, and the weights before dropout, or None if they are not needed.
+
+        mask: of ours, which `Layer` makes of jagged nested tensors.
+
+        Raises TypeError, ValueError: as `MultiHeadAttention`; nested tensors with masks of others.
+        """
+        others = key_padding_mask is not None or attn_mask is not None
+        if isinstance(mask, Sequences) and (others or not self.batch_first):
+            raise ValueError(
+                "query is a nested tensor, which has its own lengths: leave out key_padding_mask "
+                "and attn_mask, and make the layer with batch_first=True."
+            )
         result = super().forward(
             query,
             key,
             value,
+            mask=mask,
             key_padding_mask=key_padding_mask,
             need_weights=need_weights,
             attn_mask=attn_mask,
@@ -52,7 +69,8 @@ def replace(
 
     So of `torch.nn.Transformer` and its encoders and decoders too. Projections keep their values;
     the score meets projected queries and keys, each head with parameters of its own, which are new.
-    Calls stay as they were. Make the optimiser afterwards: parameters are other objects.
+    Calls stay as they were. Make the optimiser afterwards: parameters are other objects, and have
+    other names in the state dict. Subclasses with a `forward` of their own are left alone.
 
     Args:
         model: any module. If it is such a layer itself, use what is returned.
@@ -65,7 +83,8 @@ def replace(
 
     Raises:
         TypeError, ValueError, IndexError: it is no module, or has no such layers; an unknown score
-            or option; a layer with add_bias_kv or add_zero_attn. The model is then as it was.
+            or option; a layer with add_bias_kv, add_zero_attn or parametrized weights. The model is
+            then as it was.
 
     >>> import torch
     >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
@@ -78,11 +97,18 @@ def replace(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
     kinds = nn.MultiheadAttention, Replaced
-    found = {name: m for name, m in model.named_modules() if isinstance(m, kinds)}
+    of_kind = {name: m for name, m in model.named_modules() if isinstance(m, kinds)}
+    forwards = [kind.forward for kind in kinds]
+    found = {name: m for name, m in of_kind.items() if type(m).forward in forwards}
     if not found:
+        own = "".join(
+            f" {name or 'It'} is a {type(m).__name__}, whose forward is its own: put "
+            "anyscore.torch.MultiHeadAttention in yourself."
+            for name, m in list(of_kind.items())[:1]
+        )
         raise ValueError(
             f"{type(model).__name__} has no torch.nn.MultiheadAttention that could be replaced; "
-            "for models of transformers there is anyscore.hf.use."
+            f"for models of transformers there is anyscore.hf.use.{own}"
         )
     for name in _SAID:
         if name in options:
@@ -126,7 +152,13 @@ def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Re
         **options,
     )
     state = {x: y for x, y in layer.state_dict().items() if not x.startswith("attention.")}
-    ours.load_state_dict(state, strict=False)
+    missing = ours.load_state_dict(state, strict=False).missing_keys
+    missing = [x for x in missing if not x.startswith("attention.")]
+    if missing:
+        raise ValueError(
+            f"{name or 'the layer'} has no plain weights for {', '.join(missing)}: remove "
+            "parametrizations, by torch.nn.utils.parametrize.remove_parametrizations, before."
+        )
     trained = {x.split(".")[0]: y.requires_grad for x, y in layer.named_parameters()}
     of_all = trained.get("in_proj_weight", True)
     for w, theirs in zip("qkv", ("q_proj_weight", "k_proj_weight", "v_proj_weight"), strict=True):

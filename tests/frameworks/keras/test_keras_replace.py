@@ -87,3 +87,37 @@ def test_errors() -> None:
         x = keras.Input((T, T, D) if "attention_axes" in option else (T, D))
         with pytest.raises(ValueError, match=f"mixing has .*{next(iter(option))}"):
             replace(keras.Model(x, layer(x, x)))
+
+
+class Subclassed(keras.Model):
+    """A model whose structure nobody but its `call` knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing = keras.layers.MultiHeadAttention(2, 4)
+
+    def call(self, x: Any) -> Any:
+        return self.mixing(x, x)
+
+
+def test_a_sequential_model() -> None:
+    x = keras.Input((T, D))
+    block = keras.Model(x, keras.layers.MultiHeadAttention(2, 4, name="mixing")(x, x), name="block")
+    model = keras.Sequential([keras.Input((T, D)), keras.layers.Dense(D), block])
+    ours = replace(model)
+    assert isinstance(ours.get_layer("block").get_layer("mixing"), MultiHeadAttention)
+    expected = model.predict(INPUTS[0])
+    np.testing.assert_allclose(ours.predict(INPUTS[0]), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"is not built: give it a keras.Input, or call it once"):
+        replace(keras.Sequential([keras.layers.Dense(D)]))
+
+
+def test_what_is_not_looked_into() -> None:
+    model, x = Subclassed(), keras.Input((T, D))
+    model(INPUTS[0])
+    with pytest.raises(TypeError, match=r"a Subclassed, .*expected a functional .* in yourself"):
+        replace(model)
+    with pytest.raises(ValueError, match="inside of other layers and of subclassed models are not"):
+        replace(keras.Model(x, model(x)))
+    with pytest.raises(ValueError, match="replaced already: give the model as it was before"):
+        replace(replace(model_of(), "additive"), "gaussian")

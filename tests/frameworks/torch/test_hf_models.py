@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2Model,
+    LlamaConfig,
+    OPTConfig,
+    OPTModel,
+)
 
 import anyscore.hf
 from anyscore.hf import masks
@@ -97,6 +104,27 @@ def test_weights_without_going_eager(name: str) -> None:
     assert model.config._attn_implementation == "anyscore"
 
 
+_OPT = {"hidden_size": 32, "ffn_dim": 44, "num_hidden_layers": 2, "num_attention_heads": 4}
+UNTOLD: dict[str, Any] = {
+    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4)),
+    "opt": lambda: OPTModel(OPTConfig(**_OPT, vocab_size=WORDS, word_embed_proj_dim=32)),
+}
+"""Models that do not tell their attention that weights are wanted."""
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_weights_that_hooks_collect(name: str) -> None:
+    model, ids = UNTOLD[name]().eval(), torch.randint(3, WORDS, (2, TOKENS))
+    theirs, ours = {}, {}
+    for implementation, found in (("eager", theirs), ("anyscore", ours)):
+        model.set_attn_implementation(implementation)
+        found.update(model(ids, output_attentions=True))
+    assert len(ours["attentions"]) == 2
+    for x, y in zip(ours["attentions"], theirs["attentions"], strict=True):
+        torch.testing.assert_close(x, y)
+    assert model(ids).attentions is None
+
+
 def made(model: Any, name: str, **options: Any) -> dict[str, Tensor]:
     """What both implementations generate after the same prompts, padded before if they are text."""
     options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None, **options}
@@ -174,6 +202,16 @@ def test_masks_of_the_user(kind: str) -> None:
     mask = keep if kind == "booleans" else floats
     found, *_ = run(model, "anyscore", {"input_ids": ids}, attention_mask=mask)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 7), (2, 1, 7, 5), (3, 1, 7, 7)])
+def test_masks_of_other_shapes(name: str, shape: tuple[int, ...]) -> None:
+    model = model_of(name)
+    model.set_attn_implementation("anyscore")
+    text = r"attention_mask has shape .*, expected \(batch, keys\) or \(batch, 1, .*: here \(2, 7\)"
+    with pytest.raises(ValueError, match=text):
+        model(torch.randint(3, WORDS, (2, 7)), attention_mask=torch.ones(shape))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

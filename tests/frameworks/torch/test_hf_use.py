@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from transformers import (
     MambaModel,
 )
 
-from anyscore import Additive, ScaledDot, attention
+from anyscore import Additive, ScaledDot, attention, record
 from anyscore.hf import attention_layers, load, use
 from anyscore.layers import SCORES
 from hf_models import CAUSAL, MODELS, WORDS, inputs_of, model_of, padding
@@ -216,6 +217,16 @@ def test_errors_leave_the_model_as_it_was() -> None:
         (IndexError, "layer 7: the model has 2 attention layers", {"layers": [7]}),
         (ValueError, "no attention layer 'x': the model has model.layers.0", {"layers": ["x"]}),
         (TypeError, "layers must be numbers or names", {"layers": [1.5]}),
+        (TypeError, "layers must be numbers or names .*, got 1.0", {"layers": 1.0}),
+        (TypeError, r"layers must be .*, got slice\(0, 2, None", {"layers": slice(0, 2)}),
+        (ValueError, "layers is empty: leave it out for all", {"layers": []}),
+        (TypeError, "heads must be an integer ≥ 1, got 2.5", {"heads": 2.5}),
+        (TypeError, "heads must be an integer ≥ 1, got True", {"score": "dot", "heads": True}),
+        (TypeError, "head_dim must be an integer ≥ 1, got '4'", {"head_dim": "4"}),
+        (ValueError, "head_dim=8, but model.layers.0.self_attn says 12", {"head_dim": 8}),
+        (ValueError, "kv_heads=4, but model.layers.0.self_attn says 2", {"kv_heads": 4}),
+        (TypeError, "'sofcap': did you mean 'softcap'.*takes heads, kv_heads", {"sofcap": 1.0}),
+        (TypeError, "'width': leave it out. use.. takes heads, ", {"width": 1.0}),
         (TypeError, "dropout= is what the model says: leave it out", {"dropout": 0.1}),
         (TypeError, "Additive has no scale 'sigma'", {"sigma": 1.0}),
         (ValueError, "self_attn: Concat cannot have fewer key heads", {"score": "concat"}),
@@ -227,6 +238,40 @@ def test_errors_leave_the_model_as_it_was() -> None:
             use(model, **{"score": "additive", **arguments})
     assert set(model.state_dict()) == names
     assert model.config._attn_implementation == implementation
+
+
+def test_numbers_of_numpy() -> None:
+    model = use(model_of("llama"), "additive", layers=np.int64(1))
+    assert list(model.config.anyscore) == ["layers.1.self_attn"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_wrapped_models() -> None:
+    model = model_of("llama")
+    compiled: Any = torch.compile(model, backend="eager")
+    for around, inner in ((nn.DataParallel(model), "module"), (compiled, "_orig_mod")):
+        with pytest.raises(TypeError, match=rf"around a model of transformers: give model.{inner}"):
+            use(around, "additive")
+    peft = pytest.importorskip("peft")
+    tuned = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(TypeError, match=r"PeftModel .*: give model.get_base_model\(\)"):
+        use(tuned, "additive")
+    inner = use(tuned.get_base_model(), "additive")
+    inner(**inputs_of("llama", None)).logits.sum().backward()
+
+
+def test_recorded() -> None:
+    """Exchanged layers keep their weights while they are recorded, and only then."""
+    model, inputs = use(model_of("llama"), "additive"), inputs_of("llama", padding("after"))
+    expected = model(**inputs, output_attentions=True)
+    layer: Any = attention_layers(model)["model.layers.0.self_attn"].anyscore
+    assert layer.last_weights() is None
+    with record(model) as recording:
+        found = model(**inputs)
+    assert torch.equal(found.logits, expected.logits)
+    assert len(recording.calls) == 2
+    for (_, weights), x in zip(recording.calls, expected.attentions, strict=True):
+        torch.testing.assert_close(torch.from_numpy(weights), x)
 
 
 def test_models_without_attention() -> None:

@@ -128,6 +128,7 @@ def test_a_query_without_keys_gives_the_bias_alone() -> None:
         ({"attn_mask": torch.ones(T_K, T_K).long()}, TypeError, "attn_mask must be boolean with"),
         ({"attn_mask": torch.ones(2, T_K, T_K) > 0}, ValueError, r"expected \(T_q, T_k\) or \(12"),
         ({"key_padding_mask": torch.ones(B, 3) > 0}, ValueError, r"has shape \(3, 3\), expected"),
+        ({"key_padding_mask": torch.ones(T_K) > 0}, ValueError, r"\(7,\), expected \(3, T_k\)"),
         ({"attn_mask": torch.ones(T_K, T_K), "bias_after": ALiBi()}, ValueError, "pass boolean"),
     ],
 )

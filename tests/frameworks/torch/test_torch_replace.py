@@ -128,6 +128,8 @@ def test_errors_leave_the_model_as_it_was() -> None:
         (ValueError, "did you mean 'additive'", {"score": "aditive"}),
         (TypeError, "batch_first= is what the layers say: leave it out", {"batch_first": True}),
         (IndexError, "layer 6: the model has 6 attention layers", {"layers": 6}),
+        (ValueError, "layers is empty: leave it out for all layers", {"layers": []}),
+        (TypeError, "layers must be numbers or names .*, got 1.0", {"layers": 1.0}),
     ]
     for error, text, arguments in wrong:
         with pytest.raises(error, match=text):
@@ -140,3 +142,51 @@ def test_errors_leave_the_model_as_it_was() -> None:
     for option in ("add_bias_kv", "add_zero_attn"):
         with pytest.raises(ValueError, match=f"the layer has {option}=True, which ours has not"):
             replace(nn.MultiheadAttention(D, H, **{option: True}))
+
+
+class Rotated(nn.MultiheadAttention):
+    """A subclass that computes something of its own."""
+
+    def forward(self, query: Tensor, *args: Any, **options: Any) -> Any:
+        return super().forward(query.flip(-1), *args, **options)
+
+
+class Named(nn.MultiheadAttention):
+    """A subclass that does not."""
+
+
+def test_subclasses_with_a_forward_of_their_own_are_left_alone() -> None:
+    model = nn.ModuleDict({"own": Rotated(D, H), "named": Named(D, H)})
+    replace(model, "additive", layers=0)
+    assert type(model["own"]) is Rotated
+    assert isinstance(model["named"], MultiHeadAttention)
+    with pytest.raises(ValueError, match=r"self_attn is a Rotated, whose forward is its own: put"):
+        replace(nn.ModuleDict({"self_attn": Rotated(D, H)}), "additive")
+
+
+@pytest.mark.parametrize("weight", ["in_proj_weight", "out_proj.weight"])
+def test_parametrized_weights_are_refused(weight: str) -> None:
+    layer = nn.MultiheadAttention(D, H)
+    owner, _, name = weight.rpartition(".")
+    nn.utils.parametrizations.weight_norm(layer.get_submodule(owner), name)
+    with pytest.raises(ValueError, match=r"no plain weights for W_.*: remove parametrizations"):
+        replace(layer)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors() -> None:
+    """Jagged ones are packed sequences, by position or by name; strided ones are refused."""
+    layer = replace(nn.MultiheadAttention(D, H, batch_first=True), "additive")
+    tensors = [torch.randn(n, D) for n in (T, S, 2)]
+    nested = torch.nested.nested_tensor(tensors, layout=torch.jagged)
+    output, weights = layer(nested, key=nested, value=nested)
+    assert weights.shape == (3, S, S)
+    for x, found in zip(tensors, output.unbind(), strict=True):
+        torch.testing.assert_close(found, layer(x, x, x)[0])
+    strided = torch.nested.nested_tensor(tensors)
+    with pytest.raises(TypeError, match=r"strided layout: make it with layout=torch.jagged"):
+        layer(strided, strided, strided)
+    with pytest.raises(ValueError, match="query is a nested tensor, which has its own lengths"):
+        layer(nested, nested, nested, torch.zeros(3, S, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"nested tensor, .*, and make the layer with batch_first"):
+        replace(nn.MultiheadAttention(D, H))(nested, nested, nested)

@@ -1,0 +1,116 @@
+"""Models of transformers whose scores were exchanged, loaded."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+from transformers import PreTrainedModel
+
+from anyscore.hf.attention import NAME, register
+from anyscore.hf.exchange import exchange
+from anyscore.hf.layers import attention_layers
+from anyscore.hf.record import in_base, said_of
+from anyscore.messages import shown
+from anyscore.torch.weight import Weight
+
+M = TypeVar("M", bound=PreTrainedModel)
+
+_BY_HAND = "make the model from its config, use() the same score, and load the state dict."
+
+
+def load(cls: type[M], name: Any, **options: Any) -> M:
+    """Load a model whose scores were exchanged by `use`, as `cls.from_pretrained(name, …)` does.
+
+    `from_pretrained` alone makes the model as transformers knows it, and leaves the parameters of
+    the scores out, with a warning. Those that the files lack are drawn as `use` draws them.
+
+    Args:
+        cls: a model class of transformers, or an automatic one as `AutoModelForCausalLM`.
+        name, options: as of `cls.from_pretrained`: a folder, dtype, device_map, config, options of
+            the config, ….
+
+    Returns:
+        The model, with `attn_implementation="anyscore"` unless the options say another, by which
+        it computes dot products. With output_loading_info=True, a pair of it and the information.
+
+    Raises:
+        TypeError: cls is no such class.
+        ValueError: a score was no name; or the files have parameters of scores that the config does
+            not say, because `use` got a part of the model that was saved. Make the model from its
+            config, `use` the same score, and load the state dict.
+    """
+    prepared: Any = _prepared(cls)
+    register()
+    if options.get("attn_implementation") is None:
+        options["attn_implementation"] = NAME
+    wanted = options.pop("output_loading_info", False)
+    model, info = prepared.from_pretrained(name, output_loading_info=True, **options)
+    model.__class__ = getattr(type(model), "_plain", type(model))
+    _check_all_said(model, info["unexpected_keys"])
+    for key in (*info["missing_keys"], *(x[0] for x in info["mismatched_keys"])):
+        owner = model.get_submodule(key.rpartition(".")[0]) if f".{NAME}." in key else None
+        if isinstance(owner, Weight):  # transformers knows no initial values of it
+            owner.reset_parameters()
+    return cast(M, (model, info) if wanted else model)
+
+
+class _Mapping:
+    """The classes of an automatic class, each prepared."""
+
+    def __init__(self, mapping: Any) -> None:
+        self._mapping = mapping
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapping, name)
+
+    def __contains__(self, config: Any) -> bool:
+        return config in self._mapping
+
+    def __iter__(self) -> Any:
+        return iter(self._mapping)
+
+    def __getitem__(self, config: Any) -> Any:
+        found = self._mapping[config]
+        return tuple(map(_prepared, found)) if isinstance(found, tuple) else _prepared(found)
+
+
+def _prepared(cls: Any) -> type:
+    """Make a class whose models exchange, once they are made, the scores that their config says."""
+    is_class = isinstance(cls, type)
+    if is_class and getattr(cls, "_model_mapping", None) is not None:
+        return type(cls.__name__, (cls,), {"_model_mapping": _Mapping(cls._model_mapping)})
+    if not is_class or not issubclass(cls, PreTrainedModel):
+        raise TypeError(
+            f"cls is {shown(cls)}, expected a model class of transformers, or an automatic one as "
+            "AutoModelForCausalLM."
+        )
+
+    def made(model: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(model, *args, **kwargs)
+        for layer in attention_layers(model):
+            entry = said_of(model, layer)
+            if entry is None:
+                continue
+            if entry["score"] is None:
+                raise ValueError(
+                    f"the score of {layer} was no name, so that the config cannot say it: "
+                    f"{_BY_HAND}"
+                )
+            exchange(model, entry["score"], layer, entry.get("options", {}))
+
+    names = {"__init__": made, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), {**names, "_plain": cls})
+
+
+def _check_all_said(model: PreTrainedModel, unexpected: Any) -> None:
+    """Check that no layer of a model was left without a score whose parameters the files have."""
+    there = {key.split(f".{NAME}.")[0] for key in unexpected if f".{NAME}." in key}
+    if not there:
+        return
+    for name in attention_layers(model):
+        if there & {name, in_base(model, name), f"{model.base_model_prefix}.{name}"}:
+            raise ValueError(
+                f"the files have the score of {name}, which their config does not say: it is said "
+                "in the config of the model that use() gets, so give it the whole that is saved. "
+                f"To load these, {_BY_HAND}"
+            )
