@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from anyscore import backends
@@ -11,7 +12,8 @@ from anyscore.cache import no_queries
 from anyscore.checks import check_places, check_tensors, find_framework
 from anyscore.factors import Factors
 from anyscore.implementations import Backend
-from anyscore.ops import FRAMEWORKS, Array, Ops, framework
+from anyscore.messages import shown
+from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 
@@ -37,12 +39,64 @@ def tokens(x: Array) -> int:
     return int(x.shape[-2])
 
 
+def check_count(name: str, count: Any, least: int = 1) -> None:
+    """Check a number of things.
+
+    Raises TypeError, ValueError: no integer, or fewer than the least.
+    """
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(count)}.")
+    if count < least:
+        raise ValueError(f"{name} must be ≥ {least}, got {count}.")
+
+
+def numbers_of(score: Score) -> str:
+    """Return the fields of a score that are numbers, and not tensors: "sigma=2.0, tau=1.0"."""
+    numbers = [f"{name}={float(x)}" for name, x in vars(score).items() if isinstance(x, Real)]
+    return ", ".join(numbers)
+
+
+def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> None:
+    """Check that a score is of the class that a cache holds keys of, with the same numbers.
+
+    A field that is a number in one and a tensor in the other is not compared. call: what the score
+    was given to.
+
+    Raises ValueError: it is not.
+    """
+    advice = f"pass the score that it was made for, {call}, score={held.__name__}(...))."
+    if type(score) is not held:
+        got = type(score).__name__ if isinstance(score, Score) else shown(score)
+        raise ValueError(f"the cache holds keys of the score {held.__name__}, got {got}: {advice}")
+    own = numbers_of(score)
+    if own != numbers and own and numbers:
+        known = dict(part.split("=") for part in numbers.split(", "))
+        for name, x in (part.split("=") for part in own.split(", ")):
+            if known.get(name, x) != x:
+                raise ValueError(
+                    f"the cache holds keys of {held.__name__} with {name}={known[name]}, got {x}: "
+                    f"{advice}"
+                )
+
+
+def check_queries(queries: int, known: int | None) -> None:
+    """Check that there are no more causal queries than tokens, where their number is known.
+
+    Raises ValueError: there are.
+    """
+    if known is not None and queries > known:
+        raise ValueError(
+            f"{queries} queries, but {known} tokens are in the cache: append them first."
+        )
+
+
 def lower_tokens(
-    key: Array, value: Array, score: Score, query: Array | None
+    key: Array, value: Array, score: Score, query: Array | None, held: Array | None
 ) -> tuple[Factors, Array]:
     """Check keys, values and the score; give the factors of these keys, and the values.
 
-    query: no queries, of the width that the score expects; found out if None.
+    query: no queries, of the width that the score expects; found out if None. held: the values that
+    the cache has, None if there are none yet.
 
     Raises TypeError, ValueError: as `attention`.
     """
@@ -53,14 +107,49 @@ def lower_tokens(
     with context():
         if dtype is not None:
             (key, value), score = autocast(xp, dtype, [key, value], score)
+        _check_pair(xp, key, value)
+        if held is not None:
+            check_rows(xp, "value", value, held)
         if query is None:
-            check_places(xp, key, key=key)
             check_tensors(xp, key, key, value)
             query = no_queries(xp, score, key)
         elif dtype is not None:
             query = xp.astype(query, dtype)
         check_call(xp, query, key, value, score)
         return score.lower(xp, query, key), value
+
+
+def check_rank(name: str, x: Array) -> None:
+    """Check that x is (..., tokens, width).
+
+    Raises ValueError: it is not.
+    """
+    if len(x.shape) < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}, expected (..., tokens, width): rank ≥ 2."
+        )
+
+
+def _check_pair(xp: Ops, key: Array, value: Array) -> None:
+    """Check dtypes and shapes of keys and their values, before any query meets them.
+
+    Raises TypeError, ValueError: they do not fit.
+    """
+    for name, x in (("key", key), ("value", value)):
+        check_places(xp, x, **{name: x})
+        if xp.dtype(x) not in DTYPES:
+            raise TypeError(f"{name} is {xp.dtype(x)}, expected one of {', '.join(DTYPES)}.")
+        check_rank(name, x)
+    if xp.dtype(key) != xp.dtype(value):
+        raise TypeError(
+            f"key is {xp.dtype(key)} but value is {xp.dtype(value)}: convert them to one dtype."
+        )
+    leads = xp.shape(key)[-3::-1], xp.shape(value)[-3::-1]
+    if any(n != m and 1 not in (n, m) for n, m in zip(*leads, strict=False)):
+        raise ValueError(
+            f"key {xp.shape(key)} and value {xp.shape(value)} have leading dimensions that do not "
+            "broadcast."
+        )
 
 
 def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
@@ -128,6 +217,8 @@ def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) 
             "first axis of both."
         )
     batch = of_keys[0]
+    if framework(beams) is None and not isinstance(beams, list | tuple | range):
+        raise TypeError(f"beams is {shown(beams)}, expected integers {(batch,)}.")
     index = xp.array(beams, like=values)
     if "int" not in xp.dtype(index):
         raise TypeError(f"beams must be integers, got {xp.dtype(index)}.")

@@ -40,7 +40,7 @@ def chosen_weights(
     Raises TypeError, IndexError: no integers, or beyond what there is. ValueError: rows, and the
         weights are those of edges.
     """
-    rows, heads, examples = _plain(rows), _plain(heads), _plain(examples)
+    rows, heads, examples = plain(rows), plain(heads), plain(examples)
     lead, queries = task.sizes.lead, task.sizes.queries
     if examples is not None and not lead:
         raise IndexError(
@@ -54,9 +54,9 @@ def chosen_weights(
         )
     some = task.score.a if isinstance(task.score, Factors) else task.score
     xp = load(find_framework(score=some))
-    of_heads = None if heads is None else _places("heads", heads, lead[-1])
-    of_rows = None if rows is None else _places("rows", rows, queries)
-    of_batch = None if examples is None else _places("examples", examples, lead[0])
+    of_heads = None if heads is None else places_of("heads", heads, lead[-1])
+    of_rows = None if rows is None else places_of("rows", rows, queries)
+    of_batch = None if examples is None else places_of("examples", examples, lead[0])
     if isinstance(task.mask, LoweredEdges):
         if rows is not None:
             raise ValueError(
@@ -85,12 +85,12 @@ def chosen_weights(
     return found
 
 
-def _plain(chosen: Any) -> Any:
+def plain(chosen: Any) -> Any:
     """Make a list of an array."""
     return chosen.tolist() if hasattr(chosen, "tolist") else chosen
 
 
-def _places(name: str, chosen: Any, n: int) -> list[int]:
+def places_of(name: str, chosen: Any, n: int) -> list[int]:
     """List the places from 0 on that are chosen of n.
 
     Raises TypeError, IndexError: see `chosen_weights`.

@@ -5,27 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from anyscore.biases import Bias
 from anyscore.cache import no_queries
 from anyscore.cache_checks import (
     backend_of,
     check_beams,
     check_bias,
+    check_count,
+    check_queries,
+    check_rank,
     check_room,
     check_rows,
+    check_score_of,
     lower_tokens,
+    numbers_of,
     tokens,
 )
 from anyscore.checks import check_size, find_framework
 from anyscore.formulas import ScaledDot
-from anyscore.functional import attention
+from anyscore.functional import attention, plan
 from anyscore.kernels import cpu
-from anyscore.masks import Causal, Lengths, Mask, as_mask
+from anyscore.masks import Causal, Lengths, Mask
 from anyscore.messages import shown
 from anyscore.ops import Array
 from anyscore.prepared import PreparedKeys
-from anyscore.ring import Ring
+from anyscore.ring import Ring, place_bias, place_masks
 from anyscore.score import Score
+from anyscore.task import combine
 from anyscore.trees import tell, tree
 
 
@@ -38,13 +43,13 @@ class Cache:
     values: (..., capacity, d_v). length: (), an integer: how many tokens have been appended.
     no_query: (..., 0, d_q). score: the class of the score. d_k: the width of keys. window: how many
     tokens a query attends at most, its own among them; None: all. With one the token of position p
-    is in row p mod capacity.
+    is in row p mod capacity. numbers: those of the score, as text.
 
     PyTorch's and NumPy's are written to in place; those of JAX are values, and what changes one
     returns another. A cache is a tree of its tensors in PyTorch and JAX.
     """
 
-    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window")
+    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "numbers")
     derived: ClassVar[tuple[str, ...]] = ("prepared",)
     b: Array
     key_bias: Array | None
@@ -55,6 +60,7 @@ class Cache:
     score: type[Score]
     d_k: int
     window: int | None
+    numbers: str
     prepared: PreparedKeys | None = None
 
     @property
@@ -87,22 +93,14 @@ class Cache:
             TypeError, ValueError: tokens of another shape or dtype than the cache has, or another
                 score; more tokens than there is room for; in PyTorch, tokens with a gradient.
         """
-        if type(score) is not self.score:
-            got = type(score).__name__ if isinstance(score, Score) else shown(score)
-            raise ValueError(
-                f"the cache holds keys of the score {self.score.__name__}, got {got}: append with "
-                "the score that it was made for."
-            )
+        check_score_of(score, self.score, self.numbers, "append(key, value")
         find_framework(cache=self.values, key=key)
-        f, value = lower_tokens(key, value, score, self.no_query)
+        f, value = lower_tokens(key, value, score, self.no_query, self.values)
         backend, buffers = backend_of(self.values)
         xp, count, wraps = backend.xp, tokens(value), self.window is not None
-        bias, start, known = f.key_bias, self.length, None
+        bias, start, known = f.key_bias, self.length, None if wraps else buffers.number(self.length)
         check_rows(xp, "key", f.b, self.b)
-        check_rows(xp, "value", value, self.values)
         check_bias(type(score).__name__, bias, self.key_bias)
-        if not wraps:
-            known = buffers.number(start)
         check_room(known, count, self.capacity, wraps)
         if problem := buffers.why_not(f.b, value, *(() if bias is None else (bias,))):
             raise ValueError(f"a cache {problem}.")
@@ -131,17 +129,25 @@ class Cache:
 
         queries: how many there are. causal: whether each attends up to its own position, or all.
 
-        Raises ValueError: with a window, queries whose window is no longer whole.
+        Raises TypeError, ValueError: no number of queries, or more than there are tokens, where
+            that is known; with a window, queries whose window is no longer whole.
         """
+        check_count("queries", queries, 0)
+        if causal:
+            check_queries(queries, backend_of(self.values)[1].number(self.length))
         if self.window is not None:
             return self._ring(queries).mask(self.window, causal)
         if queries == 1 or not causal:
             return Lengths(self.length)
         return Causal(offset=self.length - queries)
 
+    def positions(self) -> Array:
+        """Return the position of the token in each row, (capacity,); < 0 where there is none."""
+        return self._ring(0).positions()
+
     def _ring(self, queries: int) -> Ring:
         xp = backend_of(self.values)[0].xp
-        return Ring(xp, self.values, self.length, self.capacity, queries)
+        return Ring(xp, self.values, self.length, self.capacity, queries, self.window is not None)
 
     def attend(
         self,
@@ -160,7 +166,9 @@ class Cache:
             query: (..., T_q, d_q).
             score: as `append` had it.
             causal: whether each query attends up to its own position, or everything.
-            mask: intersects with that; of rows of the cache, (T_q, capacity) if it is an array.
+            mask: intersects with that. `Lengths`, `Interval`, `Causal` and `Window` count
+                positions; the last two, if they say nothing else, of queries at the last ones.
+                Arrays are of rows, (T_q, capacity), and so not for a cache with a window.
             bias, bias_after: as of `attention`; `Relative` and `ALiBi` that do not say where
                 queries stand are told.
             options: the others of `attention`.
@@ -168,31 +176,40 @@ class Cache:
         Raises:
             TypeError, ValueError: as `attention`, and as `mask` of the cache.
         """
-        find_framework(query=query, cache=self.values)
-        own, keys = self.mask(tokens(query), causal), self.keys
-        if mask is None and isinstance(own, Lengths):  # which calls that come again take
-            options["valid_lens"] = own.n
-        else:
-            options["mask"] = own if mask is None else own & as_mask(mask)
-        if bias is not None or bias_after is not None:
-            options["bias"] = self._placed(bias, query)
-            options["bias_after"] = self._placed(bias_after, query)
-        return attention(query, keys, self.values, score=score, **options)
+        given = {"mask": mask, "bias": bias, "bias_after": bias_after, **options}
+        given = self._placed(query, score, causal, given)
+        return attention(query, self.keys, self.values, score=score, **given)
 
-    def _placed(self, bias: Any, query: Array) -> Any:
-        """Return a bias of positions as it is of the rows of the cache."""
-        if not isinstance(bias, Bias) or bias.align is not None or bias.offset is not None:
-            return bias
-        if self.window is None:
-            return replace(bias, offset=self.length - tokens(query))  # type: ignore[type-var]
-        lead = query.shape[:-2]
-        return self._ring(tokens(query)).bias(bias, lead[-1] if len(lead) > 1 else None)
+    def check_step(self, query: Array, *, score: Score, **options: Any) -> None:
+        """Raise what `attend` will, once as many tokens are appended as there are queries."""
+        ahead = replace(self, length=self.length + tokens(query))
+        given = ahead._placed(query, score, True, options)
+        plan(query, ahead.keys, ahead.values, score=score, **given)
+
+    def _placed(
+        self, query: Array, score: Score, causal: bool, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return options of a call of the cache as they are of its rows, with its own mask."""
+        find_framework(query=query, cache=self.values)
+        check_score_of(score, self.score, self.numbers, "attend(query")
+        check_rank("query", query)
+        ring = self._ring(tokens(query))
+        own = self.mask(ring.queries, causal)
+        mask = combine(options.get("mask"), options.get("valid_lens"))
+        placed = options | {"mask": own, "valid_lens": None}
+        if mask is not None:
+            placed["mask"] = own & place_masks(ring, mask)
+        elif isinstance(own, Lengths):  # which calls that come again take
+            placed |= {"mask": None, "valid_lens": own.n}
+        for name in ("bias", "bias_after"):
+            placed[name] = place_bias(ring, options.get(name), query.shape[:-2])
+        return placed
 
     def reorder(self, beams: Any) -> Cache:
         """Replace entry i of the batch by entry beams[i]: those that a beam search keeps.
 
         beams: (B,), integers ≥ 0 of the first axis of keys and values. In compiled programs and on
-        accelerators one beyond B is no error of ours: JAX makes NaN of that entry.
+        accelerators others are no error of ours: JAX makes NaN of that entry.
 
         Raises TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
         """
@@ -256,10 +273,11 @@ def make_cache(
     tell()
     if not isinstance(score, Score):
         raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {shown(score)}.")
-    check_size(capacity=capacity, window=window)
+    check_count("capacity", capacity)
+    check_size(window=window)
     if window is not None and window > capacity:
         raise ValueError(f"window={window} must be ≤ capacity={capacity}.")
-    f, first = lower_tokens(key, value, score, None)
+    f, first = lower_tokens(key, value, score, None, None)
     backend, buffers = backend_of(first)
     check_room(0, tokens(first), capacity, window is not None)
     if problem := buffers.why_not(f.b, first):
@@ -276,7 +294,7 @@ def make_cache(
     packed = buffers.room_to_pack(b) if cpu.packs(f.pair) else None
     length = buffers.zeros((), first, xp.index_dtype())
     of_score = no_queries(xp, score, key), type(score), int(xp.shape(key)[-1])
-    cache = Cache(b, bias, packed, values, length, *of_score, window)
+    cache = Cache(b, bias, packed, values, length, *of_score, window, numbers_of(score))
     if buffers.in_place:
         cache = replace(cache, prepared=cache.keys)
     return cache.append(key, value, score=score)

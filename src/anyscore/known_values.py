@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from anyscore.messages import shown
-from anyscore.ops import PLAIN, Ops, framework, load
+from anyscore.ops import Ops, framework, load
 
 
 def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
     """Check that x is one axis of integers; give its values, None if they are not known."""
     kind = framework(x)
-    if kind is None and not isinstance(x, PLAIN):
+    if kind is None and not isinstance(x, list | tuple):
         if type(x) is object:  # which stands for a tensor, in a tree
             return None
         raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")

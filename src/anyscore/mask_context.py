@@ -139,10 +139,13 @@ class MaskContext:
             allowed = (
                 [(), (batch,), (batch, self.queries), full] if batch is not None else [(), full]
             )
+            of = f"leading dimensions {self.lead}, {self.queries} queries"
+            if self.places is not None:
+                allowed.insert(1, (self.places.count,))
+                of = f"{self.places.count} sequences, {of}"
             raise ValueError(
                 f"{name} has shape {shape}, expected one of "
-                f"{', '.join(map(str, dict.fromkeys(allowed)))} "
-                f"(leading dimensions {self.lead}, {self.queries} queries)."
+                f"{', '.join(map(str, dict.fromkeys(allowed)))} ({of})."
             )
         return self.xp.reshape(x, aligned)
 

@@ -44,7 +44,8 @@ def explore(
             (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k) of any framework.
         queries, keys: labels of the tokens: a list of texts, or one such list for each example; or
             a mapping from names of layers to either. Keys are labelled as queries where they are
-            as many and `keys` is left out; tokens without labels have their numbers.
+            as many and `keys` is left out; tokens without labels have their numbers. Characters
+            that cannot be seen are written as codes, spaces before and after a text as ␣.
         path: of the file.
         title: of the page.
 
@@ -52,9 +53,9 @@ def explore(
         The path.
 
     Raises:
-        TypeError, ValueError: nothing was recorded, labels are not as many as tokens, weights are
-            not within [0, 1] or too many for a page.
-        OSError: the file cannot be written.
+        TypeError, ValueError: nothing was recorded, labels are not as many as tokens or of a layer
+            that was not recorded, weights are not within [0, 1] or too many for a page.
+        OSError: the file cannot be written, a folder or in none.
 
     >>> import tempfile, numpy as np
     >>> weights = np.full((1, 2, 3, 3), 1 / 3)
@@ -63,8 +64,9 @@ def explore(
     True
     """
     from anyscore.pages.explore import write_explorer
+    from anyscore.pages.page import file_of
 
-    path = Path(path)
+    path = file_of(path)
     write_explorer(recording, queries, keys, path, title)
     return path
 

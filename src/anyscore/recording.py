@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +24,15 @@ class Recording:
 
     layers: the names of the layers that were recorded, whether they ran or not. calls: for each
     call the name of its layer and the weights, (examples, heads, T_q, T_k), float32, before
-    dropout. A layer without heads has one; a call without a batch one example.
+    dropout. A layer without heads has one; a call without a batch one example. chosen: the "heads"
+    and "examples" that `record` was told to keep, lists of integers or slices; all if it was not.
 
     `recording["encoder.0"]` lists the weights of the calls of a layer.
     """
 
     layers: list[str]
     calls: list[tuple[str, Weights]] = field(default_factory=list)
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, layer: str) -> list[Weights]:
         if layer not in self.layers:
@@ -42,17 +45,22 @@ class Recording:
         Calls with one query that follow another call are its next rows: steps of a decoder. Keys
         that a row did not have yet get weight 0. A call with more queries begins new examples.
         """
-        found = {}
-        for layer in self.layers:
-            runs: list[list[Weights]] = []
-            for weights in self[layer]:
-                if runs and _follows(weights, runs[-1][-1]):
-                    runs[-1].append(weights)
-                else:
-                    runs.append([weights])
-            if runs:
-                found[layer] = [example for run in runs for example in _rows(run)]
-        return found
+        found = {layer: self.runs(layer) for layer in self.layers}
+        return {
+            layer: [example for run in runs for example in _rows(run)]
+            for layer, runs in found.items()
+            if runs
+        }
+
+    def runs(self, layer: str) -> list[list[Weights]]:
+        """List the calls of a layer, those together that are steps of the same examples."""
+        runs: list[list[Weights]] = []
+        for weights in self[layer]:
+            if runs and _follows(weights, runs[-1][-1]):
+                runs[-1].append(weights)
+            else:
+                runs.append([weights])
+        return runs
 
 
 @contextmanager
@@ -62,9 +70,10 @@ def record(
     """Record the attention weights of a model while the block runs.
 
     Layers of this package are recorded, and any other with a method `last_weights(rows, heads,
-    examples)` that gives the weights of its last call, (…, T_q, T_k). Nothing is changed in what
-    the model computes, and nothing is left in it afterwards. Calls inside `torch.compile`, `fit`
-    and `predict` of Keras, and hybridized blocks of MXNet are not recorded.
+    examples)` that gives the weights of its last call, (…, T_q, T_k); of `layer.step` with a cache,
+    those of the step. Nothing is changed in what the model computes, and nothing is left in it
+    afterwards. Calls inside `torch.compile`, `fit` and `predict` of Keras on TensorFlow and JAX,
+    and hybridized blocks of MXNet are not recorded, nor is `Cache.attend`, which is no layer's.
 
     Args:
         model: of PyTorch, Keras or Gluon: a layer, or what contains some.
@@ -77,9 +86,10 @@ def record(
 
     Raises:
         TypeError: the model is of none of these, or a choice of another type.
-        ValueError: the model has no layer that can be recorded, or none of that name or number.
-        IndexError: in the model's call, if there is no such head or example. Over the edges of a
-            graph a call raises ValueError: it has no weights (T_q, T_k).
+        ValueError: the model has no layer that can be recorded, or none of that name or number; a
+            choice is empty.
+        IndexError: in the model's call, if there is no such head or example. There ValueError, if
+            slices choose none, or over the edges of a graph, whose weights are not (T_q, T_k).
 
     >>> import torch
     >>> from anyscore import record
@@ -91,20 +101,26 @@ def record(
     [('1', (2, 1, 5, 5))]
     """
     found = _choose(_recordable(model), layers)
-    choice: dict[str, Any] = {"rows": slice(None)}  # which weights of edges do not have
-    for name, chosen in (("heads", heads), ("examples", examples)):
-        if chosen is not None:
-            choice[name] = [int(chosen)] if isinstance(chosen, Integral) else chosen
-    recording = Recording(list(found))
+    both = {"heads": heads, "examples": examples}
+    choice = {name: _listed(name, x) for name, x in both.items() if x is not None}
+    recording = Recording(list(found), [], choice)
 
-    def note(name: str, layer: Any) -> None:
-        weights = layer.last_weights(**choice)
+    def note(name: str, weights: Any) -> None:
         if weights is not None:  # it ran under a compiler
-            recording.calls.append((name, _four_axes(name, to_numpy(weights, np.float32))))
+            recording.calls.append((name, _four_axes(name, to_numpy(weights, np.float32), choice)))
+
+    def note_call(name: str, layer: Any) -> None:
+        # all rows: chosen, so that weights of edges, which have none, are refused
+        note(name, layer.last_weights(rows=slice(None), **choice))
+
+    def note_step(name: str, layer: Any, *args: Any, **options: Any) -> None:
+        note(name, layer.step_weights(*args, **choice, **options))
 
     with ExitStack() as hooks:
         for name, layer in found.items():
-            hooks.callback(_after_calls(layer, partial(note, name, layer)))
+            hooks.callback(_after_calls(layer, partial(note_call, name, layer)))
+            if hasattr(layer, "step_weights"):
+                hooks.callback(_after(layer, "step", partial(note_step, name, layer)))
         yield recording
 
 
@@ -143,6 +159,8 @@ def _recordable(model: Any) -> dict[str, Any]:
         for name, child in children(module):
             visit(child, f"{path}.{name}" if path else name)
 
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: make one, {model.__name__}(...).")
     children = _children_of(model)
     visit(model, "")
     if not found:
@@ -208,33 +226,61 @@ def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
         handle = layer.register_forward_hook(hook)
         end: Callable[[], None] = handle.remove if hasattr(handle, "remove") else handle.detach
         return end
-    before = layer.call  # Keras has no hooks
+    return _after(layer, "call", lambda *_, **__: noted())  # Keras has no hooks
+
+
+def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], None]:
+    """Call `noted` with what a method of a layer was given, after each call of it, likewise."""
+    before, own = getattr(layer, method), vars(layer).get(method)
 
     def call(*args: Any, **named: Any) -> Any:
         output = before(*args, **named)
-        noted()
+        noted(*args, **named)
         return output
 
-    own = vars(layer).get("call")
-    layer.call = call
+    setattr(layer, method, call)
 
     def put_back() -> None:
         if own is None:
-            del layer.call
+            delattr(layer, method)
         else:
-            layer.call = own
+            setattr(layer, method, own)
 
     return put_back
 
 
-def _four_axes(name: str, weights: Weights) -> Weights:
-    """Give weights as (examples, heads, T_q, T_k)."""
-    if weights.ndim < 2:
-        raise ValueError(f"{name} gave weights of shape {weights.shape}, expected (…, T_q, T_k).")
-    if weights.ndim < 4:
-        lead = weights.shape[:-2]
-        return weights.reshape(*(lead or (1,)), 1, *weights.shape[-2:])
-    return weights.reshape(-1, *weights.shape[-3:])
+def _listed(name: str, chosen: Any) -> Any:
+    """Give what is chosen as a list of integers, or as the slice that it is.
+
+    Raises TypeError, ValueError: it is neither, or nothing.
+    """
+    if isinstance(chosen, slice):
+        return chosen
+    chosen = chosen.tolist() if hasattr(chosen, "tolist") else chosen
+    several = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
+    if any(isinstance(i, bool) or not isinstance(i, Integral) for i in several):
+        raise TypeError(
+            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
+        )
+    if not several:
+        raise ValueError(f"{name} is empty: leave it out for all {name}.")
+    return [int(i) for i in several]
+
+
+def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weights:
+    """Give weights as (examples, heads, T_q, T_k).
+
+    Raises ValueError: they have other axes, or nothing that was chosen.
+    """
+    shape = weights.shape
+    if len(shape) < 2:
+        raise ValueError(f"{name} gave weights of shape {shape}, expected (…, T_q, T_k).")
+    if choice and 0 in shape[:-2]:
+        slices = ", ".join(f"{axis}={shown(x)}" for axis, x in choice.items())
+        raise ValueError(f"{slices} chooses nothing in {name}, whose weights are then {shape}.")
+    if len(shape) < 4:
+        return weights.reshape(*(shape[:-2] or (1,)), 1, *shape[-2:])
+    return weights.reshape(math.prod(shape[:-3]), *shape[-3:])
 
 
 def _follows(weights: Weights, before: Weights) -> bool:

@@ -19,6 +19,8 @@ from anyscore.masks import Mask
 from anyscore.ops import Array
 from anyscore.places import Places
 
+_CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
+
 
 @dataclass(frozen=True, eq=False)
 class Sequences(Mask):
@@ -62,6 +64,9 @@ class Sequences(Mask):
                 _check(name, integers(x, name))
                 counts[name] = len(x) if isinstance(x, list | tuple) else getattr(x, "shape", "?")
         counts = {name: n if isinstance(n, int) else n[0] for name, n in counts.items() if n != "?"}
+        for name, n in counts.items():
+            if n == 0:  # also where values are traced
+                raise ValueError(f"{name} must begin with 0, got no entry: {_CUMULATIVE}")
         if len(set(counts.values())) > 1:
             raise ValueError(
                 f"cu_seqlens_q has {counts['cu_seqlens_q']} entries and cu_seqlens_k "
@@ -108,11 +113,11 @@ def _check(name: str, offsets: np.ndarray[Any, Any] | None) -> None:
         return
     if not offsets.size or offsets[0] != 0:
         got = offsets[:1].tolist() or "no entry"
-        raise ValueError(f"{name} must begin with 0, got {got}: it is of cumulative lengths.")
+        raise ValueError(f"{name} must begin with 0, got {got}: {_CUMULATIVE}")
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falls.size:
         i = int(falls[0])
         raise ValueError(
             f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
-            "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
+            f"{_CUMULATIVE}"
         )

@@ -12,9 +12,11 @@ import torch
 from anyscore import (
     ALiBi,
     Causal,
+    Interval,
     Keys,
     Lengths,
     Relative,
+    ScaledDot,
     Window,
     attention,
     make_cache,
@@ -118,6 +120,41 @@ def test_every_option(name: str, option: str, chunks: str, framework: str) -> No
     of_steps, at_once = ({n: converted(x) for n, x in some.items()} for some in OPTIONS[option])
     expected = attention(q, k, v, score=score, **{"mask": Causal(), **at_once})
     same(run(q, k, v, score, CHUNKS[chunks], {"capacity": 13}, **of_steps), expected)
+
+
+PADDING = np.array([0, 3])
+OF_POSITIONS: dict[str, tuple[Any, Any]] = {
+    # of the cache, at the step that begins at a position; and of the call with everything at once
+    "left padding": (lambda start: Interval(PADDING, None),) * 2,
+    "interval": (lambda start: Interval([1, 2], 9),) * 2,
+    "lengths": (lambda start: Lengths([4.5, 8]),) * 2,
+    "window": (lambda start: Window(1, 0), lambda start: Window(1, 0)),
+    "at the end": (lambda start: Window(1, 0, align="end"), lambda start: Window(1, 0)),
+    "offset": (lambda start: Window(1, 0, offset=start), lambda start: Window(1, 0)),
+    "offset from the end": (
+        lambda start: Causal("end", offset=[0, -1]),
+        lambda start: Causal(offset=[0, -1]),
+    ),
+    "both": (lambda start: Interval(PADDING, None) & Window(1, 0, "end"),
+             lambda start: Interval(PADDING, None) & Window(1, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("chunks", ["steps", "parts"])
+@pytest.mark.parametrize("masks", OF_POSITIONS.values(), ids=OF_POSITIONS)
+def test_masks_count_positions(masks: Any, chunks: str, window: int | None) -> None:
+    """Also where new tokens have taken the places of old ones, and by `valid_lens`."""
+    xs = arrays()
+    of_steps, at_once = masks
+    own = Causal() if window is None else Window(window - 1, 0)
+    expected = attention(*xs, mask=own & at_once(0))
+    cache = {"capacity": 13 if window is None else 7, "window": window}
+    given = {"mask": lambda start, n: of_steps(start)}
+    same(run(*xs, ScaledDot(), CHUNKS[chunks], cache, **given), expected)
+    if isinstance(at_once(0), Lengths):
+        lengths = {"valid_lens": at_once(0).n}
+        same(run(*xs, ScaledDot(), CHUNKS[chunks], cache, **lengths), expected)
 
 
 RINGS = [(1, 1, "steps"), (3, 3, "steps"), (3, 8, "parts"), (4, 8, "parts"), (9, 30, "prompt")]

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Additive, Dot, Gaussian, ScaledDot, make_cache
+from anyscore import (
+    Additive,
+    Causal,
+    Dot,
+    Gaussian,
+    Keys,
+    Lorentz,
+    ScaledDot,
+    make_cache,
+)
 from samples import make_score, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
@@ -26,6 +35,7 @@ def _cache(score: Any = None, **options: Any) -> Any:
 
 
 K, V = normal(B, KV, 2, D), normal(B, KV, 2, D_V)
+Q = normal(B, H, 1, D)
 
 
 @pytest.mark.parametrize(
@@ -36,17 +46,46 @@ K, V = normal(B, KV, 2, D), normal(B, KV, 2, D_V)
         (lambda: _cache(capacity=2, window=2), ValueError, "3 tokens are more than the 2"),
         (lambda: _cache(capacity=0), ValueError, "capacity must be ≥ 1, got 0"),
         (lambda: _cache(capacity=2.5), TypeError, "capacity must be an integer"),
+        (lambda: _cache(capacity=None), TypeError, "capacity must be an integer ≥ 1, got None"),
         (lambda: _cache(window=0), ValueError, "window must be ≥ 1"),
         (lambda: _cache(window=5), ValueError, r"window=5 must be ≤ capacity=4"),
         (lambda: make_cache(K, V, lambda q, k: q, capacity=2), TypeError, "a score object"),
         (lambda: make_cache([1.0], V, capacity=2), TypeError, "key is a list"),
         (lambda: make_cache(K, V[..., :1, :], capacity=2), ValueError, "key has 2 tokens"),
+        (lambda: make_cache(K.astype(int), V, capacity=2), TypeError, "^key is int64, expected"),
+        (lambda: make_cache(K, V.astype("f4"), capacity=2), TypeError, "^key is float64 but value"),
+        (lambda: make_cache(K[0, 0, 0], V, capacity=2), ValueError, r"^key has shape \(5,\)"),
         (lambda: _cache().append(K, V, score=Dot()), ValueError, "of the score ScaledDot, got Dot"),
         (lambda: _cache().append(K, V, score=len), ValueError, "ScaledDot, got <built-in"),
+        (
+            lambda: _cache(Gaussian()).attend(Q),
+            ValueError,
+            r"Gaussian, got ScaledDot: .* attend\(query, score=Gaussian\(\.\.\.\)\)",
+        ),
+        (
+            lambda: _cache(Lorentz()).attend(Q, score=Lorentz(3.0)),
+            ValueError,
+            "keys of Lorentz with sigma=1.0, got 3.0",
+        ),
+        (
+            lambda: _cache(Lorentz()).append(K[..., :1, :], V[..., :1, :], score=Lorentz(3.0)),
+            ValueError,
+            "keys of Lorentz with sigma=1.0, got 3.0",
+        ),
         (
             lambda: _cache(capacity=9).append(K[:1], V),
             ValueError,
             r"key becomes rows of shape \(1, 2, 2, 5\), the cache holds \(2, 2, 9, 5\)",
+        ),
+        (
+            lambda: _cache(capacity=9).append(np.concatenate([K, K]), np.concatenate([V, V])),
+            ValueError,
+            r"value has shape \(4, 2, 2, 3\), the cache holds \(2, 2, 9, 3\)",
+        ),
+        (
+            lambda: _cache(capacity=9).append(np.concatenate([K, K]), V),
+            ValueError,
+            r"^key \(4, 2, 2, 5\) and value \(2, 2, 2, 3\) have leading dimensions",
         ),
         (
             lambda: _cache(capacity=9).append(K, V[..., :2]),
@@ -62,6 +101,17 @@ K, V = normal(B, KV, 2, D), normal(B, KV, 2, D_V)
         (lambda: _cache().append(torch.tensor(K), V), TypeError, "key is a PyTorch|PyTorch"),
         (lambda: _cache().append(torch.tensor(K), torch.tensor(V)), TypeError, "cache is a NumPy"),
         (lambda: _cache().attend(torch.ones(1, 1, D)), TypeError, "query is a PyTorch"),
+        (lambda: _cache().attend(np.ones(D)), ValueError, r"query has shape \(5,\), expected"),
+        (
+            lambda: _cache().attend(normal(B, H, 4, D)),
+            ValueError,
+            "^4 queries, but 3 tokens are in",
+        ),
+        (lambda: _cache().mask(4), ValueError, "4 queries, but 3 tokens .* append them first"),
+        (lambda: _cache().mask(None), TypeError, "queries must be an integer ≥ 0, got None"),
+        (lambda: _cache().mask(-1), ValueError, "queries must be ≥ 0, got -1"),
+        (lambda: _cache().reorder(None), TypeError, r"beams is None, expected integers \(2,\)"),
+        (lambda: _cache().reorder("ab"), TypeError, "beams is 'ab', expected integers"),
         (lambda: _cache().reorder([0, 2]), ValueError, r"beams\[1\] is 2, expected 0 ≤ beam < 2"),
         (lambda: _cache().reorder([-1, 0]), ValueError, r"beams\[0\] is -1"),
         (lambda: _cache().reorder([0]), ValueError, r"beams has shape \(1,\), expected \(2,\)"),
@@ -82,6 +132,16 @@ K, V = normal(B, KV, 2, D), normal(B, KV, 2, D_V)
             lambda: _cache(window=3).attend(normal(B, H, 1, D), causal=False),
             ValueError,
             "a window is of causal attention",
+        ),
+        (
+            lambda: _cache(window=3).attend(Q, mask=np.ones((1, 4), bool)),
+            TypeError,
+            r"a mask must count positions: .* got a boolean array. .* Interval\(padding, None\)",
+        ),
+        (
+            lambda: _cache(window=3).attend(Q, mask=Keys(np.ones((B, 4), bool)) & Causal()),
+            TypeError,
+            "a mask must count positions: .* got Keys",
         ),
     ],
 )
@@ -104,6 +164,13 @@ def test_what_is_refused_changes_nothing(framework: str) -> None:
         cache.reorder([1, 2])
     assert int(cache.length) == 3
     assert np.array_equal(np.asarray(cache.attend(q[..., :3, :], score=score)), expected)
+
+
+def test_an_empty_cache_holds_nothing() -> None:
+    cache = make_cache(K[..., :0, :], V[..., :0, :], capacity=4)
+    assert (cache.attend(Q, causal=False) == 0).all()
+    with pytest.raises(ValueError, match="1 queries, but 0 tokens are in the cache"):
+        cache.attend(Q)
 
 
 def test_gradients_are_refused() -> None:

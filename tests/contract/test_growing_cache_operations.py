@@ -83,6 +83,10 @@ def test_any_sequence_of_operations(case: tuple[Any, ...], framework: str) -> No
             cache, k, v = cache.reorder(convert(beams)), k[beams], v[beams]
         else:
             q = convert(rng.normal(size=(B, H, n, D)))
+            if n > k.shape[-2]:
+                with pytest.raises(ValueError, match="in the cache: append them first"):
+                    cache.attend(q, score=score)
+                continue
             if window is not None and n > capacity - window + 1:
                 with pytest.raises(ValueError, match="need a capacity of"):
                     cache.attend(q, score=score)

@@ -237,6 +237,7 @@ def test_traced_offsets_may_leave_tokens_out() -> None:
         (([0.0, 6.0],), TypeError, r"cu_seqlens_q is float64 of shape \(2,\), expected integers"),
         (([[0, 6]],), TypeError, r"cu_seqlens_q is int64 of shape \(1, 2\)"),
         (("06",), TypeError, "cu_seqlens_q is '06'"),
+        ((3,), TypeError, r"cu_seqlens_q is 3 \(int\), expected integers \(n,\)"),
         (([0, 2, 6], [0, 7, 6]), ValueError, "cu_seqlens_k must never fall"),
         (([0, 5],), ValueError, "cu_seqlens_q ends with 5, expected 6, .* packed queries"),
         (([0, 6], [0, 5]), ValueError, "cu_seqlens_k ends with 5, expected 6, .* packed keys"),
@@ -256,5 +257,12 @@ def test_mistakes_of_calls() -> None:
         attention(x, x[:5], x[:5], mask=mask)
     with pytest.raises(ValueError, match=r'Causal in sequences .* say how they line up: align="st'):
         attention(x, x, x, mask=Sequences([0, 2, 6], [0, 3, 6]) & Causal())
-    with pytest.raises(ValueError, match="valid_lens has shape"):
+    message = r"valid_lens has shape \(3,\), expected one of \(\), \(2,\), .* \(2 sequences, "
+    with pytest.raises(ValueError, match=message):
         attention(x, x, x, mask=mask, valid_lens=[1, 2, 3])
+
+
+def test_no_offsets_are_refused_where_values_are_traced() -> None:
+    x, none = torch.ones(6, 3), torch.zeros(2, 0, dtype=torch.long)
+    with pytest.raises(ValueError, match="cu_seqlens_q must begin with 0, got no entry"):
+        torch.func.vmap(lambda cu: attention(x, x, x, mask=Sequences(cu)))(none)

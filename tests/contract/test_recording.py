@@ -193,6 +193,10 @@ def test_compiled_calls_are_not_recorded() -> None:
         ({"layers": []}, ValueError, "layers is empty"),
         ({"layers": 1.5}, TypeError, "layers must be names or integers, got 1.5"),
         ({"layers": [True]}, TypeError, "layers must be names or integers"),
+        ({"heads": True}, TypeError, "heads must be an integer, a slice or a sequence .* got True"),
+        ({"heads": []}, ValueError, "heads is empty: leave it out for all heads"),
+        ({"examples": np.zeros(0, int)}, ValueError, "examples is empty: leave it out"),
+        ({"examples": "all"}, TypeError, "examples must be an integer, .* got 'all'"),
     ],
 )
 def test_wrong_choices(
@@ -211,7 +215,16 @@ def test_a_model_without_attention_layers(model: nn.Module) -> None:
         pass
 
 
+@pytest.mark.parametrize("choice", [{"heads": slice(5, None)}, {"examples": slice(9, 11)}])
+def test_a_slice_of_nothing(model: Model, choice: dict[str, Any]) -> None:
+    (name,) = choice
+    with record(model, 0, **choice), pytest.raises(ValueError, match=f"{name}=slice.* chooses not"):
+        model(X)
+
+
 def test_no_model() -> None:
+    with pytest.raises(TypeError, match=r"the class Model: make one, Model"), record(Model):
+        pass
     with pytest.raises(TypeError, match="model is a dict, expected a module"), record({}):
         pass
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from test_browser import DESKTOP, PHONE, colour, complaints, find_browser, width
 
 from anyscore.plot import explore
+from anyscore.recording import Recording
 
 SMALL_PHONE = {"width": 360, "height": 740}
 HOSTILE = [
@@ -153,6 +154,15 @@ def test_choosing_layer_head_and_example(open_page: Open) -> None:
     assert said(page).endswith(percent(ENCODER[1, 1, 2, 1]))
 
 
+def test_what_was_chosen_keeps_its_number(open_page: Open) -> None:
+    calls = [("encoder", weights(2, 2, 3, 3).astype("f4"))] * 2
+    page = open_page(Recording(["encoder"], calls, {"heads": [0, 2], "examples": slice(-2, None)}))
+    assert page.locator("#head option").all_inner_texts() == ["1", "3"]
+    wanted = ["\u22122", "\u22121", "\u22122, call 2", "\u22121, call 2"]
+    assert page.locator("#example option").all_inner_texts() == wanted
+    page.get_by_role("button", name="encoder, head 3").click()  # which there is
+
+
 def test_all_heads_are_small_pictures(open_page: Open) -> None:
     page = open_page()
     assert page.locator("#overview button").count() == 5
@@ -235,10 +245,9 @@ def test_hostile_labels_are_texts(open_page: Open) -> None:
             point(page, row, row)
         assert page.locator("main img").count() == 0
         names = page.locator(".queries li").all_text_contents()
-        assert names[:5] == HOSTILE[:5]
-        assert names[5:7] == ["∅", "␣"]
-        point(page, 1, 0)  # what overrides the direction ends with its label
-        assert said(page).startswith(f"Query {HOSTILE[1]} (2) looks at key {HOSTILE[0]} (1): ")
+        assert names[:7] == [HOSTILE[0], "⟨U+202E⟩evil", *HOSTILE[2:5], "∅", "␣"]
+        point(page, 1, 0)
+        assert said(page).startswith(f"Query ⟨U+202E⟩evil (2) looks at key {HOSTILE[0]} (1): ")
         assert width(page) <= look.get("viewport", DESKTOP)["width"]
 
 

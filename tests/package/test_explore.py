@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from anyscore import record
 from anyscore.plot import explore
 from anyscore.recording import Recording
-from anyscore.torch import SelfAttention
+from anyscore.torch import MultiHeadAttention, SelfAttention
 
 
 def weights(*shape: int) -> np.ndarray[Any, Any]:
@@ -79,6 +79,56 @@ def test_a_recording_with_labels(tmp_path: Path) -> None:
     assert found["layers"][1]["examples"][0]["queries"] is None
 
 
+@pytest.mark.parametrize(
+    ("heads", "examples", "numbers"),
+    [
+        ([0, 2], [2], ([0, 2], [2])), (1, -1, ([1], [-1])), (None, None, (None, None)),
+        (slice(1, None), slice(-2, None), ([1, 2, 3], [-2, -1])),
+        (slice(None, None, -2), slice(2), ([-1, -3], [0, 1])),
+    ],
+)  # fmt: skip
+def test_chosen_heads_and_examples_keep_their_numbers(
+    tmp_path: Path, heads: Any, examples: Any, numbers: tuple[Any, Any]
+) -> None:
+    model = MultiHeadAttention(8, 4)
+    with record(model, heads=heads, examples=examples) as recording:
+        for _ in range(2):
+            model(torch.randn(3, 5, 8))
+    found = data(explore(recording, path=tmp_path / "page.html"))
+    assert (found["layers"][0]["heads"], found["numbers"]) == numbers
+    assert found["examples"] == 2 * len(numbers[1] or range(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("  a", "␣␣a"), ("a ", "a␣"), ("a", "a"), (" a b ", "␣a b␣"), ("\u200b", "⟨U+200B⟩"),
+        ("a\u202eb", "a⟨U+202E⟩b"), ("\x07", "⟨U+0007⟩"), ("نمی\u200cدانم", "نمی\u200cدانم"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_seen_is_written(tmp_path: Path, text: str, seen: str) -> None:
+    found = data(explore({"a": weights(1, 2)}, [text], path=tmp_path / "page.html"))
+    assert found["layers"][0]["examples"][0]["queries"] == [seen]
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        (None, TypeError, "path must name a file, got None"),
+        ("", ValueError, "path is empty: expected the name of a file"),
+        (".", IsADirectoryError, r"path '\.' is a folder: add the name of a file"),
+        ("lost/page.html", FileNotFoundError, "the folder 'lost' does not exist: make it first"),
+    ],
+)
+def test_a_path_that_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any, error: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        explore(W, path=path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_asks_nothing_of_a_network(tmp_path: Path) -> None:
     text = explore({"a": weights(2, 2)}, path=tmp_path / "page.html").read_text("utf-8")
     assert "default-src 'none'" in text
@@ -108,7 +158,7 @@ def check_hostile(path: Path, a: str, b: str) -> None:
     assert text.count("<!--") == 0
     found = data(page)
     (label,) = found["layers"][0]["examples"][0]["queries"]
-    assert label == b or "⟨U+" in label or set(label) <= set("␣∅⏎⇥")
+    assert label == b or "⟨U+" in label or "␣" in label or set(label) <= set("∅⏎⇥")
     assert not any(ord(c) < 32 for c in label)
 
 
@@ -143,6 +193,11 @@ W = {"a": weights(2, 1, 3, 4)}
         ({"a": weights(2, 2), "b": weights(2, 1, 2, 2)}, {}, ValueError, "'a' has 1 examples"),
         ({"a": np.broadcast_to(np.float32(0), (8000, 8000))}, {}, ValueError, "64,000,000 weights"),
         ([1], {}, TypeError, "explore shows what `record` gave"),
+        (W, {"queries": {"b": ["x"] * 3}}, ValueError, "queries has labels of 'b', .* of 'a'"),
+        (W, {"keys": {0: ["x"] * 4}}, ValueError, "keys has labels of 0, expected of 'a'"),
+        (W, {"title": None}, TypeError, "title must be a text, got None"),
+        ({"a": [[0.5], [0.5, 0.5]]}, {}, TypeError, "a is .*, expected an array of weights"),
+        ({"a": "text"}, {}, TypeError, "a is 'text', expected an array of weights"),
     ],
 )  # fmt: skip
 def test_what_is_refused(

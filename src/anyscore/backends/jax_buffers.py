@@ -46,6 +46,7 @@ class JAXBuffers:
         return x + n
 
     def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+        index = jnp.where(index < 0, x.shape[0], index)  # else they count from the end
         return jnp.take(x, index, axis=0, mode="fill")
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:

@@ -13,15 +13,20 @@ from torch import Tensor
 from anyscore.sequences import Sequences
 
 
-def sequences(query: Any, key: Any, value: Any) -> Sequences | None:
-    """Return the sequences of nested tensors; None where one of them is not jagged.
+def sequences(query: Any, key: Any, value: Any) -> Sequences:
+    """Return the sequences of nested tensors.
 
-    Raises TypeError, ValueError: they are not packed, or of other sequences than each other.
+    Raises TypeError, ValueError: one of them is not nested, or not packed, or of other sequences
+        than the others.
     """
     tensors: dict[str, Any] = {"query": query, "key": key, "value": value}
-    if any(not x.is_nested or x.layout != torch.jagged for x in tensors.values()):
-        return None
+    _check_all_nested(tensors)
     for name, x in tensors.items():
+        if x.layout != torch.jagged:
+            raise TypeError(
+                f"{name} is a nested tensor of the strided layout: make it with "
+                "layout=torch.jagged."
+            )
         if x.lengths() is not None:
             raise TypeError(f"{name} is a nested tensor with holes: pass x.contiguous().")
         if x.dim() not in (3, 4) or x._ragged_idx != x.dim() - 2:
@@ -41,14 +46,43 @@ def sequences(query: Any, key: Any, value: Any) -> Sequences | None:
     return Sequences(query.offsets(), None if _is_same(query, key) else key.offsets())
 
 
-def call_packed(layer: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+def _check_all_nested(tensors: dict[str, Any]) -> None:
+    nested = [name for name, x in tensors.items() if is_nested(x)]
+    for name, x in tensors.items():
+        if name not in nested:
+            what = "dense" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(
+                f"{nested[0]} is a nested tensor but {name} is {what}: pass all of them nested "
+                "(layout=torch.jagged), or all padded, by torch.nested.to_padded_tensor(x, 0.0), "
+                "with the lengths as valid_lens=."
+            )
+
+
+def tokens_of(names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the queries, keys and values of a call of a layer whose first arguments have names.
+
+    Keys that are left out are the queries, and values the keys.
+    """
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = (*(given.get(name) for name in names), None, None, None)[:3]
+    key = query if key is None else key
+    return query, key, key if value is None else value
+
+
+def is_nested(x: Any) -> bool:
+    """Return whether x is a nested tensor."""
+    return isinstance(x, Tensor) and x.is_nested
+
+
+def call_packed(
+    layer: Callable[..., Any],
+    tokens: tuple[Any, Any, Any],
+    mask: Sequences,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Any:
     """Call a layer of nested queries, keys and values by their packed tokens, in a batch of one."""
-    given = *args, *(kwargs.get(name) for name in ("x", "queries", "keys", "values"))
-    tensors = [x for x in given if isinstance(x, Tensor) and x.is_nested]
-    query, key, value = (*tensors, *tensors[-1:] * 2)[:3]
-    mask = sequences(query, key, value)
-    if mask is None:  # the layer says what it does not take
-        return layer(*args, **kwargs)
+    query, key, _ = tokens
     kwargs = {name: _batch(x) for name, x in kwargs.items()}
     kwargs["mask"] = mask if kwargs.get("mask") is None else mask & kwargs["mask"]
     output = layer(*map(_batch, args), **kwargs)
@@ -61,7 +95,7 @@ def call_packed(layer: Callable[..., Any], args: Any, kwargs: dict[str, Any]) ->
 
 def _batch(x: Any) -> Any:
     """Give the packed tokens of a nested tensor with an axis before; anything else as it is."""
-    return x.values()[None] if isinstance(x, Tensor) and x.is_nested else x
+    return x.values()[None] if is_nested(x) else x
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -70,12 +104,10 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other or (not torch.compiler.is_compiling() and torch.equal(one, other))
 
 
-def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences | None]:
+def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences]:
     """Give packed tokens (T, d) of (B, j, d), or (1, heads, T, d) of (B, heads, j, d)."""
     tensors = query, key, value
     found = sequences(*tensors)
-    if found is None:
-        return tensors, None
     return tuple(x.values() if x.dim() == 3 else x.values()[None] for x in tensors), found
 
 

@@ -78,6 +78,28 @@ def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any,
     return queries, keys, keys if values is None else values
 
 
+def check_packed(layer: str, tensors: Sequence[Any], taken: bool) -> None:
+    """Check that no tensor is nested or ragged, if a layer does not take them; else none strided.
+
+    Raises TypeError: one is.
+    """
+    for x in tensors:
+        if isinstance(x, list | tuple):
+            check_packed(layer, x, taken)
+            continue
+        nested = getattr(x, "is_nested", False) is True
+        if nested and "jagged" not in str(x.layout):
+            raise TypeError(
+                "a nested tensor has the strided layout: make it with layout=torch.jagged."
+            )
+        if not taken and (nested or type(x).__name__ == "RaggedTensor"):
+            raise TypeError(
+                f"{layer} takes no {'nested' if nested else 'ragged'} tensor here: pass the tokens "
+                "of all sequences, (1, tokens, width), with mask=Sequences(offsets), or padded "
+                "tensors with valid_lens=. Attention takes it."
+            )
+
+
 def _is_size(x: Any) -> bool:
     return x is None or isinstance(x, int)
 

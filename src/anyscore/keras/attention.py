@@ -58,6 +58,8 @@ class Attention(Layer):
     ((2, 1, 2), (2, 1, 10))
     """
 
+    takes_packed = True
+
     def __init__(
         self,
         score: AnyScore = "scaled_dot",

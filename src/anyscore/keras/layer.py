@@ -10,7 +10,15 @@ import keras
 import numpy as np
 
 from anyscore.biases import Bias
-from anyscore.keras.arguments import OURS, Shape, by_our_names, shapes, three, whole
+from anyscore.keras.arguments import (
+    OURS,
+    Shape,
+    by_our_names,
+    check_packed,
+    shapes,
+    three,
+    whole,
+)
 from anyscore.keras.config import decode, encode, to_numpy
 from anyscore.keras.masks import Held, keras_mask
 from anyscore.keras.options import Options
@@ -43,6 +51,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     by_position: ClassVar[tuple[str, ...]] = "queries", "keys", "values", "valid_lens"
     """Arguments that may come by position; `valid_lens` last."""
     names_of_keras: ClassVar[dict[str, str]] = OURS
+    takes_packed: ClassVar[bool] = False
+    """Whether tensors may be nested (PyTorch) or ragged (TensorFlow)."""
 
     def __init__(self, arguments: Mapping[str, Any], options: Options, of_keras: Any) -> None:
         super().__init__(**of_keras)
@@ -57,6 +67,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         arguments = by_our_names(self.by_position, args, named, self.names_of_keras)
         *names, lengths = self.by_position
         tensors = [arguments.pop(name, None) for name in names]
+        check_packed(type(self).__name__, tensors, self.takes_packed)
         while tensors and tensors[-1] is None:
             tensors.pop()
         if arguments.get(lengths) is not None:  # Keras takes no lists of numbers by position

@@ -14,7 +14,7 @@ from anyscore import heads
 from anyscore.checks import check_size
 from anyscore.heads import HeadSizes, QKVSizes, linear
 from anyscore.keras.arguments import OURS, Shape, check_shapes, output_shape, shapes, three
-from anyscore.keras.layer import register, xp
+from anyscore.keras.layer import BACKEND, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.projecting import Attending, Projecting
 from anyscore.layers import AnyScore
@@ -42,6 +42,7 @@ class SelfAttention(Projecting):
     """
 
     by_position = "x", "valid_lens"
+    takes_packed = BACKEND == "torch"
     names_of_keras: ClassVar[dict[str, str]] = {
         name: "x_mask" if name.endswith("_mask") else "x" for name in OURS
     }

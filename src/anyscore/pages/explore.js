@@ -24,6 +24,15 @@
   };
   const now = () => shown($("layer").selectedIndex, $("example").selectedIndex);
   const label = (labels, i) => (labels ? labels[i] : String(i));
+  // Numbers are from 1 on; of what was chosen, those in the model. Chosen from the end on: −1, −2, …
+  const number = (n) => (n < 0 ? `\u2212${-n}` : String(n + 1));
+  const headNumber = (layer, i) => number((data.layers[layer].heads || [])[i] ?? i);
+  const exampleName = (i) => {
+    const chosen = data.numbers;
+    if (!chosen) return `${i + 1} of ${data.examples}`;
+    const call = Math.floor(i / chosen.length);
+    return number(chosen[i % chosen.length]) + (call ? `, call ${call + 1}` : "");
+  };
   const percent = (level) => {
     if (level === MISSING) return "not a number";
     const share = 100 * (level / data.levels) ** 2;
@@ -109,8 +118,8 @@
         context.fillRect(j * cell, i * cell, cell - gap, cell - gap);
       }
     }
-    const layer = data.layers[$("layer").selectedIndex].name;
-    $("weights-title").replaceChildren(bdi(layer), `, head ${head + 1}`);
+    const layer = $("layer").selectedIndex, { name } = data.layers[layer];
+    $("weights-title").replaceChildren(bdi(name), `, head ${headNumber(layer, head)}`);
     if (at && (at.row >= rows || at.column >= columns)) at = null;
     tell();
   };
@@ -198,8 +207,9 @@
         canvas.setAttribute("aria-hidden", "true");
         const [height, width, levels] = small(of(head), rows, columns);
         paint(canvas, height, width, (i) => levels[i]);
-        button.append(canvas, `head ${head + 1}`);
-        button.setAttribute("aria-label", `${name}, head ${head + 1}`);
+        const text = `head ${headNumber(layer, head)}`;
+        button.append(canvas, text);
+        button.setAttribute("aria-label", `${name}, ${text}`);
         button.addEventListener("click", () => choose(layer, head));
         row.append(button);
       }
@@ -230,7 +240,8 @@
   const choose = (layer, head) => {
     $("layer").selectedIndex = layer;
     const { heads } = now();
-    options($("head"), Array.from({ length: heads }, (_, i) => `${i + 1} of ${heads}`));
+    const of = data.layers[layer].heads ? "" : ` of ${heads}`;
+    options($("head"), Array.from({ length: heads }, (_, i) => headNumber(layer, i) + of));
     $("head").selectedIndex = Math.min(head, heads - 1);
     draw();
     press();
@@ -243,7 +254,7 @@
   };
   const named = () => { $("theme").textContent = isDark() ? "Light theme" : "Dark theme"; };
   options($("layer"), data.layers.map(({ name }) => name));
-  options($("example"), Array.from({ length: data.examples }, (_, i) => `${i + 1} of ${data.examples}`));
+  options($("example"), Array.from({ length: data.examples }, (_, i) => exampleName(i)));
   $("layer").addEventListener("change", () => choose($("layer").selectedIndex, $("head").selectedIndex));
   $("head").addEventListener("change", () => { draw(); press(); });
   $("example").addEventListener("change", () => {
@@ -269,7 +280,7 @@
     wide = root.clientWidth;
   });
   $("without").hidden = true;
-  $("examples").hidden = data.examples === 1;
+  $("examples").hidden = data.examples === 1 && !data.numbers;
   ["choose", "one", "all"].forEach((id) => { $(id).hidden = false; });
   named();
   mix();

@@ -23,6 +23,11 @@ NOT_A_NUMBER = 255
 MOST = 50_000_000
 """The most weights on a page."""
 
+UNSEEN = "Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"
+"""Categories of characters without a picture of their own."""
+JOINERS = "\u200c\u200d"
+"""Characters of these that change how their neighbours are written."""
+
 Weights = NDArray[np.float32]
 Labels = list[list[str]] | None
 """Of each example, the labels of its queries or keys; None: their numbers."""
@@ -33,7 +38,13 @@ def write_explorer(
 ) -> None:
     """Write the page; see `anyscore.plot.explore`."""
     found = _examples(recording)
+    if not isinstance(title, str):
+        raise TypeError(f"title must be a text, got {shown(title)}.")
     count = _count(found)
+    chosen = recording.chosen if isinstance(recording, Recording) else {}
+    known = recording.layers if isinstance(recording, Recording) else list(found)
+    for side, labels in (("queries", queries), ("keys", keys)):
+        _check_names(side, labels, known)
     layers = []
     for name, weights in found.items():
         rows = _labels("queries", queries, name, [w.shape[1] for w in weights])
@@ -43,6 +54,7 @@ def write_explorer(
         layers.append(
             {
                 "name": _seen(name),
+                "heads": _numbers(chosen.get("heads"), len(weights[0])),
                 "examples": [
                     {
                         "shape": w.shape,
@@ -55,7 +67,8 @@ def write_explorer(
             }
         )
     style, script = f"{THEME}\n{part('explore.css')}", part("explore.js")
-    data = {"levels": LEVELS, "examples": count, "layers": layers}
+    examples = _numbers(chosen.get("examples"), _of_first_run(recording, count))
+    data = {"levels": LEVELS, "examples": count, "numbers": examples, "layers": layers}
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     page = part("explore.html")
     filled = {
@@ -77,12 +90,17 @@ def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weight
         if not found:
             raise ValueError(
                 "the recording is empty: call the model inside `with record(model):`. Calls of "
-                "compiled models are not recorded."
+                "compiled models are not recorded, nor is `cache.attend`, which is no layer's."
             )
     elif isinstance(recording, Mapping):
         found = {}
         for name, x in recording.items():
-            array = to_numpy(x, np.float32)
+            try:
+                array = to_numpy(x, np.float32)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"{name} is {shown(x)}, expected an array of weights (…, T_q, T_k): {error}."
+                ) from error
             if not 2 <= array.ndim <= 4:
                 raise ValueError(
                     f"{name} has shape {array.shape}, expected (examples, heads, T_q, T_k), "
@@ -121,6 +139,32 @@ def _count(found: Mapping[str, list[Weights]]) -> int:
     if not count:
         raise ValueError(f"layer {first!r} has no examples: nothing to show.")
     return count
+
+
+def _numbers(chosen: Any, count: int) -> list[int] | None:
+    """Return the numbers of `count` entries that were chosen, those from the end < 0; None: all."""
+    if not isinstance(chosen, slice):
+        return chosen  # type: ignore[no-any-return]
+    step = chosen.step or 1
+    first = (0 if step > 0 else -1) if chosen.start is None else chosen.start
+    return [first + step * i for i in range(count)]
+
+
+def _of_first_run(recording: Recording | Mapping[str, Any], count: int) -> int:
+    """Return how many examples one call has, of all `count` of them."""
+    return recording.calls[0][1].shape[0] if isinstance(recording, Recording) else count
+
+
+def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
+    """Check that labels for each layer are for layers that there are.
+
+    Raises ValueError: they are not.
+    """
+    for name in labels if isinstance(labels, Mapping) else ():
+        if name not in layers:
+            raise ValueError(
+                f"{side} has labels of {shown(name)}, expected of {', '.join(map(repr, layers))}."
+            )
 
 
 def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
@@ -172,10 +216,14 @@ def _packed(name: str, weights: Weights) -> bytes:
 
 
 def _seen(text: str) -> str:
-    """Write the characters of a text that cannot be seen as their codes; spaces as ␣."""
+    """Write the characters of a text that cannot be seen as their codes; outer spaces as ␣."""
     if not text or text.isspace():
         return {"": "∅", "\n": "⏎", "\t": "⇥"}.get(text, "␣" * len(text))
-    return "".join(
-        f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in ("Cc", "Cs", "Co", "Cn") else c
-        for c in text
-    )
+    inner = text.strip(" ")
+    before, after = (len(text) - len(x) for x in (text.lstrip(" "), text.rstrip(" ")))
+    return "␣" * before + "".join(map(_code, inner)) + "␣" * after
+
+
+def _code(c: str) -> str:
+    seen = c in JOINERS or unicodedata.category(c) not in UNSEEN
+    return c if seen else f"⟨U+{ord(c):04X}⟩"

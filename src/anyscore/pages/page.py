@@ -7,8 +7,12 @@ import hashlib
 import os
 from contextlib import suppress
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+from anyscore.messages import shown
 
 
 def part(name: str) -> str:
@@ -31,6 +35,23 @@ def policy(style: str, script: str = "") -> str:
         f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
+
+
+def file_of(path: Any) -> Path:
+    """Give the path of a file that a page is written to.
+
+    Raises TypeError, ValueError, OSError: it is none, a folder, or in a folder that is not there.
+    """
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"path must name a file, got {shown(path)}.")
+    if not str(path):
+        raise ValueError("path is empty: expected the name of a file, such as attention.html.")
+    file = Path(path)
+    if file.is_dir():
+        raise IsADirectoryError(f"path {str(path)!r} is a folder: add the name of a file.")
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(file.parent)!r} does not exist: make it first.")
+    return file
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from anyscore.backends.torch_modes import is_transformed
 from anyscore.biases import lower_biases
 from anyscore.cache import PreparedKeys, prepare_keys
 from anyscore.checks import check_options, check_tensors
-from anyscore.chosen_weights import Chosen, chosen_weights
+from anyscore.chosen_weights import Chosen
 from anyscore.functional import attend
 from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
@@ -22,9 +22,9 @@ from anyscore.ops import load
 from anyscore.score import Score
 from anyscore.score_matrix import scores
 from anyscore.score_spec import BoundScore, ScoreSpec, describe
-from anyscore.snapshot import snapshot
 from anyscore.task import Call, Options, Task, lower_mask
 from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.packed import PackedCall, last_call, last_weights
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
@@ -65,6 +65,8 @@ class Attention(Layer):
     (torch.Size([2, 1, 2]), torch.Size([2, 1, 10]))
     """
 
+    _tokens = "queries", "keys", "values"
+
     def __init__(
         self,
         score: AnyScore = "scaled_dot",
@@ -104,7 +106,7 @@ class Attention(Layer):
         )
         self.dropout, self.impl, self.softcap = dropout, impl, softcap
         self.normalizer = normalizer
-        self._last: Task | None = None
+        self._last: Task | PackedCall | None = None
         self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         for name in self._spec.names:
@@ -157,8 +159,7 @@ class Attention(Layer):
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
-            transformed = is_transformed(result.output)
-            self._last = None if transformed else snapshot(_xp, task)
+            self._last = None if is_transformed(result.output) else last_call(task, self._packed)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
@@ -239,8 +240,7 @@ class Attention(Layer):
         >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
         torch.Size([2, 2, 100])
         """
-        with torch.no_grad():
-            return self._last and chosen_weights(self._last, rows, heads, examples)
+        return last_weights(self._last, rows, heads, examples)
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""
@@ -289,8 +289,7 @@ class Attention(Layer):
         """Give the sink, for tokens like these."""
         if not isinstance(self._spec.sink, Parameter):
             return self._spec.sink
-        module: Any = self._modules[SINK]
-        return module(like.detach())
+        return cast(Any, self._modules[SINK])(like.detach())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
 
 from anyscore.backends import torch as _operators_of_exported_programs  # noqa: F401
-from anyscore.backends.torch_nested import call_packed
+from anyscore.backends.torch_nested import call_packed, is_nested, sequences, tokens_of
 from anyscore.checks import find_framework
+from anyscore.sequences import Sequences
 
 
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:
@@ -28,6 +29,11 @@ def check_inputs(queries: Any, keys: Any, values: Any) -> None:
 class Layer(nn.Module):
     """A module whose parameters are known in every framework by the same names."""
 
+    _tokens: ClassVar[tuple[str, ...]] = ()
+    """The first arguments of a call, if they may be nested tensors: queries, keys and values."""
+    _packed: Sequences | None = None
+    """Those of the nested tensors of a call, while it runs."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn.
 
@@ -37,10 +43,20 @@ class Layer(nn.Module):
             if isinstance(x, Proxy):
                 path = x.tracer.path_of_module(self)  # type: ignore[attr-defined]
                 return x.tracer.create_proxy("call_module", path, args, kwargs)
-        first = args[0] if args else next(iter(kwargs.values()), None)
-        if isinstance(first, Tensor) and first.is_nested:
-            return call_packed(super().__call__, args, kwargs)
-        return super().__call__(*args, **kwargs)
+        if not any(map(is_nested, (*args, *kwargs.values()))):
+            return super().__call__(*args, **kwargs)
+        tokens = tokens_of(self._tokens, args, kwargs)
+        if not any(map(is_nested, tokens)):
+            raise TypeError(
+                f"{type(self).__name__} takes no nested tensor here: pass "
+                "torch.nested.to_padded_tensor(x, 0.0), and the lengths as valid_lens=."
+            )
+        inner: Any = getattr(self, "attention", self)
+        inner._packed = sequences(*tokens)
+        try:
+            return call_packed(super().__call__, tokens, inner._packed, args, kwargs)
+        finally:
+            inner._packed = None
 
     def __prepare_scriptable__(self) -> NoReturn:
         raise NotImplementedError(

@@ -8,64 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
+from anyscore.cache_checks import check_count
 from anyscore.chosen_weights import Chosen
 from anyscore.growing import Cache, make_cache
-from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, mask_inputs, merge, split
-from anyscore.layers import AnyScore, makes_parameters
-from anyscore.legacy_names import rename_legacy_heads
+from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
+from anyscore.layers import AnyScore
+from anyscore.messages import shown
 from anyscore.ops import load
-from anyscore.torch.attention import Attention
-from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.layer import check_inputs
 from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
+from anyscore.torch.packed import taken
+from anyscore.torch.projecting import Projecting
 
 _xp = load("torch")
 
 
-class _Projecting(Layer):
-    """A layer with linear layers around an `Attention`."""
-
-    W_o: nn.Linear | None
-
-    def __init__(
-        self,
-        sizes: HeadSizes | QKVSizes,
-        score: AnyScore,
-        dropout: float,
-        bias: bool,
-        device: Any,
-        dtype: torch.dtype | None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self._sizes, self.W_o = sizes, None
-        for name, (outputs, inputs) in sizes.linears.items():
-            setattr(self, name, nn.Linear(inputs, outputs, bias=bias, **factory))
-        sink = options.get("sink")
-        inner = inner_sizes(sizes, score, sink)
-        inner |= factory if makes_parameters(score, sink) else {}
-        self.attention = Attention(score, dropout=dropout, **{**inner, **options})
-
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Tensor | None:
-        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads, examples)
-
-    def _project(self, x: Tensor, name: str) -> Tensor:
-        return cast(Tensor, getattr(self, name)(x))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        rename_legacy_heads(state_dict, prefix, self._sizes.linears)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-class SelfAttention(_Projecting):
+class SelfAttention(Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
@@ -81,6 +39,7 @@ class SelfAttention(_Projecting):
         TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
     """
 
+    _tokens = ("x",)
     _sizes: QKVSizes
     qkv: nn.Linear
 
@@ -122,7 +81,7 @@ class SelfAttention(_Projecting):
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
 
-class MultiHeadAttention(_Projecting):
+class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
@@ -149,6 +108,7 @@ class MultiHeadAttention(_Projecting):
     torch.Size([1, 3, 16])
     """
 
+    _tokens = "queries", "keys", "values"
     _sizes: HeadSizes
     # What PyTorch's Transformer modules look at before they call kernels of their own instead.
     in_proj_weight, in_proj_bias = NOT_FUSED, None
@@ -268,6 +228,7 @@ class MultiHeadAttention(_Projecting):
 
     def make_cache(self, batch: int, capacity: int, window: int | None = None) -> Cache:
         """Make an empty cache for `step`, as `anyscore.make_cache`."""
+        check_count("batch", batch, 0)
         like, inputs = next(self.parameters()), self._sizes.linears
         with torch.no_grad():
             tokens = {n: like.new_empty(batch, 0, inputs[n][1]) for n in ("W_k", "W_v")}
@@ -275,26 +236,64 @@ class MultiHeadAttention(_Projecting):
             score = self.attention._score(k)
             return make_cache(k, v, score, capacity=capacity, window=window)
 
-    def step(self, x: Tensor, cache: Cache, **options: Any) -> Tensor:
+    def step(
+        self, x: Tensor, cache: Cache, *, mask: Any = None, bias: Any = None, bias_after: Any = None
+    ) -> Tensor:
         """Append tokens x (batch, n, d) to a cache, and attend causally: output (batch, n, d).
 
         One step at a time gives what `layer(x, mask=Causal())` does in evaluation. Without
-        gradients, as `Cache.append`; `attention_weights` stay those of the last call. options are
-        mask, bias and bias_after, as of `Cache.attend`.
+        gradients, as `Cache.append`; `attention_weights` stay those of the last call, and
+        `step_weights` gives those of a step. mask, bias and bias_after are as of `Cache.attend`.
 
-        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
+        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`, before any work.
 
         >>> layer = MultiHeadAttention(16, 4, score="additive").eval()
         >>> cache = layer.make_cache(batch=2, capacity=10)
         >>> with torch.no_grad():
         ...     outputs = [layer.step(torch.ones(2, 1, 16), cache) for _ in range(10)]
         """
-        x = self._batched(x, False)
-        heads = {"W_q": self.n_heads, "W_k": self.kv_heads, "W_v": self.kv_heads}
-        q, k, v = (split(_xp, self._project(x, name), n) for name, n in heads.items())
-        inner, score = self.attention, self.attention._score(k)
-        cache = cache.append(k, v, score=score)
-        options |= {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}
-        output = merge(_xp, cache.attend(q, score=score, sink=inner._sink(q), **options))
+        if not isinstance(cache, Cache):
+            made = "layer.make_cache(batch, capacity)"
+            raise TypeError(f"cache is {shown(cache)}, expected what {made} made.")
+        heads = {"W_k": self.kv_heads, "W_v": self.kv_heads}
+        k, v = (split(_xp, self._project(self._batched(x, False), n), h) for n, h in heads.items())
+        q, given = self._of_step(x)
+        options = {"mask": mask, "bias": bias, "bias_after": bias_after}
+        if not (mask is bias is bias_after is None):
+            cache.check_step(q, **given, **options)
+        cache = cache.append(k, v, score=given["score"])
+        output = merge(_xp, cache.attend(q, **given, **options))
         output = output if self.W_o is None else self.W_o(output)
         return cast(Tensor, output if self.batch_first else output.transpose(0, 1))
+
+    def step_weights(
+        self,
+        x: Tensor,
+        cache: Cache,
+        heads: Chosen = None,
+        examples: Chosen = None,
+        **options: Any,
+    ) -> Tensor | None:
+        """Weights (batch, heads, n, tokens) of the last step, of its x and with its options.
+
+        heads, examples: as of `last_weights`. None while a program is compiled.
+
+        Raises TypeError, IndexError: as `last_weights`.
+        """
+        if torch.compiler.is_compiling():
+            return None
+        with torch.no_grad():
+            q, given = self._of_step(x)
+            found = cache.attend(q, **given, **options, return_weights=True).weights
+        places, there = cache.positions(), int(cache.length)
+        weights = found.new_zeros(*found.shape[:-1], there)
+        weights[..., places[places >= 0]] = found[..., places >= 0]
+        weights = weights if heads is None else taken(weights, "heads", heads, -3)
+        return weights if examples is None else taken(weights, "examples", examples, 0)
+
+    def _of_step(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Give the queries of tokens x, in heads, and what the layer says of their attention."""
+        q = split(_xp, self._project(self._batched(x, False), "W_q"), self.n_heads)
+        inner = self.attention
+        given = {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}
+        return q, {"score": inner._score(q), "sink": inner._sink(q), **given}

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyscore.formulas import ScaledDot
 from anyscore.functional import AttentionOutput, attention
+from anyscore.known_values import integers
 from anyscore.masks import Lengths, Window
 from anyscore.messages import shown
 from anyscore.score import Score
 from anyscore.sequences import Sequences
+
+_ADVICE = {
+    "scale": "pass score=ScaledDot(scale=...)",
+    "max_q": "leave out max_q and max_k, the longest lengths",
+    "max_k": "leave out max_q and max_k, the longest lengths",
+}
+"""What to do instead of arguments of `torch.nn.attention.varlen.varlen_attn`."""
 
 
 def varlen_attention(
@@ -21,7 +30,7 @@ def varlen_attention(
     value: Tensor,
     cu_seqlens_q: Any,
     cu_seqlens_k: Any = None,
-    *,
+    *longest: Any,
     window_size: tuple[int, int] = (-1, -1),
     seqused_k: Any = None,
     score: Score | Callable[[Tensor, Tensor], Tensor] = ScaledDot(),  # noqa: B008 (frozen)
@@ -40,8 +49,10 @@ def varlen_attention(
         cu_seqlens_q, cu_seqlens_k: (sequences + 1,), integers, as of `anyscore.Sequences`; those of
             keys are those of queries if left out.
         window_size: keys before and after the query's own position that it attends, −1 = all:
-            (−1, 0) is causal. The last query of a sequence stands at its last key.
-        seqused_k: (sequences,), integers: how many keys of each sequence are attended.
+            (−1, 0) is causal. The last query of a sequence stands at its last key, of those that
+            `seqused_k` leaves.
+        longest: nothing; max_q and max_k of PyTorch's function are refused.
+        seqused_k: (sequences,), integers: how many keys of each sequence are attended, the first.
         score: as of `anyscore.attention`. Its scale is that of `ScaledDot(scale=…)`.
         mask: other masks beside these.
         options: others of `anyscore.attention`: dropout, softcap, sink, bias, return_lse, ….
@@ -66,12 +77,16 @@ def varlen_attention(
                 f"{name} has shape {tuple(x.shape)}, expected (tokens, heads, width): for other "
                 "layouts use anyscore.attention with mask=Sequences(...)."
             )
+    for name, advice in _ADVICE.items():
+        if name in options or (longest and name == "max_q"):
+            raise TypeError(f"varlen_attention takes no {name}: {advice}.")
     left, right = _window(window_size)
-    within: Any = Sequences(cu_seqlens_q, cu_seqlens_k)
-    if not (left is right is None):
-        within = within & Window(left, right, "end")
-    if seqused_k is not None:
-        within = within & Lengths(seqused_k)
+    sequences = Sequences(cu_seqlens_q, cu_seqlens_k)
+    window = None if left is right is None else Window(left, right, "end")
+    if window and seqused_k is not None:
+        window = Window(left, right, offset=_of_last(query, sequences, seqused_k))
+    within: Any = sequences if seqused_k is None else sequences & Lengths(seqused_k)
+    within = within if window is None else within & window
     within = within if mask is None else within & mask
     views = (x.transpose(0, 1)[None] for x in (query, key, value))
     found = attention(*views, score=score, mask=within, **options)
@@ -81,6 +96,28 @@ def varlen_attention(
     return AttentionOutput(
         output[0].transpose(0, 1), *(None if x is None else x[0] for x in others)
     )
+
+
+def _of_last(query: Tensor, within: Sequences, used: Any) -> Tensor:
+    """Return where the first query of each sequence stands if its last one is at the last used key.
+
+    Raises TypeError, ValueError: used is not (sequences,) integers.
+    """
+
+    def numbers(x: Any) -> Tensor:
+        return torch.as_tensor(x, device=query.device).long()
+
+    queries = keys = numbers(within.cu_seqlens_q).diff()
+    if within.cu_seqlens_k is not None:
+        keys = numbers(within.cu_seqlens_k).diff()
+    integers(used, "seqused_k")
+    used = numbers(used)
+    if used.shape != keys.shape:
+        raise ValueError(
+            f"seqused_k has shape {tuple(used.shape)}, expected {tuple(keys.shape)}: one number "
+            "for each sequence."
+        )
+    return torch.minimum(used.clamp(min=0), keys) - queries
 
 
 def _window(size: Any) -> list[int | None]:

@@ -135,9 +135,10 @@ def test_beams(name: str) -> None:
         expected = attention(q, k[index], v[index], score=score, mask=Causal())
         for run in (Cache.reorder, jax.jit(Cache.reorder)):
             same(run(cache, index).attend(q, score=score), expected)
-    beyond = jax.jit(Cache.reorder)(cache, jnp.asarray([0, 2])).attend(q, score=score)
-    same(beyond[0], attention(q, k, v, score=score, mask=Causal())[0])
-    assert jnp.isnan(beyond[1]).all()
+    for wrong in (2, -1, -2):
+        beyond = jax.jit(Cache.reorder)(cache, jnp.asarray([0, wrong])).attend(q, score=score)
+        same(beyond[0], attention(q, k, v, score=score, mask=Causal())[0])
+        assert jnp.isnan(beyond[1]).all()
     with pytest.raises(ValueError, match=r"beams\[1\] is 2, expected 0 ≤ beam < 2"):
         cache.reorder(jnp.asarray([0, 2]))
 

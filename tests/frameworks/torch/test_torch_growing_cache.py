@@ -10,7 +10,20 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from anyscore import Additive, ALiBi, Cache, Causal, ScaledDot, Score, Window, attention, make_cache
+from anyscore import (
+    Additive,
+    ALiBi,
+    Cache,
+    Causal,
+    Interval,
+    Lengths,
+    ScaledDot,
+    Score,
+    Window,
+    attention,
+    make_cache,
+    record,
+)
 from anyscore.torch import MultiHeadAttention
 from transformed import WARNINGS
 
@@ -148,6 +161,55 @@ def test_a_layer_step_by_step(name: str, window: int | None) -> None:
     torch.testing.assert_close(joined, at_once, rtol=1e-4, atol=1e-5)
     with torch.enable_grad(), pytest.raises(ValueError, match="a cache is written to in place"):
         layer.step(part, cache)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_what_a_step_refuses_changes_nothing(window: int | None) -> None:
+    layer, x = MultiHeadAttention(16, 4).eval(), torch.randn(2, 4, 16)
+    cache = layer.make_cache(2, capacity=4, window=window)
+    layer.step(x[:, :2], cache)
+    values = cache.values.clone()
+    wrong: Any
+    for wrong, error in (
+        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, (ValueError, TypeError)),
+        ({"mask": Lengths(torch.ones(7))}, ValueError),
+        ({"bias": torch.ones(7)}, ValueError),
+        ({"lost": 1}, TypeError),
+    ):
+        with pytest.raises(error):
+            layer.step(x[:, 2:3], cache, **wrong)
+    assert int(cache.length) == 2
+    assert torch.equal(cache.values, values)
+    with pytest.raises(TypeError, match=r"cache is None, expected what layer.make_cache\("):
+        layer.step(x, None)  # type: ignore[arg-type]
+    for batch, error in ((None, TypeError), (1.5, TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="batch must be"):
+            layer.make_cache(batch, capacity=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_steps_are_recorded(window: int | None) -> None:
+    """As rows of one picture, by positions also where new tokens took the places of old ones."""
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(16, 4, score="additive").eval(), torch.randn(2, 7, 16)
+    mask = Interval([0, 2], None)
+    layer(x, mask=mask & (Causal() if window is None else Window(window - 1, 0)))
+    expected = layer.attention_weights
+    assert expected is not None
+    for heads, examples, some in (
+        (None, None, expected),
+        ([3, 0], -1, expected[1:, [3, 0]]),
+        (slice(1, 2), [1], expected[1:, 1:2]),
+    ):
+        cache = layer.make_cache(2, capacity=7, window=window)
+        with record(layer, heads=heads, examples=examples) as recording:
+            for part in x.split([3, 1, 1, 1, 1], 1):
+                layer.step(part, cache, mask=mask)
+        found = recording.examples()["MultiHeadAttention"]
+        assert len(found) == len(some)
+        for one, wanted in zip(found, some, strict=True):
+            torch.testing.assert_close(torch.tensor(one), wanted, rtol=1e-4, atol=1e-6)
+    assert "step" not in vars(layer)
 
 
 def test_a_compiled_layer() -> None:

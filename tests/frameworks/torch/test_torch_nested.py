@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from anyscore import (
     log_sum_exp,
     log_weights,
     plan,
+    record,
     scores,
 )
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
@@ -221,6 +223,33 @@ def test_compiled() -> None:
     x = torch.nested.nested_tensor_from_jagged(packed, torch.tensor([0, 4, 9]))
     expected = attention(x, x, x).values()
     torch.testing.assert_close(run(x).values(), expected)
+
+
+def test_weights_of_a_layer_are_dense() -> None:
+    """After the call, as those that it returns: chosen, and recorded."""
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(8, 2, score="gaussian").double(), tokens(QUERIES, 8, None)
+    with record(layer) as recording:
+        layer(nested(x, offsets(QUERIES)))
+    weights = layer.attention_weights
+    assert weights is not None
+    assert weights.shape == (4, 2, 70, 70)
+    np.testing.assert_allclose(recording["MultiHeadAttention"][0], weights, rtol=1e-6)
+    for rows, heads, examples in (
+        (None, None, 1), (0, [1, 0], slice(1, 3)), ([1, -1], 1, [2, 0]), (slice(2), 0, slice(0)),
+    ):  # fmt: skip
+        wanted = weights if heads is None else weights[..., heads, :, :]
+        wanted = wanted if rows is None else wanted[..., rows, :]
+        wanted = wanted[examples]
+        torch.testing.assert_close(layer.last_weights(rows, heads, examples), wanted)
+    with pytest.raises(IndexError, match="examples has 4"):
+        layer.last_weights(examples=4)
+    for s, one in enumerate(alone(x, QUERIES)):
+        n = one.shape[1]
+        assert (weights[s, :, n:] == 0).all()
+        if n:
+            layer(one)
+            torch.testing.assert_close(weights[s, :, :n, :n], layer.attention_weights[0])
 
 
 def test_what_is_no_batch_is_refused() -> None:

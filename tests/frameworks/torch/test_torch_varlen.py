@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from anyscore import Additive, AttentionOutput, Gaussian
+from anyscore import Additive, AttentionOutput, Gaussian, Window, attention
 from anyscore.torch import varlen_attention
 
 QUERIES, KEYS, HEADS, WIDTH = [3, 1, 70], [5, 4, 64], 4, 6
@@ -34,7 +34,7 @@ def plain(
         k, v = (x.repeat_interleave(HEADS // x.shape[1], 1) for x in (k, v))
         q, k, v = (x.transpose(0, 1) for x in (q, k, v))
         s = q @ k.mT / WIDTH**0.5 if score == "dot" else -torch.cdist(q, k).square() / 2
-        i, j = torch.arange(s.shape[1])[:, None] + s.shape[2] - s.shape[1], torch.arange(s.shape[2])
+        i, j = torch.arange(s.shape[1])[:, None] + n - s.shape[1], torch.arange(s.shape[2])
         keep = (j < n).expand(s.shape[1:])
         if window[0] >= 0:
             keep = keep & (j >= i - window[0])
@@ -63,13 +63,26 @@ def test_values_and_gradients(score: str, kv_heads: int, window: tuple[int, int]
         torch.testing.assert_close(x, y)
 
 
-def test_used_keys_and_weights() -> None:
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 0), (2, 4)])
+def test_used_keys_and_weights(window: tuple[int, int]) -> None:
+    """A window lines up with the last key that is used."""
     xs, used = [tokens(QUERIES, HEADS), tokens(KEYS, HEADS), tokens(KEYS, HEADS)], [5, 2, 30]
-    found = varlen_attention(
-        *xs, offsets(QUERIES), offsets(KEYS), seqused_k=torch.tensor(used), return_weights=True
-    )
-    torch.testing.assert_close(found.output, plain("dot", xs, (-1, -1), used)[0])
+    options: Any = {"window_size": window, "seqused_k": torch.tensor(used), "return_weights": True}
+    found = varlen_attention(*xs, offsets(QUERIES), offsets(KEYS), **options)
+    torch.testing.assert_close(found.output, plain("dot", xs, window, used)[0])
     assert found.weights.shape == (HEADS, sum(QUERIES), sum(KEYS))
+
+
+def test_slots_of_a_cache() -> None:
+    """A causal chunk of 2 tokens, of which 3 and 6 are there, in slots of 8 keys."""
+    q, k, v = torch.randn(4, 2, WIDTH), *torch.randn(2, 16, 2, WIDTH)
+    used, at = [3, 6], {"cu_seqlens_q": [0, 2, 4], "cu_seqlens_k": [0, 8, 16]}
+    found = varlen_attention(q, k, v, **at, seqused_k=used, window_size=(2, 0))
+    for s, n in enumerate(used):
+        one = (x[8 * s : 8 * s + n].transpose(0, 1) for x in (k, v))
+        query = q[2 * s : 2 * s + 2].transpose(0, 1)
+        expected = attention(query, *one, mask=Window(2, 0, "end")).transpose(0, 1)
+        torch.testing.assert_close(found[2 * s : 2 * s + 2], expected)
 
 
 def test_names_are_those_of_torch() -> None:
@@ -90,5 +103,13 @@ def test_mistakes() -> None:
         varlen_attention(x, x, x, [0, 5], window_size=3)
     with pytest.raises(ValueError, match="left must be ≥ 0, got -2"):
         varlen_attention(x, x, x, [0, 5], window_size=(-2, 0))
+    with pytest.raises(TypeError, match=r"takes no scale: pass score=ScaledDot\(scale="):
+        varlen_attention(x, x, x, [0, 5], scale=1.0)
+    for longest in ((5, 5), ()):
+        with pytest.raises(TypeError, match=r"takes no max_q: leave out max_q and max_k"):
+            varlen_attention(x, x, x, [0, 5], [0, 5], *longest, **{} if longest else {"max_q": 5})
+    for used, error in (([1, 2], ValueError), ([0.5], TypeError)):
+        with pytest.raises(error, match=r"seqused_k (has shape|is float64)"):
+            varlen_attention(x, x, x, [0, 5], seqused_k=used, window_size=(-1, 0))
     w = torch.ones(2, 3)
     assert varlen_attention(x, x, x, [0, 5], score=Additive(w, w, w[:, 0])).shape == (5, 2, 3)
