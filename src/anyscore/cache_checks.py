@@ -51,9 +51,8 @@ def check_count(name: str, count: Any, least: int = 1) -> None:
 
 
 def numbers_of(score: Score) -> str:
-    """Return the fields of a score that are numbers, and not tensors: "sigma=2.0, tau=1.0"."""
-    numbers = [f"{name}={float(x)}" for name, x in vars(score).items() if isinstance(x, Real)]
-    return ", ".join(numbers)
+    """Return the fields of a score that are numbers, and not tensors: "nu=2.0 sigma=1.0"."""
+    return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
 
 
 def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> None:
@@ -64,19 +63,20 @@ def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> No
 
     Raises ValueError: it is not.
     """
-    advice = f"pass the score that it was made for, {call}, score={held.__name__}(...))."
-    if type(score) is not held:
+    if type(score) is held:
+        own = numbers_of(score) if numbers else ""  # most scores of layers have tensors alone
+        known, given = (dict(x.split("=") for x in text.split()) for text in (numbers, own))
+        other = [name for name, x in known.items() if given.get(name, x) != x]
+        if not other:
+            return
+        what, got = f"{held.__name__} with {other[0]}={known[other[0]]}", given[other[0]]
+    else:
+        what = f"the score {held.__name__}"
         got = type(score).__name__ if isinstance(score, Score) else shown(score)
-        raise ValueError(f"the cache holds keys of the score {held.__name__}, got {got}: {advice}")
-    own = numbers_of(score)
-    if own != numbers and own and numbers:
-        known = dict(part.split("=") for part in numbers.split(", "))
-        for name, x in (part.split("=") for part in own.split(", ")):
-            if known.get(name, x) != x:
-                raise ValueError(
-                    f"the cache holds keys of {held.__name__} with {name}={known[name]}, got {x}: "
-                    f"{advice}"
-                )
+    raise ValueError(
+        f"the cache holds keys of {what}, got {got}: pass the score that it was made for, {call}, "
+        f"score={held.__name__}(...))."
+    )
 
 
 def check_queries(queries: int, known: int | None) -> None:
@@ -107,15 +107,19 @@ def lower_tokens(
     with context():
         if dtype is not None:
             (key, value), score = autocast(xp, dtype, [key, value], score)
-        _check_pair(xp, key, value)
         if held is not None:
             check_rows(xp, "value", value, held)
         if query is None:
+            _check_pair(xp, key, value)
             check_tensors(xp, key, key, value)
             query = no_queries(xp, score, key)
         elif dtype is not None:
             query = xp.astype(query, dtype)
-        check_call(xp, query, key, value, score)
+        try:
+            check_call(xp, query, key, value, score)
+        except (TypeError, ValueError):
+            _check_pair(xp, key, value)  # says it of them, and not of a query that nobody passed
+            raise
         return score.lower(xp, query, key), value
 
 
