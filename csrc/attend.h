@@ -228,7 +228,7 @@ private:
     }
 
     const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
-    Size stride = 0;   // of the latter
+    Size stride = 0;  // of the latter
     bool seen = true;  // whether it is known which keys are irregular
 };
 

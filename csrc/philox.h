@@ -31,8 +31,7 @@ template <int QUADS, class T> inline void draw(const Dropout& dropout, Size n, S
 
 // factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for `count` keys of a tile; the others may be
 // anything.
-template <class T>
-inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, int count, T* factors) {
+template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, int count, T* factors) {
     const int skipped = int(first % 4), quads = (skipped + count + 3) / 4;
     if (!skipped && quads > 4) return draw<TILE / 4>(dropout, n, row, first / 4, factors);
     T drawn[TILE + 4];  // a tile that begins within four numbers ends within four others

@@ -55,7 +55,8 @@ private:
             gemm<ProductTerm, T>({copy, padded}, {p + j, TILE}, {rows + j * stride, stride}, queries, padded,
                                  left_of(keys, j, AT_ONCE));
         for (int i = 0; i < queries; i++)
-            for (Size d = 0; d < padded; d += L) store(output + i * padded + d, load(output + i * padded + d) + load(copy + i * padded + d));
+            for (Size d = 0; d < padded; d += L)
+                store(output + i * padded + d, load(output + i * padded + d) + load(copy + i * padded + d));
     }
 
     // Adds values that are not finite to the rows of output that attend them: c[i] += p[i, j] value[j].
