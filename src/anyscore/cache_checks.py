@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NoReturn
 
 from anyscore import backends
@@ -37,17 +37,6 @@ def _refuse(name: str) -> NoReturn:
 def tokens(x: Array) -> int:
     """Return T of x (..., T, d)."""
     return int(x.shape[-2])
-
-
-def check_count(name: str, count: Any, least: int = 1) -> None:
-    """Check a number of things.
-
-    Raises TypeError, ValueError: no integer, or fewer than the least.
-    """
-    if isinstance(count, bool) or not isinstance(count, Integral):
-        raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(count)}.")
-    if count < least:
-        raise ValueError(f"{name} must be ≥ {least}, got {count}.")
 
 
 def numbers_of(score: Score) -> str:

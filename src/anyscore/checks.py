@@ -70,11 +70,19 @@ def check_size(**sizes: Any) -> None:
 
     Raises TypeError, ValueError: others.
     """
-    for name, size in sizes.items():
-        if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
-            raise TypeError(f"{name} must be an integer ≥ 1, got {shown(size)}.")
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be ≥ 1, got {size}.")
+    check_integers(1, **{name: size for name, size in sizes.items() if size is not None})
+
+
+def check_integers(least: int, /, **integers: Any) -> None:
+    """Check integers that must not be below the least.
+
+    Raises TypeError, ValueError: others.
+    """
+    for name, n in integers.items():
+        if isinstance(n, bool) or not isinstance(n, Integral):
+            raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(n)}.")
+        if n < least:
+            raise ValueError(f"{name} must be ≥ {least}, got {n}.")
 
 
 def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:

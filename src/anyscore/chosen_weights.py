@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 from anyscore.biases import LoweredBias
 from anyscore.checks import find_framework
+from anyscore.chosen import listed, plain
 from anyscore.factors import Factors
 from anyscore.functional import weights
 from anyscore.intervals import LoweredMask
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.messages import shown
 from anyscore.ops import Array, Ops, framework, load
 from anyscore.task import Task
 
@@ -85,31 +85,18 @@ def chosen_weights(
     return found
 
 
-def plain(chosen: Any) -> Any:
-    """Make a list of an array."""
-    return chosen.tolist() if hasattr(chosen, "tolist") else chosen
-
-
 def places_of(name: str, chosen: Any, n: int) -> list[int]:
     """List the places from 0 on that are chosen of n.
 
     Raises TypeError, IndexError: see `chosen_weights`.
     """
-    cut = isinstance(chosen, slice)
-    if cut:
-        numbers = [i for i in (chosen.start, chosen.stop, chosen.step) if i is not None]
-    else:
-        numbers = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
-    if any(isinstance(i, bool) or not isinstance(i, Integral) for i in numbers):
-        raise TypeError(
-            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
-        )
-    if cut:
-        return list(range(n)[chosen])
+    numbers = listed(name, chosen)
+    if isinstance(numbers, slice):
+        return list(range(n)[numbers])
     for i in numbers:
         if not -n <= i < n:
             raise IndexError(f"{name} has {i}, expected integers from {-n} to {n - 1}.")
-    return [int(i) % n for i in numbers]
+    return [i % n for i in numbers]
 
 
 def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:

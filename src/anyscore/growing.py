@@ -10,7 +10,6 @@ from anyscore.cache_checks import (
     backend_of,
     check_beams,
     check_bias,
-    check_count,
     check_queries,
     check_rank,
     check_room,
@@ -20,7 +19,7 @@ from anyscore.cache_checks import (
     numbers_of,
     tokens,
 )
-from anyscore.checks import check_size, find_framework
+from anyscore.checks import check_integers, check_size, find_framework
 from anyscore.formulas import ScaledDot
 from anyscore.functional import attention, plan
 from anyscore.kernels import cpu
@@ -132,7 +131,7 @@ class Cache:
         Raises TypeError, ValueError: no number of queries, or more than there are tokens, where
             that is known; with a window, queries whose window is no longer whole.
         """
-        check_count("queries", queries, 0)
+        check_integers(0, queries=queries)
         if causal:
             check_queries(queries, backend_of(self.values)[1].number(self.length))
         if self.window is not None:
@@ -273,7 +272,7 @@ def make_cache(
     tell()
     if not isinstance(score, Score):
         raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {shown(score)}.")
-    check_count("capacity", capacity)
+    check_integers(1, capacity=capacity)
     check_size(window=window)
     if window is not None and window > capacity:
         raise ValueError(f"window={window} must be ≤ capacity={capacity}.")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from anyscore.chosen import listed
 from anyscore.messages import shown
 
 Weights = NDArray[np.float32]
@@ -102,7 +103,7 @@ def record(
     """
     found = _choose(_recordable(model), layers)
     both = {"heads": heads, "examples": examples}
-    choice = {name: _listed(name, x) for name, x in both.items() if x is not None}
+    choice = {name: _some(name, x) for name, x in both.items() if x is not None}
     recording = Recording(list(found), [], choice)
 
     def note(name: str, weights: Any) -> None:
@@ -249,22 +250,15 @@ def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], 
     return put_back
 
 
-def _listed(name: str, chosen: Any) -> Any:
-    """Give what is chosen as a list of integers, or as the slice that it is.
+def _some(name: str, chosen: Any) -> Any:
+    """Return what is chosen as `listed` does.
 
-    Raises TypeError, ValueError: it is neither, or nothing.
+    Raises TypeError, ValueError: it is nothing that can be chosen, or nothing.
     """
-    if isinstance(chosen, slice):
-        return chosen
-    chosen = chosen.tolist() if hasattr(chosen, "tolist") else chosen
-    several = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
-    if any(isinstance(i, bool) or not isinstance(i, Integral) for i in several):
-        raise TypeError(
-            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
-        )
-    if not several:
+    found = listed(name, chosen)
+    if found == []:
         raise ValueError(f"{name} is empty: leave it out for all {name}.")
-    return [int(i) for i in several]
+    return found
 
 
 def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weights:

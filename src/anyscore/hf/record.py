@@ -1,4 +1,4 @@
-"""What the configs of a model of transformers say of its exchanged scores.
+"""Exchanged scores, as the configs of a model of transformers say them.
 
 A layer is said in the config of the part that it belongs to, as `text_config`, by its name in that
 part: so the part is loaded alone as well as in the whole.

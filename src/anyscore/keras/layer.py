@@ -52,7 +52,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     """Arguments that may come by position; `valid_lens` last."""
     names_of_keras: ClassVar[dict[str, str]] = OURS
     takes_packed: ClassVar[bool] = False
-    """Whether tensors may be nested (PyTorch) or ragged (TensorFlow)."""
+    """Say whether the layer takes nested tensors (PyTorch) or ragged ones (TensorFlow)."""
 
     def __init__(self, arguments: Mapping[str, Any], options: Options, of_keras: Any) -> None:
         super().__init__(**of_keras)

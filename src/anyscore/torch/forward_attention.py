@@ -58,21 +58,6 @@ class ForwardAttention(ScoredAttention):
             raise TypeError(f"agent must be a module, or None, got {shown(agent)}.")
         self.agent = agent
 
-    def start(
-        self,
-        keys: Tensor,
-        values: Tensor | None = None,
-        valid_lens: Any = None,
-        *,
-        mask: Any = None,
-    ) -> State:
-        """Prepare keys and values for steps, with all of the weight on the first key allowed.
-
-        Arguments and errors are those of `LocationSensitive`.
-        """
-        state = super().start(keys, values, valid_lens, mask=mask)
-        return state._replace(logarithms=state.weights.log())
-
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
@@ -126,7 +111,7 @@ class ForwardAttention(ScoredAttention):
     def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         energies, keys = self._energies(query, state)
         u = 0.5 if state.transition is None else state.transition[:, None]
-        assert state.logarithms is not None
-        rows, logarithms = forward_steps(energies[:, None], u, state.logarithms)
+        last = state.weights.log() if state.logarithms is None else state.logarithms
+        rows, logarithms = forward_steps(energies[:, None], u, last)
         weights = rows[:, 0]
         return weights, state.moved(weights, keys)._replace(logarithms=logarithms)

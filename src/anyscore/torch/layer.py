@@ -32,7 +32,7 @@ class Layer(nn.Module):
     _tokens: ClassVar[tuple[str, ...]] = ()
     """The first arguments of a call, if they may be nested tensors: queries, keys and values."""
     _packed: Sequences | None = None
-    """Those of the nested tensors of a call, while it runs."""
+    """The sequences of the nested tensors of a call, while the call runs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn.

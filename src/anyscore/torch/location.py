@@ -200,7 +200,7 @@ class LocationSensitive(StepwiseAttention):
         return weights, state.moved(weights, keys)
 
     def knows_keys(self, keys: Any) -> bool:
-        """Whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state."""
         if not isinstance(keys, LocationKeys):
             return False
         k, channels, kernel = self.filters.shape

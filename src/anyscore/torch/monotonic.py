@@ -155,7 +155,7 @@ class MoChA(MonotonicAttention):
         self.chunk = energy_layer(chunk_score, **sizes)
 
     def knows_keys(self, keys: Any) -> bool:
-        """Whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state."""
         return super().knows_keys(keys[0]) and knows_keys(self.chunk, keys[1])
 
     def _prepare(self, keys: Tensor, state: State) -> Any:

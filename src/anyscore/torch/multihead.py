@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.cache import PreparedKeys
-from anyscore.cache_checks import check_count
+from anyscore.checks import check_integers
 from anyscore.chosen_weights import Chosen
 from anyscore.growing import Cache, make_cache
 from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
@@ -228,7 +228,7 @@ class MultiHeadAttention(Projecting):
 
     def make_cache(self, batch: int, capacity: int, window: int | None = None) -> Cache:
         """Make an empty cache for `step`, as `anyscore.make_cache`."""
-        check_count("batch", batch, 0)
+        check_integers(0, batch=batch)
         like, inputs = next(self.parameters()), self._sizes.linears
         with torch.no_grad():
             tokens = {n: like.new_empty(batch, 0, inputs[n][1]) for n in ("W_k", "W_v")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from anyscore.messages import shown
@@ -22,18 +22,6 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers
             raise TypeError(f"{name} must be {wanted}, got {shown(x)}.")
         if not (math.isfinite(x) and least <= float(x) <= most):
             raise ValueError(f"{name} must be {wanted}, got {shown(x)}.")
-
-
-def check_counts(**counts: Any) -> None:
-    """Check that options are integers ≥ 0.
-
-    Raises TypeError, ValueError: they are not.
-    """
-    for name, x in counts.items():
-        if isinstance(x, bool) or not isinstance(x, Integral):
-            raise TypeError(f"{name} must be an integer ≥ 0, got {shown(x)}.")
-        if x < 0:
-            raise ValueError(f"{name} must be ≥ 0, got {x}.")
 
 
 def check_switches(**switches: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyscore.chosen_weights import Chosen, chosen_weights, places_of, plain
+from anyscore.chosen_weights import Chosen, chosen_weights, places_of
 from anyscore.ops import load
 from anyscore.sequences import Sequences
 from anyscore.snapshot import snapshot
@@ -73,8 +73,6 @@ def last_weights(last: Task | PackedCall | None, *chosen: Chosen) -> Tensor | No
 
 def taken(x: Tensor, name: str, chosen: Any, axis: int) -> Tensor:
     """Index an axis of x as was chosen; one integer drops it."""
-    index = torch.tensor(
-        places_of(name, plain(chosen), x.shape[axis]), device=x.device, dtype=torch.long
-    )
+    index = torch.tensor(places_of(name, chosen, x.shape[axis]), device=x.device, dtype=torch.long)
     found = x.index_select(axis, index)
     return found.select(axis, 0) if isinstance(chosen, Integral) else found

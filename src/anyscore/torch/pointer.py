@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyscore.cache import PreparedKeys
-from anyscore.checks import check_tensors
+from anyscore.checks import check_integers, check_tensors
 from anyscore.known_values import known_values
 from anyscore.layers import AnyScore
 from anyscore.masks import Keys
@@ -18,7 +18,7 @@ from anyscore.ops import load
 from anyscore.task import lower_mask
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.option_checks import check_counts, check_numbers
+from anyscore.torch.option_checks import check_numbers
 from anyscore.torch.pointing import Pointing
 
 _xp = load("torch")
@@ -92,7 +92,7 @@ class Pointer(Layer):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_counts(glimpses=glimpses)
+        check_integers(0, glimpses=glimpses)
         check_numbers(0, clip=clip)
         for name in ("dropout", "heads", "kv_heads", "softcap", "sink", "normalizer", "projected"):
             if name in options:
@@ -223,7 +223,7 @@ class Pointer(Layer):
             keys = self.prepare_keys(tensor, mask=Keys(unvisited))
         keys = keys._replace(left=None)  # what is unvisited says it
         if steps is not None:
-            check_counts(steps=steps)
+            check_integers(0, steps=steps)
         else:
             steps = int(unvisited.sum(-1).max()) if unvisited.numel() else 0
         nodes, found = [], []
@@ -267,7 +267,7 @@ def unvisited(nodes: Tensor, n: int) -> Tensor:
     if not isinstance(nodes, Tensor) or nodes.dtype not in (torch.int32, torch.int64):
         got = nodes.dtype if isinstance(nodes, Tensor) else shown(nodes)
         raise TypeError(f"nodes must be an integer tensor (B, steps), got {got}.")
-    check_counts(n=n)
+    check_integers(0, n=n)
     values = known_values(_xp, nodes)
     if values is not None and values.size and not (values.min() >= -1 and values.max() < n):
         raise ValueError(

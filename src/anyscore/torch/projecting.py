@@ -1,4 +1,4 @@
-"""What layers that project queries, keys and values themselves share."""
+"""The base of layers that project queries, keys and values themselves."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class ScoredAttention(StepwiseAttention):
         return weights
 
     def knows_keys(self, keys: Any) -> bool:
-        """Whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state."""
         return knows_keys(self.energy, keys)
 
     def _prepare(self, keys: Tensor, state: State) -> Any:
@@ -127,12 +127,12 @@ def prepare(energy: Attention | LocationSensitive, keys: Tensor, state: State) -
 
 
 def is_prepared(energy: Attention) -> bool:
-    """Whether keys are prepared for the score: not for a callable, which takes them as they are."""
+    """Return whether the score takes prepared keys: a callable takes them as they are."""
     return isinstance(energy.score, type | Score)
 
 
 def knows_keys(energy: Attention | LocationSensitive, keys: Any) -> bool:
-    """Whether `prepare` gave the keys, for a layer of this kind."""
+    """Return whether `prepare` gave the keys, for a layer of this kind."""
     if isinstance(energy, LocationSensitive):
         return energy.knows_keys(keys)
     return isinstance(keys, PreparedKeys if is_prepared(energy) else Tensor)

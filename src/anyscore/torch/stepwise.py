@@ -24,8 +24,8 @@ class State(NamedTuple):
     attended, None for all. weights: (B, T_k), of the last step; those that the next one goes on
     from. total: their sum over steps. passed_on: the values as steps hand them on to each other,
     for gradients. steps: how many there were. logarithms: (B, T_k), of the weights of forward
-    attention, which are exact where these vanish. transition: (B,), of forward attention with an
-    agent. kind: the class of the layer.
+    attention after a step, which are exact where these vanish. transition: (B,), of forward
+    attention with an agent. kind: the class of the layer.
     """
 
     keys: Any
@@ -164,7 +164,7 @@ class StepwiseAttention(Layer):
 
     @abstractmethod
     def knows_keys(self, keys: Any) -> bool:
-        """Whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state."""
 
     @abstractmethod
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ _ADVICE = {
     "max_q": "leave out max_q and max_k, the longest lengths",
     "max_k": "leave out max_q and max_k, the longest lengths",
 }
-"""What to do instead of arguments of `torch.nn.attention.varlen.varlen_attn`."""
+"""Argument of `torch.nn.attention.varlen.varlen_attn` → what to do in its place."""
 
 
 def varlen_attention(

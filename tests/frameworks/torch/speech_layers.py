@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from anyscore.torch import LocationSensitive
 
 BATCH, QUERIES, KEYS, D_Q, D_K, HIDDEN, FILTERS = 3, 4, 37, 5, 6, 7, 2
+SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from speech_layers import D_K, D_Q, HIDDEN, drawn, expected_alignment, expected_chunks
+from speech_layers import D_K, D_Q, HIDDEN, SIZES, drawn, expected_alignment, expected_chunks
 from torch import Tensor
 
 from anyscore import Window, attention
@@ -18,9 +18,6 @@ from anyscore.torch import (
     MoChA,
     MonotonicAttention,
 )
-
-SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
-
 
 MAKE: dict[str, Callable[[], Any]] = {
     "forward": lambda: ForwardAttention("additive", **SIZES),

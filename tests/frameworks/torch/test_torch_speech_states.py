@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from speech_layers import D_K, D_Q, HIDDEN, drawn
+from speech_layers import D_K, D_Q, HIDDEN, SIZES, drawn
 from torch import Tensor, nn
 
 from anyscore.torch import (
@@ -18,8 +18,6 @@ from anyscore.torch import (
     MoChA,
     MonotonicAttention,
 )
-
-SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
 
 
 def location(**options: Any) -> LocationSensitive:
@@ -76,7 +74,7 @@ def test_gradients_of_others_are_not_written_to(name: str) -> None:
 
 @LAYERS
 def test_values_of_a_state_have_gradients_of_their_own(name: str) -> None:
-    """Those of all steps, with those of keys beside them."""
+    """Gradients of values of a state are those of all later steps, asked for beside keys or not."""
     layer, queries, keys = made(name)
     values = drawn(2, 9, 3, seed=2)
     _, _, first = layer.step(queries[:, 0], layer.start(keys, values))
