@@ -8,7 +8,7 @@ from anyscore.ops import Array
 
 
 class Again(Protocol):
-    """Repeat calls of default options that came before, lengths apart."""
+    """Repeat calls of default options that came before, lengths apart; and appends to a cache."""
 
     def run(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
@@ -19,6 +19,12 @@ class Again(Protocol):
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
     ) -> None:
         """Look at a call that was run in full, as the task that it became."""
+
+    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
+        """Append tokens to a `growing.Cache` of this score; say whether that could be done so."""
+
+    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
+        """Look at tokens that were appended in full, and at the factors of the score of them."""
 
 
 KNOWN: dict[type, Again] = {}

@@ -26,11 +26,16 @@ _NUMBERS = frozenset((type(None), bool, int, float, str))
 
 
 class Calls:
-    """Hold what is known of a score: the sizes of the last call, and calls to repeat."""
+    """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
+
+    appends: by the shape of keys, what appends others and the shape and dtype of the score's
+    tensor; None where nothing does.
+    """
 
     def __init__(self) -> None:
         self.last: Any = None
         self.known: tuple[Any, ...] = ()
+        self.appends: dict[Any, Any] = {}
 
 
 @cache
@@ -55,12 +60,21 @@ def _known_as(score: Score) -> tuple[Any, Any]:
     return tuple(alike), tensor
 
 
+def _is_ours(score: Score) -> bool:
+    return type(score).__module__.startswith("anyscore.formulas")
+
+
+def _of_weight(weight: Any) -> Any:
+    return None if weight is None else (weight.shape, weight.dtype)
+
+
 class CoreAgain:
     """Repeat calls of arrays of one type, see `again.Again`.
 
     type: of the arrays. core: the implementation that is repeated. must_look: whether anything but
     memory takes part in a call of these arrays, a weight of None among them. threads: how many to
     compute with. empty: (query, shape) → an array of its dtype, with nothing written in it.
+    written: (arrays): tells whoever must know that they were written to.
     """
 
     def __init__(
@@ -71,9 +85,11 @@ class CoreAgain:
         must_look: Callable[..., bool],
         threads: Callable[[], int],
         empty: Callable[[Array, tuple[int, ...]], Array],
+        written: Callable[[tuple[Array, ...]], None],
     ) -> None:
         self.type, self.backend, self.core = type, backend, core
         self.must_look, self.threads, self.empty = must_look, threads, empty
+        self.written = written
         self.calls: dict[Any, Calls] = {}
 
     def run(
@@ -100,13 +116,8 @@ class CoreAgain:
         if self.must_look(query, key, value, weight):
             return None
         threads = self.threads()
-        for known, shape in found.known:
-            stop = valid_lens
-            if stop is not None and shape is not None:
-                if stop.shape != shape[0]:
-                    continue
-                stop = stop.reshape(shape[1])
-            output = known(query, key, weight, value, packed, stop, threads)
+        for known in found.known:
+            output = known(query, key, weight, value, packed, valid_lens, threads)
             if output is not None:
                 return output
         return None
@@ -127,8 +138,7 @@ class CoreAgain:
         if any(x is not y or type(x) is not self.type for x, y in made_of):
             return
         known_as, weight = _known_as(score)
-        is_ours = type(score).__module__.startswith("anyscore.formulas")
-        if not is_ours or known_as is None or f.weight is not weight:
+        if not _is_ours(score) or known_as is None or f.weight is not weight:
             return
         if query.dtype != value.dtype or self.must_look(query, key, value, weight):
             return
@@ -136,9 +146,7 @@ class CoreAgain:
             type(valid_lens) is not self.type or self.backend.xp.dtype(valid_lens) != "int64"
         ):
             return
-        if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
-            self.calls.clear()
-        found = self.calls.setdefault(known_as, Calls())
+        found = self._calls_of(known_as)
         lengths = None if valid_lens is None else valid_lens.shape
         sizes, last = (query.shape, key.shape, value.shape, lengths), found.last
         found.last = sizes
@@ -148,21 +156,55 @@ class CoreAgain:
             if made is not None:
                 found.known = (made, *found.known)[:MOST]
 
+    def _calls_of(self, known_as: Any) -> Calls:
+        if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
+            self.calls.clear()
+        return self.calls.setdefault(known_as, Calls())
+
     def _made(self, task: Task, valid_lens: Any) -> Any:
-        """Return what runs the call of a task again, and the shape of lengths as they came and as
-        they are given to it; None if nothing does.
-        """
+        """Return what runs the call of a task again, None if nothing does."""
         options = Options()
         if choose(self.backend, task, options)[1] is not self.core:
             return None
         x, s = call_of(self.backend.xp, task, options, None)
-        shapes = None
         if valid_lens is not None:  # which the core limits to the keys itself
             if x.stop is None or x.start is not None or x.mask is not None:
                 return None
-            shapes = valid_lens.shape, x.stop.shape
             x = x._replace(stop=valid_lens.reshape(x.stop.shape))
         try:
-            return cpu.again(x, s, self.empty), shapes
+            return cpu.again(x, s, valid_lens, self.empty)
         except ValueError:  # its arrays have to be copied
             return None
+
+    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
+        """Append tokens that are like others before; say whether that was done."""
+        known_as, weight = _known_as(score)
+        found = self.calls.get(known_as)
+        known = None if found is None else found.appends.get(key.shape)
+        if known is None or self.must_look(key, value, cache.b, weight):
+            return False
+        append, of_weight = known
+        if of_weight != _of_weight(weight):
+            return False
+        arrays = cache.b, cache.values, cache.packed, cache.length
+        if not append(key, value, *arrays, self.threads()):
+            return False
+        self.written(arrays)
+        return True
+
+    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
+        """Keep how tokens were appended that are themselves what the score makes of keys."""
+        known_as, weight = _known_as(score)
+        if f.b is not key or f.key_bias is not None or known_as is None or not _is_ours(score):
+            return
+        if type(value) is not self.type or self.must_look(key, value, cache.b, weight):
+            return
+        appends = self._calls_of(known_as).appends
+        if len(appends) >= MOST:
+            appends.clear()
+        arrays = cache.b, cache.values, cache.packed, cache.length
+        try:
+            append = cpu.append_again(f.pair.name, key, value, arrays)
+        except ValueError:  # rows are converted, broadcast or not side by side
+            return
+        appends[key.shape] = append, _of_weight(weight)

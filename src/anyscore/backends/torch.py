@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from anyscore.again import KNOWN
 from anyscore.backends import (  # noqa: F401
@@ -166,6 +167,18 @@ class _Again(CoreAgain):
         if not is_compiling():
             super().learn(query, key, value, score, valid_lens, task)
 
+    def append(self, cache: Any, key: Tensor, value: Tensor, score: Any) -> bool:
+        return not is_compiling() and super().append(cache, key, value, score)
+
+    def learn_append(self, cache: Any, key: Tensor, value: Tensor, score: Any, f: Factors) -> None:
+        if not is_compiling():
+            super().learn_append(cache, key, value, score, f)
+
+
+def _written(arrays: tuple[Tensor | None, ...]) -> None:
+    """Count up the versions, by which a backward finds that what it kept was written to."""
+    increment_version([x for x in arrays if x is not None])
+
 
 KNOWN[Tensor] = _Again(
     Tensor,
@@ -174,4 +187,5 @@ KNOWN[Tensor] = _Again(
     torch_modes.must_look,
     torch.get_num_threads,
     Tensor.new_empty,
+    _written,
 )

@@ -131,16 +131,35 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
     _core.forward(x, s.pair, s.numbers, results, threads)
 
 
-def again(x: Operands, s: Settings, empty: Callable[[Array, tuple[int, ...]], Array]) -> Any:
+def again(
+    x: Operands,
+    s: Settings,
+    lengths: Array | None,
+    empty: Callable[[Array, tuple[int, ...]], Array],
+) -> Any:
     """Return a function that runs this forward with other arrays of the same shapes and strides.
 
-    (a, b, weight, value, packed, stop, threads) → the output, or None where arrays are of another
-    kind. stop may be beyond the keys, or negative.
+    (a, b, weight, value, packed, lengths, threads) → the output, or None where arrays are of
+    another kind. lengths: what x.stop is a view of; may be beyond the keys, or negative.
     empty: (a, shape) → an array of the type of a, for the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """
-    return _core.Again(x, s.pair, s.numbers, s.lead, empty)
+    return _core.Again(x, lengths, s.pair, s.numbers, s.lead, empty)
+
+
+def append_again(
+    pair: str, key: Array, value: Array, cache: tuple[Array, Array, Array | None, Array]
+) -> Any:
+    """Return a function that appends other tokens of the same shapes to a cache of the same shapes.
+
+    key, value: rows that came. cache: b, of which keys become rows as they are, values, packed and
+    length (). (key, value, *cache, threads) → whether they were appended: where arrays are of
+    another kind, or without room, nothing is written.
+
+    Raises ValueError: no function can, as the core would have to convert or copy something.
+    """
+    return _core.AppendAgain(pair, key, value, *cache)
 
 
 def backward(
