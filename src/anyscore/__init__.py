@@ -27,7 +27,8 @@ from anyscore.formulas import (
     Trilinear,
 )
 from anyscore.functional import AttentionOutput, attention, plan
-from anyscore.growing import Cache, make_cache
+from anyscore.growing import Cache
+from anyscore.new_cache import make_cache
 from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.normalizers import Sigmoid

@@ -12,7 +12,8 @@ from jax import Array
 from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
-from anyscore.growing import Cache, make_cache
+from anyscore.growing import Cache
+from anyscore.new_cache import make_cache
 from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax

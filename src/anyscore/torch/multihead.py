@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from anyscore.cache import PreparedKeys
 from anyscore.checks import check_integers
 from anyscore.chosen_weights import Chosen
-from anyscore.growing import Cache, make_cache
+from anyscore.growing import Cache
+from anyscore.new_cache import make_cache
 from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
 from anyscore.layers import AnyScore
 from anyscore.messages import shown

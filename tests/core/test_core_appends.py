@@ -1,0 +1,102 @@
+"""`_core.AppendAgain`: rows go to their places in a cache, or nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyscore import _core
+
+pytestmark = pytest.mark.sanitize
+
+CAPACITY = 9
+
+
+def cache_of(lead: tuple[int, ...], width: int, dtype: Any, packs: bool) -> list[Any]:
+    """b, values, packed and length of an empty cache; 7 stands where nothing was written."""
+    b, values = np.full((*lead, CAPACITY, width), 7, dtype), np.full((*lead, CAPACITY, 3), 7, dtype)
+    packed = np.zeros((*lead, CAPACITY + 1, width), dtype) if packs else None
+    return [b, values, packed, np.zeros((), np.int64)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), max_size=3).map(tuple),
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.sampled_from([np.float32, np.float64]),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_rows_stand_where_they_came(
+    lead: tuple[int, ...], width: int, count: int, dtype: Any, packs: bool, threads: int
+) -> None:
+    cache = cache_of(lead, width, dtype, packs)
+    rng = np.random.default_rng(0)
+    every = [rng.standard_normal((*lead, CAPACITY, n)).astype(dtype) for n in (width, 3)]
+    pair = "tanh" if packs else "product"
+    first = [x[..., :count, :] for x in every]
+    append = _core.AppendAgain(pair, *first, *cache)
+    expected = np.zeros((*lead, CAPACITY + 1, width), dtype)
+    for start in range(0, CAPACITY, count):
+        rows = [x[..., start : start + count, :] for x in every]
+        fits = start + count <= CAPACITY
+        assert append(*rows, *cache, threads) is fits
+        filled = start + count if fits else start
+        assert int(cache[3]) == filled
+        for x, to in zip(every, cache[:2], strict=True):
+            np.testing.assert_array_equal(to[..., :filled, :], x[..., :filled, :])
+            assert (to[..., filled:, :] == 7).all()
+        if packs and fits:
+            _core.append_keys(pair, cache[0], expected, start, count, threads)
+    if packs:
+        assert cache[2].tobytes() == expected.tobytes()
+
+
+def test_arrays_of_another_kind_write_nothing() -> None:
+    cache = cache_of((2,), 4, np.float32, True)
+    key, value = np.ones((2, 1, 4), np.float32), np.ones((2, 1, 3), np.float32)
+    append = _core.AppendAgain("tanh", key, value, *cache)
+    frozen = cache[1].copy()
+    frozen.setflags(write=False)
+    others: list[list[Any]] = [
+        [key.astype(np.float64), value, *cache],
+        [key, value[:1], *cache],
+        [key, np.ones((2, 1, 6), np.float32)[..., ::2], *cache],
+        [key, value, cache[0], frozen, *cache[2:]],
+        [key, value, *cache[:2], None, cache[3]],
+        [key, value, *cache[:3], np.zeros((), np.int32)],
+        [key, value, *cache[:3], np.full((), -1, np.int64)],
+        [key, value, *cache[:3], np.full((), CAPACITY, np.int64)],
+        [key, value, cache[0][:, ::-1], *cache[1:]],
+    ]
+    for arrays in others:
+        assert append(*arrays, 1) is False
+    assert (cache[0] == 7).all()
+    assert (cache[1] == 7).all()
+    assert not cache[2].any()
+    assert int(cache[3]) == 0
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "width", "rank", "stride", "length", "frozen"])
+def test_what_no_append_can_repeat(wrong: str) -> None:
+    b, values, packed, length = cache_of((2,), 4, np.float32, True)
+    key, value = np.ones((2, 1, 4), np.float32), np.ones((2, 1, 3), np.float32)
+    if wrong == "dtype":
+        key = key.astype(np.float64)
+    elif wrong == "width":
+        value = np.ones((2, 1, 4), np.float32)
+    elif wrong == "rank":
+        key = key[0]
+    elif wrong == "stride":
+        value = np.ones((2, 1, 6), np.float32)[..., ::2]
+    elif wrong == "length":
+        length = np.zeros(1, np.int64)
+    else:
+        b.setflags(write=False)
+    with pytest.raises((TypeError, ValueError)):
+        _core.AppendAgain("tanh", key, value, b, values, packed, length)
