@@ -28,9 +28,9 @@ from anyscore.formulas import (
 )
 from anyscore.functional import AttentionOutput, attention, plan
 from anyscore.growing import Cache
-from anyscore.new_cache import make_cache
 from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
+from anyscore.new_cache import make_cache
 from anyscore.normalizers import Sigmoid
 from anyscore.recording import Recording, record
 from anyscore.score import Score

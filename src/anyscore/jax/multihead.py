@@ -13,12 +13,12 @@ from anyscore import heads
 from anyscore.cache import PreparedKeys
 from anyscore.functional import AttentionOutput
 from anyscore.growing import Cache
-from anyscore.new_cache import make_cache
 from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import AnyScore, Parameter
 from anyscore.legacy_names import rename_legacy_heads
+from anyscore.new_cache import make_cache
 from anyscore.ops import load
 
 _xp = load("jax")

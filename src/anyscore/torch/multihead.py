@@ -11,10 +11,10 @@ from anyscore.cache import PreparedKeys
 from anyscore.checks import check_integers
 from anyscore.chosen_weights import Chosen
 from anyscore.growing import Cache
-from anyscore.new_cache import make_cache
 from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
 from anyscore.layers import AnyScore
 from anyscore.messages import shown
+from anyscore.new_cache import make_cache
 from anyscore.ops import load
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
