@@ -119,8 +119,10 @@ class Cache:
         return self._with(b, bias, packed, values, buffers.add(self.length, count))
 
     def _known(self, x: Array) -> Again | None:
-        """Return what repeats calls of a cache that is no ring, written in place, without biases
-        of keys."""
+        """Return what repeats calls with x, an array of the cache's type; None for another type.
+
+        Nothing repeats those of a ring, nor of a cache with biases of keys.
+        """
         alike = self.window is None is self.key_bias and type(x) is type(self.values)
         return KNOWN.get(type(x)) if alike else None
 
@@ -184,10 +186,11 @@ class Cache:
             TypeError, ValueError: as `attention`, and as `mask` of the cache.
         """
         given = {"mask": mask, "bias": bias, "bias_after": bias_after, **options}
-        if mask is bias is bias_after is None and not options and query.shape[-2:-1] == (1,):
+        plain = mask is bias is bias_after is None and not options
+        before = self._known(query) if plain else None
+        if before is not None and query.shape[-2:-1] == (1,):
             check_score_of(score, self.score, self.numbers, "attend(query")
-            before = self._known(query)
-            output = before and before.run(query, self.keys, self.values, score, self.length)
+            output = before.run(query, self.keys, self.values, score, self.length)
             if output is not None and self.length > 0:
                 return output
         given = self._placed(query, score, causal, given)

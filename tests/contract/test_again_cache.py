@@ -29,7 +29,7 @@ T, D, D_V = 12, 6, 5
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each append, whether it was done without another look."""
+    """List, for each append, whether the core repeated it without another look."""
     for known in KNOWN.values():
         vars(known)["calls"].clear()
     of_all: list[bool] = []
@@ -134,6 +134,15 @@ def test_caches_of_two_sizes_and_numbers(as_tensor: Any, done: list[bool]) -> No
         np.testing.assert_array_equal(np.asarray(cache.b)[..., :4, :], np.asarray(k)[..., :4, :])
     with pytest.raises(ValueError, match=r"Laplace with sigma=3\.0, got 2\.0"):
         other.append(*step, score=two)
+
+
+@FRAMEWORKS
+def test_what_is_no_query(as_tensor: Any) -> None:
+    _, k, v, _ = tokens(as_tensor)
+    cache = make_cache(k, v, anyscore.ScaledDot(), capacity=T)
+    for wrong in ([[1.0] * D], None, 3.0):
+        with pytest.raises(TypeError, match="query"):
+            cache.attend(wrong, score=anyscore.ScaledDot())
 
 
 @FRAMEWORKS

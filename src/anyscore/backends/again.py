@@ -20,7 +20,8 @@ from anyscore.score import Score
 from anyscore.task import Options, Task
 
 MOST, MOST_SCORES = 8, 64
-"""Calls of one score that are kept, the last that came, and scores: beyond, all are forgotten."""
+"""Calls and appends of one score that are kept, and scores. Of calls the last ones stay; beyond so
+many appends, or scores, all of them are forgotten."""
 
 _NUMBERS = frozenset((type(None), bool, int, float, str))
 
@@ -28,8 +29,8 @@ _NUMBERS = frozenset((type(None), bool, int, float, str))
 class Calls:
     """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
 
-    appends: by the shape of keys, what appends others and the shape and dtype of the score's
-    tensor; None where nothing does.
+    appends: by the shape of keys, what appends others, and the shape and dtype of the score's
+    tensor, None if the score has none.
     """
 
     def __init__(self) -> None:
