@@ -107,6 +107,30 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     return call;
 }
 
+Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& in, const Settings& s, Type sums,
+                            Gradients& to) {
+    Backward back;
+    back.d_a = arrays.gradient("d_a", to.a, in.a, sums, false);
+    back.d_b = arrays.gradient("d_b", to.b, in.b, sums, true);
+    back.d_weight = arrays.gradient("d_weight", to.weight, in.weight, sums, false);
+    back.d_key_bias = arrays.gradient("d_key_bias", to.key_bias, in.key_bias, sums, true);
+    back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
+    back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
+    back.d_c = arrays.gradient("d_c", to.c, in.c, sums, false);
+    for (Size n = 0; to.c && n < arrays.problems; n++)
+        if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of lse");
+    if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
+    back.of_a = arrays.groups_by({&to.a}, false);
+    if (to.weight) back.of_weight = arrays.groups_by({&to.weight}, false);
+    std::vector<const View*> of_keys{&to.b};
+    if (to.value) of_keys.push_back(&to.value);
+    if (to.key_bias) of_keys.push_back(&to.key_bias);
+    if (to.bias && s.diagonal) back.of_diagonals = arrays.groups_by({&to.bias}, false);
+    if (to.bias && !s.diagonal) of_keys.push_back(&to.bias);
+    back.tasks = arrays.groups_by(of_keys, true);
+    return back;
+}
+
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
     if (call.has_terms()) Arrays::refuse("packed", "must come without c");
     call.packed = arrays.rows("packed", packed, {(call.is_graph() ? call.edges.rows : call.keys) + 1, call.width}, true);
@@ -169,7 +193,7 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     Type sums = type_of_sums(of.lse);
     Arrays arrays(lead_of(of.lse), s.groups);
     Call call = describe(arrays, in, s, of.lse.shape.back());
-    Backward back;
+    Backward back = describe_gradients(arrays, call, in, s, sums, to);
     back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
     if (in.value) {
         back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
@@ -186,32 +210,14 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
         shape.push_back(call.keys);
         back.d_scores = Arrays::contiguous("d_scores", of.d_scores, shape);
     }
-    back.d_a = arrays.gradient("d_a", to.a, in.a, sums, false);
-    back.d_b = arrays.gradient("d_b", to.b, in.b, sums, true);
-    back.d_weight = arrays.gradient("d_weight", to.weight, in.weight, sums, false);
-    back.d_key_bias = arrays.gradient("d_key_bias", to.key_bias, in.key_bias, sums, true);
-    back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
-    back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
-    back.d_c = arrays.gradient("d_c", to.c, in.c, sums, false);
-    for (Size n = 0; to.c && n < arrays.problems; n++)
-        if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of lse");
     auto clear = [](const Output& one) {
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
     };
     clear(to.bias);
-    if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
     if (!arrays.problems) {  // nothing reaches any of them
         for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value, to.c}) clear(one);
         return;
     }
-    back.of_a = arrays.groups_by({&to.a}, false);
-    if (to.weight) back.of_weight = arrays.groups_by({&to.weight}, false);
-    std::vector<const View*> of_keys{&to.b};
-    if (to.value) of_keys.push_back(&to.value);
-    if (to.key_bias) of_keys.push_back(&to.key_bias);
-    if (to.bias && s.diagonal) back.of_diagonals = arrays.groups_by({&to.bias}, false);
-    if (to.bias && !s.diagonal) of_keys.push_back(&to.bias);
-    back.tasks = arrays.groups_by(of_keys, true);
     find(pair, sums).backward(call, back, threads);
 }
 

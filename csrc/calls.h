@@ -76,8 +76,10 @@ struct Gradients {
 // One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
 
-// The parts of a forward: its call as plain data, and the kernels that run it.
+// The parts of a forward and a backward: the call as plain data, where gradients go, and the kernels that run them.
 Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);
+Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& x, const Settings& s, Type sums,
+                            Gradients& to);
 Kernels find(const std::string& pair, Type sums);
 // Keys packed before, for sums of that type, as prepare_keys writes them.
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums);

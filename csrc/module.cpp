@@ -19,6 +19,7 @@ namespace anyscore {
 
 void bind_xla(nb::module_& module);
 void bind_again(nb::module_& module);
+void bind_append(nb::module_& module);
 
 namespace {
 
@@ -146,6 +147,7 @@ NB_MODULE(_core, module) {
         },
         "parallel"_a);
     bind_again(module);
+    bind_append(module);
 #ifdef ANYSCORE_XLA
     bind_xla(module);
 #endif

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from anyscore.backends.common import call_of
 from anyscore.factors import Factors
@@ -29,13 +29,14 @@ _NUMBERS = frozenset((type(None), bool, int, float, str))
 class Calls:
     """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
 
-    appends: by the shape of keys, what appends others, and the shape and dtype of the score's
+    last: and how often it came in a row. known: calls without gradients, and with them. appends: by
+    the shape of keys, what appends others, and the shape and dtype of the score's
     tensor, None if the score has none.
     """
 
     def __init__(self) -> None:
-        self.last: Any = None
-        self.known: tuple[Any, ...] = ()
+        self.last: tuple[Any, int] = None, 0
+        self.known: dict[bool, tuple[Any, ...]] = {False: (), True: ()}
         self.appends: dict[Any, Any] = {}
 
 
@@ -65,6 +66,14 @@ def _is_ours(score: Score) -> bool:
     return type(score).__module__.startswith("anyscore.formulas")
 
 
+def _weight_of(task: Task) -> Any:
+    """Return the weight of the factors of a task, `Score` where these have biases or are none."""
+    f = task.score
+    if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
+        return Score
+    return f.weight
+
+
 def _of_weight(weight: Any) -> Any:
     return None if weight is None else (weight.shape, weight.dtype)
 
@@ -72,10 +81,12 @@ def _of_weight(weight: Any) -> Any:
 class CoreAgain:
     """Repeat calls of arrays of one type, see `again.Again`.
 
-    type: of the arrays. core: the implementation that is repeated. must_look: whether anything but
-    memory takes part in a call of these arrays, a weight of None among them. threads: how many to
-    compute with. empty: (query, shape) → an array of its dtype, with nothing written in it.
-    written: (arrays): tells whoever must know that they were written to.
+    type: of the arrays. core: the implementation that is repeated. wants_gradients: whether a call
+    of these arrays, a weight of None among them, is to be differentiated; None where anything else
+    but their memory takes part. threads: how many to compute with. empty: (query, shape) → an array
+    of its dtype, with nothing written in it. written: (arrays): tells whoever must know that they
+    were written to. with_gradients: (x, s, lengths) → what runs a call again whose gradients are
+    wanted; None if none ever are.
     """
 
     def __init__(
@@ -83,14 +94,15 @@ class CoreAgain:
         type: type[Any],
         backend: Backend,
         core: Implementation,
-        must_look: Callable[..., bool],
+        wants_gradients: Callable[..., bool | None],
         threads: Callable[[], int],
         empty: Callable[[Array, tuple[int, ...]], Array],
         written: Callable[[tuple[Array, ...]], None],
+        with_gradients: Callable[..., Any] | None = None,
     ) -> None:
         self.type, self.backend, self.core = type, backend, core
-        self.must_look, self.threads, self.empty = must_look, threads, empty
-        self.written = written
+        self.wants_gradients, self.threads, self.empty = wants_gradients, threads, empty
+        self.written, self.with_gradients = written, with_gradients
         self.calls: dict[Any, Calls] = {}
 
     def run(
@@ -103,7 +115,7 @@ class CoreAgain:
             return None
         known_as, weight = _known_as(score)
         found = self.calls.get(known_as)
-        if found is None or not found.known:
+        if found is None:
             return None
         packed = None
         if type(key) is PreparedKeys:
@@ -114,10 +126,11 @@ class CoreAgain:
             return None
         if weight is not None and not isinstance(weight, self.type):
             return None
-        if self.must_look(query, key, value, weight):
+        wants = self.wants_gradients(query, key, value, weight)
+        if wants is None:
             return None
         threads = self.threads()
-        for known in found.known:
+        for known in found.known[wants]:
             output = known(query, key, weight, value, packed, valid_lens, threads)
             if output is not None:
                 return output
@@ -131,17 +144,14 @@ class CoreAgain:
         Only scores of ours are known to be the same when they come again, and of those only what is
         made of no tensor but query, key, value and at most one weight.
         """
-        f = task.score
-        if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
-            return
-        key = getattr(key, "b", key)
-        made_of = zip((f.a, f.b, task.value), (query, key, value), strict=True)
-        if any(x is not y or type(x) is not self.type for x, y in made_of):
-            return
         known_as, weight = _known_as(score)
-        if not _is_ours(score) or known_as is None or f.weight is not weight:
+        if known_as is None or not _is_ours(score) or _weight_of(task) is not weight:
             return
-        if query.dtype != value.dtype or self.must_look(query, key, value, weight):
+        tokens = query, getattr(key, "b", key), value
+        if any(type(x) is not self.type for x in tokens) or query.dtype != value.dtype:
+            return
+        wants = self.wants_gradients(*tokens, weight)
+        if wants is None:
             return
         if valid_lens is not None and (
             type(valid_lens) is not self.type or self.backend.xp.dtype(valid_lens) != "int64"
@@ -149,20 +159,36 @@ class CoreAgain:
             return
         found = self._calls_of(known_as)
         lengths = None if valid_lens is None else valid_lens.shape
-        sizes, last = (query.shape, key.shape, value.shape, lengths), found.last
-        found.last = sizes
-        if sizes == last:
-            found.last = None
-            made = self._made(task, valid_lens)
-            if made is not None:
-                found.known = (made, *found.known)[:MOST]
+        sizes = *(x.shape for x in tokens), lengths, query.dtype, wants
+        last, times = found.last
+        found.last = sizes, times + 1 if sizes == last else 1
+        if found.last[1] != 2:
+            return
+        given = self._as_given(task, query, key, value, score)
+        made = None if given is None else self._made(given, valid_lens, wants)
+        if made is not None:
+            found.last = None, 0
+            found.known[wants] = (made, *found.known[wants])[:MOST]
+
+    def _as_given(
+        self, task: Task, query: Array, key: Any, value: Array, score: Score
+    ) -> Task | None:
+        """Return the task of these tokens, of which the score makes nothing else; None if it does.
+
+        What nobody attends may be zeroed in the task; the core does not read it.
+        """
+        f, b = cast(Factors, task.score), getattr(key, "b", key)
+        if f.a is not query or f.b is not b:
+            xp = self.backend.xp
+            f = score.lower(xp, query, key) if key is b else key.bind(xp, score, query)
+        return task._replace(score=f, value=value) if f.a is query and f.b is b else None
 
     def _calls_of(self, known_as: Any) -> Calls:
         if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
             self.calls.clear()
         return self.calls.setdefault(known_as, Calls())
 
-    def _made(self, task: Task, valid_lens: Any) -> Any:
+    def _made(self, task: Task, valid_lens: Any, wants: bool) -> Any:
         """Return what runs the call of a task again, None if nothing does."""
         options = Options()
         if choose(self.backend, task, options)[1] is not self.core:
@@ -173,6 +199,8 @@ class CoreAgain:
                 return None
             x = x._replace(stop=valid_lens.reshape(x.stop.shape))
         try:
+            if wants and self.with_gradients is not None:
+                return self.with_gradients(x, s, valid_lens)
             return cpu.again(x, s, valid_lens, self.empty)
         except ValueError:  # its arrays have to be copied
             return None
@@ -182,7 +210,7 @@ class CoreAgain:
         known_as, weight = _known_as(score)
         found = self.calls.get(known_as)
         known = None if found is None else found.appends.get(key.shape)
-        if known is None or self.must_look(key, value, cache.b, weight):
+        if known is None or self.wants_gradients(key, value, cache.b, weight) is not False:
             return False
         append, of_weight = known
         if of_weight != _of_weight(weight):
@@ -198,7 +226,9 @@ class CoreAgain:
         known_as, weight = _known_as(score)
         if f.b is not key or f.key_bias is not None or known_as is None or not _is_ours(score):
             return
-        if type(value) is not self.type or self.must_look(key, value, cache.b, weight):
+        if type(value) is not self.type:
+            return
+        if self.wants_gradients(key, value, cache.b, weight) is not False:
             return
         appends = self._calls_of(known_as).appends
         if len(appends) >= MOST:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from anyscore.again import KNOWN
 from anyscore.backends import (  # noqa: F401
@@ -20,8 +19,8 @@ from anyscore.backends import (  # noqa: F401
     torch_sparse,
     torch_triton,
 )
-from anyscore.backends.again import CoreAgain
 from anyscore.backends.reference import reference_in
+from anyscore.backends.torch_again import TorchAgain
 from anyscore.backends.torch_buffers import TorchBuffers
 from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.factors import PRODUCT, Factors
@@ -152,40 +151,4 @@ _ON_CPU = _SDPA, torch_autograd.CORE
 _ON_GPU = _SDPA, torch_triton.KERNELS
 BACKEND = Torch()
 
-
-class _Again(CoreAgain):
-    """Repeat calls that no compiler traces."""
-
-    def run(
-        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any = None
-    ) -> Tensor | None:
-        return None if is_compiling() else super().run(query, key, value, score, valid_lens)
-
-    def learn(
-        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any, task: Task
-    ) -> None:
-        if not is_compiling():
-            super().learn(query, key, value, score, valid_lens, task)
-
-    def append(self, cache: Any, key: Tensor, value: Tensor, score: Any) -> bool:
-        return not is_compiling() and super().append(cache, key, value, score)
-
-    def learn_append(self, cache: Any, key: Tensor, value: Tensor, score: Any, f: Factors) -> None:
-        if not is_compiling():
-            super().learn_append(cache, key, value, score, f)
-
-
-def _written(arrays: tuple[Tensor | None, ...]) -> None:
-    """Count up the versions, by which a backward finds that what it kept was written to."""
-    increment_version([x for x in arrays if x is not None])
-
-
-KNOWN[Tensor] = _Again(
-    Tensor,
-    BACKEND,
-    torch_autograd.CORE,
-    torch_modes.must_look,
-    torch.get_num_threads,
-    Tensor.new_empty,
-    _written,
-)
+KNOWN[Tensor] = TorchAgain(BACKEND)

@@ -89,15 +89,20 @@ class _Forward(torch.autograd.Function):
         found = _recorded(x, s, upstream)
         if x.value is not None and found.output is None:
             found = found._replace(output=torch.zeros_like(results.output))
-        record = x, s, results, found
-        if differentiable(y for y in (*saved, *found) if y is not None):
-            args = torch_operators.backward.args(*record)
-            made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
-        else:
-            made = torch_operators.backward(*record)
-        inputs = zip(saved, made, strict=False)
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
-        return None, *(None if x is None else d for x, d in inputs), *(None,) * rest
+        return None, *gradients(x, s, results, found), *(None,) * rest
+
+
+def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
+    """Return the gradients of the factors of a call, differentiable if those may be asked for."""
+    record = x, s, results, upstream
+    tensors = (*x[:NEEDED], *results, *upstream)
+    if differentiable(y for y in tensors if y is not None):
+        args = torch_operators.backward.args(*record)
+        made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
+    else:
+        made = torch_operators.backward(*record)
+    return tuple(None if y is None else d for y, d in zip(x, made, strict=False))
 
 
 def _recorded(x: Operands, s: Settings, found: tuple[Maybe, ...]) -> Results:

@@ -21,7 +21,7 @@ __all__ = [
     "is_transforming",
     "is_watched",
     "is_wrapper",
-    "must_look",
+    "wants_gradients",
     "why_not",
 ]
 
@@ -62,6 +62,11 @@ def is_wrapper(x: Tensor) -> bool:
     return not is_plain(x) and is_traceable_wrapper_subclass(x)
 
 
+_saving_hooks: Any = getattr(  # else there may always be some
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True
+)
+
+
 def _plain_keys() -> set[int]:
     with torch.inference_mode():
         of_inference = torch.empty(0)
@@ -90,15 +95,22 @@ def is_watched(*args: Any) -> bool:
     return False
 
 
-def must_look(query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None) -> bool:
-    """Return whether more than the memory of these tensors takes part in a call without options:
-    a mode, a gradient, or what is not yet computed.
+def wants_gradients(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None
+) -> bool | None:
+    """Return whether a call without options is to be differentiated by its backward, None if
+    anything else but memory takes part: a mode, or what is not yet computed.
     """
     some = (query, key, value) if weight is None else (query, key, value, weight)
     if torch.is_autocast_enabled("cpu") or is_watched() or is_functionalizing():
-        return True
+        return None
     # Memory is lent as it lies, without the sign that a tensor may still owe it.
-    return differentiable(some) or any(x.is_neg() for x in some)
+    if is_forward_mode() or any(x.is_neg() for x in some):
+        return None
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in some)):
+        return False
+    # A checkpoint counts what is saved, and a call that comes again saves less.
+    return True if _saving_hooks(True) is None else None
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:

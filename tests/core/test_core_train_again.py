@@ -1,0 +1,155 @@
+"""`_core.TrainAgain`: the bits of `forward` and `backward`, or nothing where arrays are others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyscore.kernels import cpu
+from anyscore.operands import Operands, Results, Settings
+
+pytestmark = pytest.mark.sanitize
+
+Arrays = list[Any]
+
+
+def arrays(
+    lead: tuple[int, ...], sizes: tuple[int, int, int, int], dtype: Any, rng: Any, groups: int = 1
+) -> Arrays:
+    """a, b, weight and value of (queries, keys, width, value width); the keys have fewer heads."""
+    queries, keys, width, value_width = sizes
+    of_keys = (*lead[:-1], lead[-1] // groups) if lead else lead
+    shapes = (
+        (*lead, queries, width),
+        (*of_keys, keys, width),
+        (width,),
+        (*of_keys, keys, value_width),
+    )
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def train_again(xs: Arrays, lengths: Any, s: Settings) -> Any:
+    a, b, weight, value = xs
+    x = Operands(a, b, weight, value=value, stop=None if lengths is None else lengths[..., None])
+    return cpu.train_again(x, s, lengths, lambda like, shape: np.empty(shape, like.dtype))
+
+
+def both(xs: Arrays, lengths: Any, s: Settings, above: Any) -> Arrays:
+    """Output, log-sum-exp and gradients, by the functions that check everything."""
+    a, b, weight, value = xs
+    x = Operands(a, b, weight, value=value, stop=None if lengths is None else lengths[..., None])
+    output, lse = np.empty_like(above), np.empty(above.shape[:-1], a.dtype)
+    cpu.forward(x, s, Results(output, lse), 1)
+    to = [None if y is None else np.empty_like(y) for y in xs]
+    gradients = Operands(to[0], to[1], to[2], value=to[3])
+    cpu.backward(x, s, Results(output, lse), Results(above, None), gradients, 1)
+    return [output, lse, *to]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), max_size=3).map(tuple),
+    st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40), st.integers(1, 20)),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from(["product", "tanh", "leaky_relu", "absolute", "squared"]),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_same_bits(
+    lead: tuple[int, ...],
+    sizes: tuple[int, int, int, int],
+    dtype: Any,
+    pair: str,
+    limits: bool,
+    threads: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    groups = lead[-1] if lead else 1
+    s = Settings(pair, 0.5, groups, 0.0, int(np.prod(lead)), lead)
+    xs = arrays(lead, sizes, dtype, rng, groups)
+    xs[2] = None if pair == "product" else xs[2]
+
+    def lengths_of(most: int) -> Any:
+        return rng.integers(-1, most, lead) if limits else None
+
+    core = train_again(xs, lengths_of(sizes[1] + 2), s)
+    for _ in range(2):
+        xs = [x if x is None else rng.standard_normal(x.shape).astype(dtype) for x in xs]
+        above = rng.standard_normal((*lead, sizes[0], sizes[3])).astype(dtype)
+        lengths = lengths_of(sizes[1] + 2)
+        a, b, weight, value = xs
+        output, lse = core.forward(a, b, weight, value, None, lengths, threads)
+        results = lengths, output, lse, above, threads
+        found = [output, lse, *core.backward(a, b, weight, value, *results)]
+        for x, y in zip(found, both(xs, lengths, s, above), strict=True):
+            assert (x is None) == (y is None)
+            assert x is None or x.tobytes() == y.tobytes()
+
+
+def test_arrays_of_another_kind_give_nothing() -> None:
+    rng = np.random.default_rng(0)
+    xs, s = (
+        arrays((2,), (3, 5, 8, 4), np.float32, rng),
+        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
+    )
+    a, b, weight, value = xs
+    lengths = np.array([5, 2])
+    core = train_again(xs, lengths, s)
+    output, lse = core.forward(a, b, weight, value, None, lengths, 1)
+    above = np.ones_like(output)
+    others: Arrays = [
+        [a[:1], b, weight, value, lengths],
+        [a.astype(np.float64), b, weight, value, lengths],
+        [a, np.asfortranarray(b), weight, value, lengths],
+        [a, b, None, value, lengths],
+        [a, b, weight, value, None],
+        [a, b, weight, value, lengths.astype(np.int32)],
+    ]
+    for other in others:
+        assert core.forward(*other[:4], None, other[4], 1) is None
+        assert core.backward(*other, output, lse, above, 1) is None
+    assert core.forward(a, b, weight, value, np.zeros((2, 6, 8), np.float32), lengths, 1) is None
+    for wrong in (
+        (output[:, :2], lse, above),
+        (output, lse[:, :2], above),
+        (output, lse.astype(np.float64), above),
+        (output, lse, above[..., :2]),
+        (output, lse, [1.0]),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            core.backward(*xs, lengths, *wrong, 1)
+
+
+def test_layouts_of_the_gradient_from_above() -> None:
+    rng = np.random.default_rng(0)
+    xs, s = (
+        arrays((2,), (3, 5, 8, 4), np.float32, rng),
+        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
+    )
+    core = train_again(xs, None, s)
+    output, lse = core.forward(*xs, None, None, 1)
+    wide = rng.standard_normal((2, 3, 8)).astype(np.float32)
+    for above in (wide[..., ::2], np.broadcast_to(wide[:1, :1, :1], (2, 3, 4))):
+        found = core.backward(*xs, None, output, lse, above, 1)
+        exact = core.backward(*xs, None, output, lse, np.ascontiguousarray(above), 1)
+        assert [x.tobytes() for x in found] == [x.tobytes() for x in exact]
+
+
+@pytest.mark.parametrize("wrong", ["half", "empty", "copied"])
+def test_calls_whose_place_no_other_can_take(wrong: str) -> None:
+    rng = np.random.default_rng(0)
+    lead, dtype = (
+        ((0,) if wrong == "empty" else (2,)),
+        np.float16 if wrong == "half" else np.float32,
+    )
+    xs = arrays(lead, (3, 5, 8, 4), dtype, rng)
+    if wrong == "copied":
+        xs[1] = np.asfortranarray(xs[1])
+    with pytest.raises(ValueError, match=r"\."):
+        train_again(xs, None, Settings("tanh", 1.0, 1, 0.0, 2, lead))
