@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyscore.again import KNOWN
 from anyscore.backends import (  # noqa: F401
-    torch_autograd,
+    torch_core,
     torch_flops,
     torch_modes,
     torch_nested,
@@ -70,7 +70,7 @@ class Torch(Backend):
         return torch_sparse.weights(scores, power)
 
     def pack_keys(self, f: Factors) -> Tensor | None:
-        return torch_autograd.pack_keys(f)
+        return torch_core.pack_keys(f)
 
     def pack(self, query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Mask | None]:
         tensors = query, key, value
@@ -147,7 +147,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
 
 
 _SDPA = Implementation("sdpa", _why_not, _run)
-_ON_CPU = _SDPA, torch_autograd.CORE
+_ON_CPU = _SDPA, torch_core.CORE
 _ON_GPU = _SDPA, torch_triton.KERNELS
 BACKEND = Torch()
 

@@ -14,37 +14,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from anyscore.backends import torch_modes, torch_operators
-from anyscore.backends.common import (
-    call_of,
-    factors,
-    how_core,
-    run_reference,
-    why_not_core,
-    why_not_dtype,
-    why_not_pair,
-    with_edges_by_key,
-)
-from anyscore.backends.torch_modes import (
-    apply,
-    differentiable,
-    is_compiling,
-    is_forward_mode,
-    is_plain,
-    is_transforming,
-    is_wrapper,
-)
-from anyscore.backends.torch_operators import Maybe, acc_dtype, array
-from anyscore.factors import Factors
-from anyscore.implementations import Implementation, Result
-from anyscore.kernels import cpu
+from anyscore.backends import torch_operators
+from anyscore.backends.common import run_reference
+from anyscore.backends.torch_modes import apply, differentiable, is_compiling
+from anyscore.backends.torch_operators import Maybe, acc_dtype
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
-from anyscore.ops import DTYPES, load
-from anyscore.task import Options, Task
+from anyscore.ops import load
 
 F = TypeVar("F", bound=Callable[..., Any])
 _xp = load("torch")
-DTYPES_OF_CORE = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _as_many_as(operator: Any) -> Callable[[F], F]:
@@ -160,51 +138,7 @@ class _Backward(torch.autograd.Function):
         return None, *inputs, None, None, *to_upstream, *(None,) * (len(s) - 1)
 
 
-def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    xs = factors(task)
-    for x in xs:
-        if not x.is_cpu:
-            return f"it runs on the CPU, and the tensors are on {x.device}"
-        if x.dtype not in DTYPES_OF_CORE:
-            return why_not_dtype(_xp.dtype(x))
-    return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
-
-
-def why_not_made_of(xs: list[Tensor]) -> str | None:
-    """Return why kernels cannot reach the memory of these tensors, None if they can."""
-    if not is_compiling() and any(map(is_wrapper, xs)):
-        return "the tensors are made of other tensors"
-    return None
-
-
-def run(task: Task, options: Options, seed: Any) -> Result:
-    """Run a task by the operators, on whatever device its tensors are."""
-    x, s = call_of(_xp, task, options, seed)
-    if differentiable(y for y in x[:FACTORS] if y is not None):
-        x = with_edges_by_key(x, task)
-        args = torch_operators.forward.args(x, s)
-        found = apply(_Forward, *args, tensors=torch_operators.forward.tensors)
-        output, lse, scores = _recorded(x, s, found)
-    else:
-        output, lse, scores = torch_operators.forward(x, s)
-    if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
-        output = output.to(x.value.dtype)
-    return Result(output, lse, scores)
-
-
-CORE = Implementation("cpu", _why_not, run, how_core)
-
-
-def pack_keys(f: Factors) -> Tensor | None:
-    """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
-    b: Tensor = f.b
-    if not b.is_cpu or b.dtype not in DTYPES_OF_CORE:
-        return None
-    if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
-        return None
-    *lead, keys, width = b.shape
-    packed = b.new_empty((*lead, keys + 1, width), dtype=acc_dtype(b))
-    cpu.prepare_keys(f.pair.name, array(b), array(packed), torch.get_num_threads())
-    return packed
+def forward(x: Operands, s: Settings) -> Results:
+    """Run the operator, differentiable."""
+    args = torch_operators.forward.args(x, s)
+    return _recorded(x, s, apply(_Forward, *args, tensors=torch_operators.forward.tensors))

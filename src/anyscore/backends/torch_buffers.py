@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch_autograd import DTYPES_OF_CORE
+from anyscore.backends.torch_core import DTYPES_OF_CORE
 from anyscore.backends.torch_modes import (
     is_compiling,
     is_forward_mode,

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.backends import torch_autograd, torch_modes, torch_operators
+from anyscore.backends import torch_core, torch_modes, torch_operators
 from anyscore.backends.common import factors, why_not, why_not_dtype
 from anyscore.factors import Factors, pair_named
 from anyscore.implementations import Implementation
@@ -64,12 +64,12 @@ def _why_not(task: Task, options: Options) -> str | None:
             return why_not_dtype(str(x.dtype))
     if _problem() is not None:
         return _problem()
-    if reason := torch_modes.why_not() or torch_autograd.why_not_made_of(xs):
+    if reason := torch_modes.why_not() or torch_core.why_not_made_of(xs):
         return reason
     return _device_problem(f.a.device.index)
 
 
-KERNELS = Implementation("triton", _why_not, torch_autograd.run)
+KERNELS = Implementation("triton", _why_not, torch_core.run)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:

@@ -13,7 +13,13 @@ import pytest
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.backends import torch_autograd, torch_operators, torch_triton
+from anyscore.backends import torch_core, torch_operators, torch_triton
+from anyscore.kernels import cpu
+
+
+def _refuse(*args: object) -> None:
+    raise ValueError("every call goes by the operators.")
+
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
@@ -21,7 +27,8 @@ with warnings.catch_warnings():
         _kernel = getattr(torch_triton, _name)
         getattr(torch_operators, _name).run_on("CPU", _kernel, allow_override=True)
 torch_operators.is_watched = lambda *args: True  # never past the operator
-torch_autograd.pack_keys = lambda f: None
+cpu.again = cpu.train_again = _refuse  # nor to the core
+torch_core.pack_keys = lambda f: None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,138 @@
+"""Calls of the core with gradients, repeated: forward and backward look at memory alone.
+
+The operators take 100 µs more to take records apart, to make views and to check what was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.backends import torch_autograd
+from anyscore.backends.torch_modes import (
+    differentiable,
+    is_compiling,
+    is_plain,
+    is_watched,
+    wants_gradients,
+)
+from anyscore.kernels import cpu
+from anyscore.operands import Operands, Results, Settings
+
+MOST, EACH = 64, 2
+"""Kinds of calls that are kept, beyond which all are forgotten; and calls of each, by strides."""
+
+_calls: dict[Any, tuple[Callable[..., Tensor | None], ...]] = {}
+
+
+class _Trained(torch.autograd.Function):
+    """The function of a call that came before: what it gave, and of which arrays.
+
+    The derivative of `torch_autograd` serves where its backward cannot be repeated, and gives
+    those of higher orders.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, made: tuple[Tensor, Tensor], *arrays: Tensor | None
+    ) -> Tensor:
+        output, lse = made
+        ctx.call = call
+        # The caller may write to the output that they are given.
+        ctx.save_for_backward(*arrays, output.clone(), lse)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        saved, call = ctx.saved_tensors, ctx.call
+        found, own = None, (y for y in (*saved[:4], upstream) if y is not None)
+        if not (is_watched(upstream) or differentiable(own)):
+            found = call.core.backward(*saved, upstream, torch.get_num_threads())
+        if found is None:
+            found = call.gradients(saved, upstream)
+        return None, None, *found, None
+
+
+_APPLY: Any = super(torch.autograd.Function, _Trained).apply
+"""Without what it does only for transforms, as `torch_modes.apply`."""
+
+
+class Call:
+    """A call of the core that came before, with gradients.
+
+    (a, b, weight, value, packed, lengths, threads) → the output, None where arrays are of another
+    kind.
+    """
+
+    def __init__(self, x: Operands, s: Settings, lengths: Tensor | None) -> None:
+        self.core = cpu.train_again(x, s, lengths, Tensor.new_empty)
+        self.settings, self.stop = s, None if x.stop is None else x.stop.shape
+
+    def __call__(
+        self,
+        a: Tensor,
+        b: Tensor,
+        weight: Any,
+        value: Tensor,
+        packed: Any,
+        lengths: Any,
+        threads: int,
+    ) -> Tensor | None:
+        made = self.core.forward(a, b, weight, value, packed, lengths, threads)
+        if made is None:  # the arrays are of another kind
+            return None
+        output: Tensor = _APPLY(self, made, a, b, weight, value, lengths)
+        return output
+
+    def gradients(self, saved: tuple[Any, ...], upstream: Tensor) -> tuple[Any, ...]:
+        """Return the gradients of a, b, weight and value, differentiable if they are to be."""
+        a, b, weight, value, lengths, output, lse = saved
+        stop = None if lengths is None else lengths.reshape(self.stop)
+        x = Operands(a, b, weight, value=value, stop=stop)
+        upstreams = Results(upstream, None)
+        of = torch_autograd.gradients(x, self.settings, Results(output, lse), upstreams)
+        return *of[:3], of[4]
+
+
+def _never(*_: Any) -> None:
+    """Stand for a call that no other can repeat."""
+
+
+def run(x: Operands, s: Settings) -> Tensor | None:
+    """Return the output of a call that is like one before it, None for others.
+
+    Like in shapes, dtype and settings, with operands that `Call` takes, and of plain tensors.
+    """
+    if not (x.key_bias is x.bias is x.c is x.start is x.mask is x.seed is x.rowptr is None):
+        return None
+    a, b, weight, value, packed, stop = x.a, x.b, x.weight, x.value, x.packed, x.stop
+    if value is None or s.scores or is_compiling() or not a.is_cpu:
+        return None
+    if wants_gradients(a, b, value, weight) is not True:
+        return None
+    if not all(y is None or is_plain(y) for y in (a, b, weight, value)):
+        return None
+    shapes = a.shape, b.shape, value.shape, None if stop is None else stop.shape
+    kind = s, shapes, a.dtype, packed is None
+    calls = _calls.get(kind)
+    if calls is None:
+        if len(_calls) >= MOST:
+            _calls.clear()
+        _calls[kind] = ()
+        return None
+    arrays = a, b, weight, value, packed, stop, torch.get_num_threads()
+    for call in calls:
+        output = call(*arrays)
+        if output is not None:
+            return output
+    if len(calls) == EACH:
+        return None
+    try:
+        call = Call(x, s, None)
+    except ValueError:  # an array has to be copied, or is of half precision
+        call = _never
+    _calls[kind] = (*calls, call)
+    return call(*arrays)
