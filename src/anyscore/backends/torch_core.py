@@ -59,11 +59,11 @@ def why_not_made_of(xs: list[Tensor]) -> str | None:
 def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
     x, s = call_of(_xp, task, options, seed)
+    if not options.return_lse and task.sink is None:
+        repeated = torch_repeated.run(x, s)
+        if repeated is not None:
+            return Result(repeated, None)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        if not options.return_lse and task.sink is None:
-            output = torch_repeated.run(x, s)
-            if output is not None:
-                return Result(output, None)
         output, lse, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
     else:
         output, lse, scores = torch_operators.forward(x, s)

@@ -1,4 +1,4 @@
-"""Calls with gradients that are repeated below the checks: those of layers, and with options."""
+"""Calls that are repeated below the checks: those of layers, and with options."""
 
 from __future__ import annotations
 
@@ -81,6 +81,25 @@ def test_the_same_bits(name: str, dtype: Any) -> None:
         assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_without_gradients(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, repeats = OPTIONS[name]
+    whole, seen = cpu.forward, []
+
+    def forward(*args: Any) -> None:
+        seen.append(args)
+        whole(*args)
+
+    monkeypatch.setattr(cpu, "forward", forward)
+    with torch.no_grad():
+        first = call(inputs(dtype), **options)
+        call(inputs(dtype, seed=1), **options)
+        seen.clear()
+        assert torch.equal(call(inputs(dtype), **options), first)
+    assert len(seen) == (not repeats)
+
+
 @pytest.mark.parametrize("name", [name for name, (_, repeats) in OPTIONS.items() if repeats])
 def test_against_the_definition(name: str) -> None:
     options, _ = OPTIONS[name]
@@ -101,7 +120,7 @@ def test_the_second_call_is_repeated_and_few_are_kept() -> None:
     for keys in range(1, 10):
         query, key, value, *weights = tensors
         call([query, key[:, :keys], value[:, :keys], *weights])
-    assert len(torch_repeated._calls) == 10
+    assert len(torch_repeated._calls) == 11
     for n in range(torch_repeated.MOST):
         attention(*tensors[:3], score=anyscore.Gaussian(1.0 + n))
     assert len(torch_repeated._calls) <= torch_repeated.MOST
