@@ -144,8 +144,10 @@ class CoreAgain:
         Only scores of ours are known to be the same when they come again, and of those only what is
         made of no tensor but query, key, value and at most one weight.
         """
+        if not _is_ours(score):
+            return
         known_as, weight = _known_as(score)
-        if known_as is None or not _is_ours(score) or _weight_of(task) is not weight:
+        if known_as is None or _weight_of(task) is not weight:
             return
         tokens = query, getattr(key, "b", key), value
         if any(type(x) is not self.type for x in tokens) or query.dtype != value.dtype:
