@@ -54,7 +54,7 @@ public:
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
         std::vector<Size> sizes = lead;
         sizes.push_back(call.queries);
-        lse_shape = tuple(sizes);
+        lse_sizes = sizes, lse_shape = tuple(sizes);
         sizes.push_back(call.value_width);
         output_shape = tuple(sizes);
         // An array that is held would keep its memory, and another's data take its place.
@@ -121,15 +121,16 @@ protected:
     Arrays arrays;  // what the call points to
     Call call;
     Type sums = Type::F32, output_type;
+    std::vector<Size> lse_sizes;
     nb::tuple output_shape, lse_shape;
 };
 
 // The same, whose gradients are wanted too. All of its arrays have the type of sums.
 class TrainAgain : public Again {
 public:
-    TrainAgain(nb::tuple operands, nb::handle lengths, const std::string& pair,
-               const std::array<double, Settings::COUNT>& numbers, const std::vector<Size>& lead, nb::object empty)
-        : Again(operands, lengths, pair, numbers, lead, empty) {
+    TrainAgain(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
+               const std::vector<Size>& lead, nb::object empty)
+        : Again(operands, nb::none(), pair, numbers, lead, empty) {
         Gradients to;
         const View* const given[] = {&in.a, &in.b, &in.weight, &in.value};
         Output* const gradients[] = {&to.a, &to.b, &to.weight, &to.value};
@@ -146,14 +147,14 @@ public:
     }
 
     // Output and log-sum-exp for arrays as of Again::run, or None.
-    nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed,
-                       nb::handle lengths, int threads) const {
+    nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
+                       int threads) const {
         Call now;
-        if (!take({a, b, weight, value, packed, lengths}, now)) return nb::none();
+        if (!take({a, b, weight, value, packed, stop}, now)) return nb::none();
         nb::object output = make(a, output_shape), lse = make(a, lse_shape);
         Forward made;
         made.output = written(output), made.output_type = output_type, made.lse = written(lse);
-        nb::tuple both = nb::make_tuple(output, lse);
+        nb::object both = nb::make_tuple(output, lse);
         nb::gil_scoped_release release;
         find(pair, sums).forward(now, made, threads);
         return both;
@@ -161,10 +162,10 @@ public:
 
     // Gradients of a, b, weight and value, None where that is, for what `forward` was given and gave, and the gradient of
     // its output; or None where these are of another kind.
-    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle lengths,
-                        nb::handle output, nb::handle lse, nb::handle d_output, int threads) const {
+    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle output,
+                        nb::handle lse, nb::handle d_output, int threads) const {
         Call now;
-        const Given operands = {a, b, weight, value, nb::none(), lengths};
+        const Given operands = {a, b, weight, value, nb::none(), stop};
         if (!take(operands, now, false)) return nb::none();
         now.packed = {};
         View of_output = lent(output), of_lse = lent(lse), upstream = lent(d_output);
@@ -172,16 +173,15 @@ public:
         Backward now_back = back;
         now_back.output = results.rows("output", of_output, {call.queries, call.value_width}, false);
         now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
-        if (Arrays::type("lse", of_lse) != sums || of_lse.size() != arrays.problems * call.queries)
-            throw std::invalid_argument("lse must be that of the forward.");
-        now_back.lse = of_lse.data;
+        if (Arrays::type("lse", of_lse) != sums) throw std::invalid_argument("lse must be that of the forward.");
+        now_back.lse = Arrays::contiguous("lse", of_lse, lse_sizes);
         void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data, &now_back.d_value.data};
         nb::object gradients[FACTORS];
         for (std::size_t i = 0; i < FACTORS; i++) {
             gradients[i] = places[i] ? make(operands[i], shapes[i]) : nb::none();
             if (places[i]) *data_of[i] = written(gradients[i]);
         }
-        nb::tuple all = nb::make_tuple(gradients[0], gradients[1], gradients[2], gradients[3]);
+        nb::object all = nb::make_tuple(gradients[0], gradients[1], gradients[2], gradients[3]);
         nb::gil_scoped_release release;
         find(pair, sums).backward(now, now_back, threads);
         return all;
@@ -201,18 +201,19 @@ private:
 }  // namespace
 
 void bind_again(nb::module_& module) {
-    using Init = nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
-                          const std::vector<Size>&, nb::object>;
     nb::class_<Again>(module, "Again")
-        .def(Init(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def(nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
+                      const std::vector<Size>&, nb::object>(),
+             nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
         .def("__call__", &Again::run, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
              nb::arg("packed").none(), nb::arg("lengths").none(), nb::arg("threads"));
     nb::class_<TrainAgain>(module, "TrainAgain")
-        .def(Init(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, const std::vector<Size>&,
+                      nb::object>())
         .def("forward", &TrainAgain::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("packed").none(), nb::arg("lengths").none(), nb::arg("threads"))
+             nb::arg("packed").none(), nb::arg("stop").none(), nb::arg("threads"))
         .def("backward", &TrainAgain::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("lengths").none(), nb::arg("output"), nb::arg("lse"), nb::arg("d_output"), nb::arg("threads"));
+             nb::arg("stop").none(), nb::arg("output"), nb::arg("lse"), nb::arg("d_output"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

@@ -32,16 +32,16 @@ def arrays(
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def train_again(xs: Arrays, lengths: Any, s: Settings) -> Any:
+def train_again(xs: Arrays, stop: Any, s: Settings) -> Any:
     a, b, weight, value = xs
-    x = Operands(a, b, weight, value=value, stop=None if lengths is None else lengths[..., None])
-    return cpu.train_again(x, s, lengths, lambda like, shape: np.empty(shape, like.dtype))
+    x = Operands(a, b, weight, value=value, stop=stop)
+    return cpu.train_again(x, s, lambda like, shape: np.empty(shape, like.dtype))
 
 
-def both(xs: Arrays, lengths: Any, s: Settings, above: Any) -> Arrays:
+def both(xs: Arrays, stop: Any, s: Settings, above: Any) -> Arrays:
     """Output, log-sum-exp and gradients, by the functions that check everything."""
     a, b, weight, value = xs
-    x = Operands(a, b, weight, value=value, stop=None if lengths is None else lengths[..., None])
+    x = Operands(a, b, weight, value=value, stop=stop)
     output, lse = np.empty_like(above), np.empty(above.shape[:-1], a.dtype)
     cpu.forward(x, s, Results(output, lse), 1)
     to = [None if y is None else np.empty_like(y) for y in xs]
@@ -75,19 +75,19 @@ def test_the_same_bits(
     xs = arrays(lead, sizes, dtype, rng, groups)
     xs[2] = None if pair == "product" else xs[2]
 
-    def lengths_of(most: int) -> Any:
-        return rng.integers(-1, most, lead) if limits else None
+    def stop_of(most: int) -> Any:
+        return rng.integers(-1, most, (*lead, 1)) if limits else None
 
-    core = train_again(xs, lengths_of(sizes[1] + 2), s)
+    core = train_again(xs, stop_of(sizes[1] + 2), s)
     for _ in range(2):
         xs = [x if x is None else rng.standard_normal(x.shape).astype(dtype) for x in xs]
         above = rng.standard_normal((*lead, sizes[0], sizes[3])).astype(dtype)
-        lengths = lengths_of(sizes[1] + 2)
+        stop = stop_of(sizes[1] + 2)
         a, b, weight, value = xs
-        output, lse = core.forward(a, b, weight, value, None, lengths, threads)
-        results = lengths, output, lse, above, threads
+        output, lse = core.forward(a, b, weight, value, None, stop, threads)
+        results = stop, output, lse, above, threads
         found = [output, lse, *core.backward(a, b, weight, value, *results)]
-        for x, y in zip(found, both(xs, lengths, s, above), strict=True):
+        for x, y in zip(found, both(xs, stop, s, above), strict=True):
             assert (x is None) == (y is None)
             assert x is None or x.tobytes() == y.tobytes()
 
@@ -99,22 +99,22 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
     )
     a, b, weight, value = xs
-    lengths = np.array([5, 2])
-    core = train_again(xs, lengths, s)
-    output, lse = core.forward(a, b, weight, value, None, lengths, 1)
+    stop = np.array([[5], [2]])
+    core = train_again(xs, stop, s)
+    output, lse = core.forward(a, b, weight, value, None, stop, 1)
     above = np.ones_like(output)
     others: Arrays = [
-        [a[:1], b, weight, value, lengths],
-        [a.astype(np.float64), b, weight, value, lengths],
-        [a, np.asfortranarray(b), weight, value, lengths],
-        [a, b, None, value, lengths],
+        [a[:1], b, weight, value, stop],
+        [a.astype(np.float64), b, weight, value, stop],
+        [a, np.asfortranarray(b), weight, value, stop],
+        [a, b, None, value, stop],
         [a, b, weight, value, None],
-        [a, b, weight, value, lengths.astype(np.int32)],
+        [a, b, weight, value, stop.astype(np.int32)],
     ]
     for other in others:
         assert core.forward(*other[:4], None, other[4], 1) is None
         assert core.backward(*other, output, lse, above, 1) is None
-    assert core.forward(a, b, weight, value, np.zeros((2, 6, 8), np.float32), lengths, 1) is None
+    assert core.forward(a, b, weight, value, np.zeros((2, 6, 8), np.float32), stop, 1) is None
     for wrong in (
         (output[:, :2], lse, above),
         (output, lse[:, :2], above),
@@ -123,7 +123,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         (output, lse, [1.0]),
     ):
         with pytest.raises((ValueError, TypeError)):
-            core.backward(*xs, lengths, *wrong, 1)
+            core.backward(*xs, stop, *wrong, 1)
 
 
 def test_layouts_of_the_gradient_from_above() -> None:

@@ -29,13 +29,13 @@ _NUMBERS = frozenset((type(None), bool, int, float, str))
 class Calls:
     """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
 
-    last: and how often it came in a row. known: calls without gradients, and with them. appends: by
-    the shape of keys, what appends others, and the shape and dtype of the score's
+    last: and how often they came in a row; known: calls; both without gradients, and with them.
+    appends: by the shape of keys, what appends others, and the shape and dtype of the score's
     tensor, None if the score has none.
     """
 
     def __init__(self) -> None:
-        self.last: tuple[Any, int] = None, 0
+        self.last: dict[bool, tuple[Any, int]] = {False: (None, 0), True: (None, 0)}
         self.known: dict[bool, tuple[Any, ...]] = {False: (), True: ()}
         self.appends: dict[Any, Any] = {}
 
@@ -85,7 +85,7 @@ class CoreAgain:
     of these arrays, a weight of None among them, is to be differentiated; None where anything else
     but their memory takes part. threads: how many to compute with. empty: (query, shape) → an array
     of its dtype, with nothing written in it. written: (arrays): tells whoever must know that they
-    were written to. with_gradients: (x, s, lengths) → what runs a call again whose gradients are
+    were written to. with_gradients: (x, s) → what runs a call again whose gradients are
     wanted; None if none ever are.
     """
 
@@ -149,41 +149,30 @@ class CoreAgain:
         known_as, weight = _known_as(score)
         if known_as is None or _weight_of(task) is not weight:
             return
-        tokens = query, getattr(key, "b", key), value
-        if any(type(x) is not self.type for x in tokens) or query.dtype != value.dtype:
+        f, tokens = cast(Factors, task.score), (query, getattr(key, "b", key), value)
+        made_of = zip((f.a, f.b, task.value), tokens, strict=True)
+        if any(x is not y or type(y) is not self.type for x, y in made_of):
             return
         wants = self.wants_gradients(*tokens, weight)
-        if wants is None:
+        if wants is None or query.dtype != value.dtype:
             return
         if valid_lens is not None and (
-            type(valid_lens) is not self.type or self.backend.xp.dtype(valid_lens) != "int64"
+            wants  # what is kept for the backward is made of them: the caller may write to them
+            or type(valid_lens) is not self.type
+            or self.backend.xp.dtype(valid_lens) != "int64"
         ):
             return
         found = self._calls_of(known_as)
         lengths = None if valid_lens is None else valid_lens.shape
-        sizes = *(x.shape for x in tokens), lengths, query.dtype, wants
-        last, times = found.last
-        found.last = sizes, times + 1 if sizes == last else 1
-        if found.last[1] != 2:
+        sizes = *(x.shape for x in tokens), lengths, query.dtype
+        last, times = found.last[wants]
+        found.last[wants] = sizes, times + 1 if sizes == last else 1
+        if found.last[wants][1] != 2:
             return
-        given = self._as_given(task, query, key, value, score)
-        made = None if given is None else self._made(given, valid_lens, wants)
+        made = self._made(task, valid_lens, wants)
         if made is not None:
-            found.last = None, 0
+            found.last[wants] = None, 0
             found.known[wants] = (made, *found.known[wants])[:MOST]
-
-    def _as_given(
-        self, task: Task, query: Array, key: Any, value: Array, score: Score
-    ) -> Task | None:
-        """Return the task of these tokens, of which the score makes nothing else; None if it does.
-
-        What nobody attends may be zeroed in the task; the core does not read it.
-        """
-        f, b = cast(Factors, task.score), getattr(key, "b", key)
-        if f.a is not query or f.b is not b:
-            xp = self.backend.xp
-            f = score.lower(xp, query, key) if key is b else key.bind(xp, score, query)
-        return task._replace(score=f, value=value) if f.a is query and f.b is b else None
 
     def _calls_of(self, known_as: Any) -> Calls:
         if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
@@ -202,7 +191,7 @@ class CoreAgain:
             x = x._replace(stop=valid_lens.reshape(x.stop.shape))
         try:
             if wants and self.with_gradients is not None:
-                return self.with_gradients(x, s, valid_lens)
+                return self.with_gradients(x, s)
             return cpu.again(x, s, valid_lens, self.empty)
         except ValueError:  # its arrays have to be copied
             return None

@@ -102,6 +102,8 @@ def wants_gradients(
     anything else but memory takes part: a mode, or what is not yet computed.
     """
     some = (query, key, value) if weight is None else (query, key, value, weight)
+    if weight is not None and not is_plain(weight):
+        return None
     if torch.is_autocast_enabled("cpu") or is_watched() or is_functionalizing():
         return None
     # Memory is lent as it lies, without the sign that a tensor may still owe it.

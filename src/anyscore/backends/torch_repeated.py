@@ -24,10 +24,11 @@ from anyscore.backends.torch_modes import (
 from anyscore.kernels import cpu
 from anyscore.operands import Operands, Results, Settings
 
-MOST, EACH = 64, 2
-"""Kinds of calls that are kept, beyond which all are forgotten; and calls of each, by strides."""
+MOST = 64
+"""Calls that are kept, beyond which all are forgotten."""
 
-_calls: dict[Any, tuple[Callable[..., Tensor | None], ...]] = {}
+_calls: dict[Any, Callable[..., Tensor | None] | None] = {}
+"""By kind, of settings, shapes and strides; None is of a kind that came once."""
 
 
 class _Trained(torch.autograd.Function):
@@ -65,13 +66,13 @@ _APPLY: Any = super(torch.autograd.Function, _Trained).apply
 class Call:
     """A call of the core that came before, with gradients.
 
-    (a, b, weight, value, packed, lengths, threads) → the output, None where arrays are of another
-    kind.
+    (a, b, weight, value, packed, stop, threads) → the output, None where arrays are of another
+    kind. All but packed are kept for the backward: PyTorch finds it out if they are written to.
     """
 
-    def __init__(self, x: Operands, s: Settings, lengths: Tensor | None) -> None:
-        self.core = cpu.train_again(x, s, lengths, Tensor.new_empty)
-        self.settings, self.stop = s, None if x.stop is None else x.stop.shape
+    def __init__(self, x: Operands, s: Settings) -> None:
+        self.core = cpu.train_again(x, s, Tensor.new_empty)
+        self.settings = s
 
     def __call__(
         self,
@@ -80,19 +81,18 @@ class Call:
         weight: Any,
         value: Tensor,
         packed: Any,
-        lengths: Any,
+        stop: Any,
         threads: int,
     ) -> Tensor | None:
-        made = self.core.forward(a, b, weight, value, packed, lengths, threads)
+        made = self.core.forward(a, b, weight, value, packed, stop, threads)
         if made is None:  # the arrays are of another kind
             return None
-        output: Tensor = _APPLY(self, made, a, b, weight, value, lengths)
+        output: Tensor = _APPLY(self, made, a, b, weight, value, stop)
         return output
 
     def gradients(self, saved: tuple[Any, ...], upstream: Tensor) -> tuple[Any, ...]:
         """Return the gradients of a, b, weight and value, differentiable if they are to be."""
-        a, b, weight, value, lengths, output, lse = saved
-        stop = None if lengths is None else lengths.reshape(self.stop)
+        a, b, weight, value, stop, output, lse = saved
         x = Operands(a, b, weight, value=value, stop=stop)
         upstreams = Results(upstream, None)
         of = torch_autograd.gradients(x, self.settings, Results(output, lse), upstreams)
@@ -106,7 +106,7 @@ def _never(*_: Any) -> None:
 def run(x: Operands, s: Settings) -> Tensor | None:
     """Return the output of a call that is like one before it, None for others.
 
-    Like in shapes, dtype and settings, with operands that `Call` takes, and of plain tensors.
+    Alike are plain tensors of the same shapes, strides and dtype, with the same settings.
     """
     if not (x.key_bias is x.bias is x.c is x.start is x.mask is x.seed is x.rowptr is None):
         return None
@@ -114,25 +114,20 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     if value is None or s.scores or is_compiling() or not a.is_cpu or a.dtype != value.dtype:
         return None
     wants = wants_gradients(a, b, value, weight)
-    if wants is None or not all(y is None or is_plain(y) for y in (a, b, weight, value)):
+    if wants is None or not (is_plain(a) and is_plain(b) and is_plain(value)):
         return None
     shapes = a.shape, b.shape, value.shape, None if stop is None else stop.shape
-    kind = wants, s, shapes, a.dtype, packed is None
-    calls = _calls.get(kind)
-    if calls is None:
+    strides = a.stride(), b.stride(), value.stride()
+    kind = wants, s, shapes, strides, a.dtype, packed is None
+    if kind not in _calls:
         if len(_calls) >= MOST:
             _calls.clear()
-        _calls[kind] = ()
+        _calls[kind] = None
         return None
-    arrays = a, b, weight, value, packed, stop, torch.get_num_threads()
-    for known in calls:
-        output = known(*arrays)
-        if output is not None:
-            return output
-    if len(calls) == EACH:
-        return None
-    call: Callable[..., Tensor | None] = _never
-    with suppress(ValueError):  # an array has to be copied; with gradients, it is of half precision
-        call = Call(x, s, None) if wants else cpu.again(x, s, None, Tensor.new_empty)
-    _calls[kind] = (*calls, call)
-    return call(*arrays)
+    call = _calls[kind]
+    if call is None:
+        call = _never
+        with suppress(ValueError):  # an array has to be copied, or is of half precision
+            call = Call(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
+        _calls[kind] = call
+    return call(a, b, weight, value, packed, stop, torch.get_num_threads())

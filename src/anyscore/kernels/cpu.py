@@ -148,21 +148,16 @@ def again(
     return _core.Again(x, lengths, s.pair, s.numbers, s.lead, empty)
 
 
-def train_again(
-    x: Operands,
-    s: Settings,
-    lengths: Array | None,
-    empty: Callable[[Array, tuple[int, ...]], Array],
-) -> Any:
+def train_again(x: Operands, s: Settings, empty: Callable[[Array, tuple[int, ...]], Array]) -> Any:
     """Return an object that runs this forward, and its backward, with other arrays like these.
 
-    forward(a, b, weight, value, packed, lengths, threads) → (output, lse), and backward(a, b,
-    weight, value, lengths, output, lse, d_output, threads) → the gradients of the first four, None
-    where these are; or None where arrays are of another kind. Other arguments are as of `again`.
+    forward(a, b, weight, value, packed, stop, threads) → (output, lse), and backward(a, b, weight,
+    value, stop, output, lse, d_output, threads) → the gradients of the first four, None where these
+    are; or None where arrays are of another kind. empty: as of `again`.
 
     Raises ValueError: as `again`, or arrays are not of the dtype that sums are taken in.
     """
-    return _core.TrainAgain(x, lengths, s.pair, s.numbers, s.lead, empty)
+    return _core.TrainAgain(x, s.pair, s.numbers, s.lead, empty)
 
 
 def append_again(
