@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from anyscore.backends.again import CoreAgain
 from anyscore.backends.torch_core import CORE
 from anyscore.backends.torch_modes import is_compiling, wants_gradients
-from anyscore.backends.torch_repeated import Call
+from anyscore.backends.torch_repeated import TrainedCall
 from anyscore.factors import Factors
 from anyscore.implementations import Backend
 from anyscore.task import Task
@@ -34,7 +34,7 @@ class TorchAgain(CoreAgain):
             torch.get_num_threads,
             Tensor.new_empty,
             _written,
-            Call,
+            TrainedCall,
         )
 
     def run(

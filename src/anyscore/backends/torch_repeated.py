@@ -40,7 +40,7 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: Call, made: tuple[Tensor, Tensor], *arrays: Tensor | None
+        ctx: Any, call: TrainedCall, made: tuple[Tensor, Tensor], *arrays: Tensor | None
     ) -> Tensor:
         output, lse = made
         ctx.call = call
@@ -63,7 +63,7 @@ _APPLY: Any = super(torch.autograd.Function, _Trained).apply
 """Without what it does only for transforms, as `torch_modes.apply`."""
 
 
-class Call:
+class TrainedCall:
     """A call of the core that came before, with gradients.
 
     (a, b, weight, value, packed, stop, threads) → the output, None where arrays are of another
@@ -128,6 +128,6 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     if call is None:
         call = _never
         with suppress(ValueError):  # an array has to be copied, or is of half precision
-            call = Call(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
+            call = TrainedCall(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
         _calls[kind] = call
     return call(a, b, weight, value, packed, stop, torch.get_num_threads())
