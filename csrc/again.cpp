@@ -25,6 +25,8 @@ constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed", "st
 constexpr std::size_t FACTORS = 4, PACKED = 4;
 using Given = std::array<nb::handle, std::size(KINDS)>;
 
+constexpr Size MOST_PROBLEMS = 4096;  // of a call that is kept, with several numbers for each; more take their time anyway
+
 // What a call and those that take its place have alike.
 class Again {
 public:
@@ -47,6 +49,7 @@ public:
             places[std::size_t(kind - KINDS)].emplace(comes.ptr(), as_it_comes);
             if (*kind != "stop" && Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
         }
+        if (arrays.problems > MOST_PROBLEMS) throw std::invalid_argument("the call is too large to be kept.");
         if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
         output_type = call.a.type;
