@@ -27,8 +27,8 @@ from anyscore.operands import Operands, Results, Settings
 MOST = 64
 """Calls that are kept, beyond which all are forgotten."""
 
-_calls: dict[Any, Callable[..., Tensor | None] | None] = {}
-"""By kind, of settings, shapes and strides; None is of a kind that came once."""
+_calls: dict[Any, Callable[..., Tensor | None]] = {}
+"""By kind, of settings, shapes and strides; `_once` and `_never` stand for some."""
 
 
 class _Trained(torch.autograd.Function):
@@ -99,6 +99,10 @@ class TrainedCall:
         return *of[:3], of[4]
 
 
+def _once(*_: Any) -> None:
+    """Stand for a call that came once."""
+
+
 def _never(*_: Any) -> None:
     """Stand for a call that no other can repeat."""
 
@@ -119,13 +123,12 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     shapes = a.shape, b.shape, value.shape, None if stop is None else stop.shape
     strides = a.stride(), b.stride(), value.stride()
     kind = wants, s, shapes, strides, a.dtype, packed is None
-    if kind not in _calls:
+    call = _calls.get(kind)  # other threads may add to them, and forget them
+    if call is None:
         if len(_calls) >= MOST:
             _calls.clear()
-        _calls[kind] = None
-        return None
-    call = _calls[kind]
-    if call is None:
+        call = _calls[kind] = _once
+    elif call is _once:
         call = _never
         with suppress(ValueError):  # an array has to be copied, or is of half precision
             call = TrainedCall(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
