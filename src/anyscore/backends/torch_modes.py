@@ -101,15 +101,19 @@ def wants_gradients(
     """Return whether a call without options is to be differentiated by its backward, None if
     anything else but memory takes part: a mode, or what is not yet computed.
     """
-    some = (query, key, value) if weight is None else (query, key, value, weight)
-    if weight is not None and not is_plain(weight):
-        return None
-    if torch.is_autocast_enabled("cpu") or is_watched() or is_functionalizing():
+    if torch.is_autocast_enabled("cpu") or is_watched() or is_forward_mode():
         return None
     # Memory is lent as it lies, without the sign that a tensor may still owe it.
-    if is_forward_mode() or any(x.is_neg() for x in some):
+    if query.is_neg() or key.is_neg() or value.is_neg():
         return None
-    if not (torch.is_grad_enabled() and any(x.requires_grad for x in some)):
+    if weight is not None and (not is_plain(weight) or weight.is_neg()):
+        return None
+    if not torch.is_grad_enabled() or not (  # as a generator this takes 0.5 µs more
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (weight is not None and weight.requires_grad)
+    ):
         return False
     # A checkpoint counts what is saved, and a call that comes again saves less.
     return True if _saving_hooks(True) is None else None
