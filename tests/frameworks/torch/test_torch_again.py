@@ -14,7 +14,7 @@ from torch import Tensor
 import anyscore
 from anyscore import attention
 from anyscore.again import KNOWN
-from anyscore.backends import again
+from anyscore.backends import again, torch_repeated
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
 
@@ -39,6 +39,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 def _forgotten() -> None:
     for known in KNOWN.values():
         vars(known)["calls"].clear()
+    torch_repeated._calls.clear()
 
 
 def inputs(

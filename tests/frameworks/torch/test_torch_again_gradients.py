@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import anyscore
 from anyscore import attention
 from anyscore.again import KNOWN
+from anyscore.backends import torch_repeated
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
 
@@ -40,6 +41,7 @@ Inputs = list[Tensor]
 def _forgotten() -> None:
     for known in KNOWN.values():
         vars(known)["calls"].clear()
+    torch_repeated._calls.clear()
 
 
 def inputs(*lead: int, dtype: Any = torch.float32, queries: int = 3, seed: int = 0) -> Inputs:
