@@ -60,7 +60,7 @@ public:
         lse_sizes = sizes, lse_shape = tuple(sizes);
         sizes.push_back(call.value_width);
         output_shape = tuple(sizes);
-        // An array that is held would keep its memory, and another's data take its place.
+        // Shapes are all that is kept of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
             if (array) (in.*array).owner = {};
     }

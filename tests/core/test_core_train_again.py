@@ -20,7 +20,7 @@ Arrays = list[Any]
 def arrays(
     lead: tuple[int, ...], sizes: tuple[int, int, int, int], dtype: Any, rng: Any, groups: int = 1
 ) -> Arrays:
-    """a, b, weight and value of (queries, keys, width, value width); the keys have fewer heads."""
+    """Draw a, b, weight and value of (queries, keys, width, value width) and heads of keys."""
     queries, keys, width, value_width = sizes
     of_keys = (*lead[:-1], lead[-1] // groups) if lead else lead
     shapes = (
@@ -39,7 +39,7 @@ def train_again(xs: Arrays, stop: Any, s: Settings) -> Any:
 
 
 def both(xs: Arrays, stop: Any, s: Settings, above: Any) -> Arrays:
-    """Output, log-sum-exp and gradients, by the functions that check everything."""
+    """Compute output, log-sum-exp and gradients by the functions that check everything."""
     a, b, weight, value = xs
     x = Operands(a, b, weight, value=value, stop=stop)
     output, lse = np.empty_like(above), np.empty(above.shape[:-1], a.dtype)
@@ -94,10 +94,8 @@ def test_the_same_bits(
 
 def test_arrays_of_another_kind_give_nothing() -> None:
     rng = np.random.default_rng(0)
-    xs, s = (
-        arrays((2,), (3, 5, 8, 4), np.float32, rng),
-        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
-    )
+    xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
+    s = Settings("tanh", 1.0, 1, 0.0, 2, (2,))
     a, b, weight, value = xs
     stop = np.array([[5], [2]])
     core = train_again(xs, stop, s)
@@ -128,10 +126,8 @@ def test_arrays_of_another_kind_give_nothing() -> None:
 
 def test_layouts_of_the_gradient_from_above() -> None:
     rng = np.random.default_rng(0)
-    xs, s = (
-        arrays((2,), (3, 5, 8, 4), np.float32, rng),
-        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
-    )
+    xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
+    s = Settings("tanh", 1.0, 1, 0.0, 2, (2,))
     core = train_again(xs, None, s)
     output, lse = core.forward(*xs, None, None, 1)
     wide = rng.standard_normal((2, 3, 8)).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch_core import DTYPES_OF_CORE
+from anyscore.backends.torch_core import DTYPES_OF_KERNELS
 from anyscore.backends.torch_modes import (
     is_compiling,
     is_forward_mode,
@@ -81,7 +81,7 @@ class TorchBuffers:
         return packed
 
     def room_to_pack(self, b: Tensor) -> Tensor | None:
-        if not b.is_cpu or b.dtype not in DTYPES_OF_CORE or not is_plain(b):
+        if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS or not is_plain(b):
             return None
         if is_transforming() or is_forward_mode():
             return None

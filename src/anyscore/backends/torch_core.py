@@ -34,7 +34,7 @@ from anyscore.ops import DTYPES, load
 from anyscore.task import Options, Task
 
 _xp = load("torch")
-DTYPES_OF_CORE = frozenset(getattr(torch, name) for name in DTYPES)
+DTYPES_OF_KERNELS = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _why_not(task: Task, options: Options) -> str | None:
@@ -44,7 +44,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     for x in xs:
         if not x.is_cpu:
             return f"it runs on the CPU, and the tensors are on {x.device}"
-        if x.dtype not in DTYPES_OF_CORE:
+        if x.dtype not in DTYPES_OF_KERNELS:
             return why_not_dtype(_xp.dtype(x))
     return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
 
@@ -78,7 +78,7 @@ CORE = Implementation("cpu", _why_not, run, how_core)
 def pack_keys(f: Factors) -> Tensor | None:
     """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
     b: Tensor = f.b
-    if not b.is_cpu or b.dtype not in DTYPES_OF_CORE:
+    if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS:
         return None
     if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
         return None

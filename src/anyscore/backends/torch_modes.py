@@ -101,7 +101,7 @@ def wants_gradients(
     """Return whether a call without options is to be differentiated by its backward, None if
     anything else but memory takes part: a mode, or what is not yet computed.
     """
-    if torch.is_autocast_enabled("cpu") or is_watched() or is_forward_mode():
+    if is_watched() or torch.is_autocast_enabled("cpu") or is_forward_mode():
         return None
     # Memory is lent as it lies, without the sign that a tensor may still owe it.
     if query.is_neg() or key.is_neg() or value.is_neg():

@@ -18,10 +18,8 @@ from anyscore.factors import Factors, pair_named
 from anyscore.implementations import Implementation
 from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, Operands, Results, Settings
-from anyscore.ops import DTYPES
 from anyscore.task import Options, Task
 
-_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _TRITON = 3, 4
 _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
 
@@ -60,7 +58,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     for x in xs:
         if not x.is_cuda:
             return f"it runs on GPUs, and the tensors are on {x.device}"
-        if x.dtype not in _DTYPES:
+        if x.dtype not in torch_core.DTYPES_OF_KERNELS:
             return why_not_dtype(str(x.dtype))
     if _problem() is not None:
         return _problem()

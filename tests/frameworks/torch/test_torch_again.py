@@ -14,9 +14,10 @@ from torch import Tensor
 import anyscore
 from anyscore import attention
 from anyscore.again import KNOWN
-from anyscore.backends import again, torch_repeated
+from anyscore.backends import again
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
+from repeated_calls import forget
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -37,9 +38,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
-    for known in KNOWN.values():
-        vars(known)["calls"].clear()
-    torch_repeated._calls.clear()
+    forget()
 
 
 def inputs(

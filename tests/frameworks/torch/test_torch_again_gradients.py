@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 import anyscore
 from anyscore import attention
-from anyscore.again import KNOWN
-from anyscore.backends import torch_repeated
 from anyscore.cache import prepare_keys
 from anyscore.kernels import cpu
+from repeated_calls import forget, is_repeated
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -39,20 +38,18 @@ Inputs = list[Tensor]
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
-    for known in KNOWN.values():
-        vars(known)["calls"].clear()
-    torch_repeated._calls.clear()
+    forget()
 
 
 def inputs(*lead: int, dtype: Any = torch.float32, queries: int = 3, seed: int = 0) -> Inputs:
-    """Query, key, value and a weight, all with gradients."""
+    """Draw query, key, value and a weight, all with gradients."""
     rng = torch.Generator().manual_seed(seed)
     shapes = (*lead, queries, HIDDEN), (*lead, 10, HIDDEN), (*lead, 10, 5), (HIDDEN,)
     return [torch.randn(s, generator=rng).to(dtype).requires_grad_() for s in shapes]
 
 
 def slopes(output: Tensor, tensors: Inputs, **options: Any) -> tuple[Any, ...]:
-    """Gradients of a loss that is not linear in the output."""
+    """Differentiate a loss that is not linear in the output."""
     return torch.autograd.grad((output**2).sum(), tensors, allow_unused=True, **options)
 
 
@@ -66,10 +63,6 @@ def call(name: str, tensors: Inputs, **options: Any) -> Tensor:
 def warm(name: str, tensors: Inputs, **options: Any) -> None:
     for _ in range(3):
         call(name, tensors, **options)
-
-
-def is_repeated(output: Tensor) -> bool:
-    return type(output.grad_fn).__name__ == "_TrainedBackward"
 
 
 def same(ones: Any, others: Any) -> bool:
@@ -98,17 +91,16 @@ def test_the_same_bits(name: str, lengths: Any, dtype: Any, misses: list[Any]) -
 @pytest.mark.parametrize("name", SCORES)
 def test_padding_is_not_read(name: str) -> None:
     clean, tensors = inputs(4), inputs(4)
-    lengths = LENGTHS
     with torch.no_grad():
-        for i, n in enumerate(lengths):
+        for i, n in enumerate(LENGTHS):
             for x in tensors[1:3]:
                 x[i, n:] = float("nan")
         tensors[0][1] = float("inf")  # of which nothing is attended
-    warm(name, clean, valid_lens=lengths)
-    found = call(name, tensors, valid_lens=lengths)
+    warm(name, clean, valid_lens=LENGTHS)
+    found = call(name, tensors, valid_lens=LENGTHS)
     of = slopes(found, tensors)
     assert is_repeated(found)
-    exact = call(name, clean, valid_lens=lengths)
+    exact = call(name, clean, valid_lens=LENGTHS)
     assert torch.equal(found, exact)
     assert same(of, slopes(exact, clean))
 
@@ -229,7 +221,7 @@ def test_what_is_written_to() -> None:
 
 
 def test_buffers_and_lengths_may_be_written_to_where_lengths_are_given() -> None:
-    """What is not attended yet is no part of the call, whichever call it is."""
+    """Each call saves what it attended: later writes to rows and lengths change no gradient."""
     x = torch.randn(2, 6, 8, requires_grad=True)
     found = []
     for options in ({}, {"return_lse": True}):

@@ -15,6 +15,7 @@ from anyscore.backends import torch_repeated
 from anyscore.kernels import cpu
 from anyscore.masks import Causal, Keys, Window
 from anyscore.torch import Attention, MultiHeadAttention
+from repeated_calls import forget, is_repeated
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -39,7 +40,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {  # and whether such calls ar
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
-    torch_repeated._calls.clear()
+    forget()
 
 
 def inputs(dtype: Any = torch.float64, seed: int = 0) -> list[Tensor]:
@@ -57,10 +58,6 @@ def call(tensors: list[Tensor], **options: Any) -> Tensor:
 
 def slopes(output: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad((output**2).sum(), tensors)
-
-
-def is_repeated(output: Tensor) -> bool:
-    return type(output.grad_fn).__name__ == "_TrainedBackward"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

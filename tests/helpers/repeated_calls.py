@@ -1,0 +1,20 @@
+"""What PyTorch's calls that come again leave behind, for the tests of them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from anyscore.again import KNOWN
+from anyscore.backends import torch_repeated
+
+
+def forget() -> None:
+    """Forget all calls that came before."""
+    for known in KNOWN.values():
+        vars(known)["calls"].clear()
+    torch_repeated._calls.clear()
+
+
+def is_repeated(output: Tensor) -> bool:
+    """Return whether the call that gave this output, with gradients, was repeated."""
+    return type(output.grad_fn).__name__ == "_TrainedBackward"
