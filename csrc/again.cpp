@@ -131,9 +131,15 @@ protected:
 // The same, whose gradients are wanted too. All of its arrays have the type of sums.
 class TrainAgain : public Again {
 public:
+    // keeps_scores: whether they stand in the place of the output for a backward; then one tile must hold all keys.
     TrainAgain(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
-               const std::vector<Size>& lead, nb::object empty)
+               const std::vector<Size>& lead, nb::object empty, bool keeps_scores)
         : Again(operands, nb::none(), pair, numbers, lead, empty) {
+        if (keeps_scores && call.keys > TILE) throw std::invalid_argument("its scores cannot stand for its output.");
+        if (keeps_scores) {
+            scores_sizes = lse_sizes, scores_sizes.push_back(call.keys);
+            scores_shape = tuple(scores_sizes);
+        }
         Gradients to;
         const View* const given[] = {&in.a, &in.b, &in.weight, &in.value};
         Output* const gradients[] = {&to.a, &to.b, &to.weight, &to.value};
@@ -149,32 +155,39 @@ public:
         back = describe_gradients(arrays, call, in, settings, sums, to);
     }
 
-    // Output and log-sum-exp for arrays as of Again::run, or None.
+    // Output, log-sum-exp and scores, or None for those, for arrays as of Again::run; or None.
     nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
                        int threads) const {
         Call now;
         if (!take({a, b, weight, value, packed, stop}, now)) return nb::none();
         nb::object output = make(a, output_shape), lse = make(a, lse_shape);
+        nb::object scores = keeps_scores() ? make(a, scores_shape) : nb::none();
         Forward made;
         made.output = written(output), made.output_type = output_type, made.lse = written(lse);
-        nb::object both = nb::make_tuple(output, lse);
+        if (keeps_scores()) made.scores = written(scores);
+        nb::object all = nb::make_tuple(output, lse, scores);
         nb::gil_scoped_release release;
         find(pair, sums).forward(now, made, threads);
-        return both;
+        return all;
     }
 
-    // Gradients of a, b, weight and value, None where that is, for what `forward` was given and gave, and the gradient of
-    // its output; or None where these are of another kind.
-    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle output,
+    // Gradients of a, b, weight and value, None where that is, for what `forward` was given and gave, scores or else the
+    // output, and the gradient of its output; or None where these are of another kind.
+    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle kept,
                         nb::handle lse, nb::handle d_output, int threads) const {
         Call now;
         const Given operands = {a, b, weight, value, nb::none(), stop};
         if (!take(operands, now, false)) return nb::none();
         now.packed = {};
-        View of_output = lent(output), of_lse = lent(lse), upstream = lent(d_output);
+        View of_kept = lent(kept), of_lse = lent(lse), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
         Backward now_back = back;
-        now_back.output = results.rows("output", of_output, {call.queries, call.value_width}, false);
+        if (keeps_scores()) {
+            if (Arrays::type("scores", of_kept) != sums) throw std::invalid_argument("scores must be those of the forward.");
+            now.kept = Arrays::contiguous("scores", of_kept, scores_sizes);
+        } else {
+            now_back.output = results.rows("output", of_kept, {call.queries, call.value_width}, false);
+        }
         now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
         if (Arrays::type("lse", of_lse) != sums) throw std::invalid_argument("lse must be that of the forward.");
         now_back.lse = Arrays::contiguous("lse", of_lse, lse_sizes);
@@ -191,6 +204,8 @@ public:
     }
 
 private:
+    bool keeps_scores() const { return !scores_sizes.empty(); }
+
     void* written(nb::handle x) const {
         View to = lent(x, true);
         if (Arrays::type("a result", to) != sums) throw std::invalid_argument("a result is of another type.");
@@ -198,7 +213,8 @@ private:
     }
 
     Backward back;  // without data
-    nb::tuple shapes[FACTORS];
+    nb::tuple shapes[FACTORS], scores_shape;
+    std::vector<Size> scores_sizes;  // or none, if they are not kept
 };
 
 }  // namespace
@@ -212,11 +228,11 @@ void bind_again(nb::module_& module) {
              nb::arg("packed").none(), nb::arg("lengths").none(), nb::arg("threads"));
     nb::class_<TrainAgain>(module, "TrainAgain")
         .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, const std::vector<Size>&,
-                      nb::object>())
+                      nb::object, bool>())
         .def("forward", &TrainAgain::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
              nb::arg("packed").none(), nb::arg("stop").none(), nb::arg("threads"))
         .def("backward", &TrainAgain::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("stop").none(), nb::arg("output"), nb::arg("lse"), nb::arg("d_output"), nb::arg("threads"));
+             nb::arg("stop").none(), nb::arg("kept"), nb::arg("lse"), nb::arg("d_output"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

@@ -1,6 +1,8 @@
 // The scores of a tile, by panels of keys or as a decoder's step.
 #pragma once
 
+#include <algorithm>
+
 #include "key_sets.h"
 #include "outer.h"
 #include "pairs.h"
@@ -8,7 +10,8 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
-// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go.
+// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go, KeptScores has
+// those that a forward wrote.
 template <class Scorer, class T> class TileScores {
 public:
     // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
@@ -232,15 +235,49 @@ private:
     bool seen = true;  // whether it is known which keys are irregular
 };
 
-// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same
-// scores.
+// A backward's, which the forward kept: rows are for gradients alone.
+template <class Scorer, class T> class KeptScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::s, Base::scorer, Base::slopes;
+
+public:
+    KeptScores(Arena& arena, const Call& call) : Base(arena, call) {}
+
+    void queries(const Tile& tile) override {
+        Base::read_queries(tile);
+        scorer.gradient_queries(query, tile.queries);
+    }
+
+    void keys(const Tile& tile, const KeySets<Scorer, T>&) override {
+        bool any = false;
+        const T* rows =
+            find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), key, irregular_key, any);
+        scorer.keys(rows, tile.keys);
+        Base::finish_keys(tile);
+    }
+
+    void compute(const Tile& tile) override {
+        const Call& call = tile.call;
+        const T* kept = (const T*)call.kept + tile.problem * call.scores();
+        for (int i = 0; i < tile.queries; i++) {
+            const T* row = kept + tile.scores_of(i);
+            std::copy(row, row + tile.keys, s + i * TILE);
+        }
+        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
+    }
+};
+
+// One of them. By the number of queries, so that a backward that computes scores again sees those of its forward.
 template <class Scorer, class T> class ScoresOf {
     using Panel = PanelScores<Scorer, T>;
     using Decode = DecodeScores<Scorer, T>;
+    using Kept = KeptScores<Scorer, T>;
 
 public:
     ScoresOf(Arena& arena, const Call& call) {
-        if (decodes(call))
+        if (call.kept)
+            scores = new (memory) Kept(arena, call);
+        else if (decodes(call))
             scores = new (memory) Decode(arena, call);
         else
             scores = new (memory) Panel(arena, call);
@@ -249,7 +286,7 @@ public:
     TileScores<Scorer, T>* operator->() { return scores; }
 
 private:
-    alignas(Panel) alignas(Decode) char memory[sizeof(Panel) > sizeof(Decode) ? sizeof(Panel) : sizeof(Decode)];
+    alignas(Panel) alignas(Decode) alignas(Kept) char memory[std::max({sizeof(Panel), sizeof(Decode), sizeof(Kept)})];
     TileScores<Scorer, T>* scores;
 };
 

@@ -1,6 +1,6 @@
-// All gradients, from the log-sum-exp: scores are computed again, tile by tile.
+// All gradients, from the log-sum-exp: scores are computed again, tile by tile, or were kept.
 //
-//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i
+//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i = Σ_j P_ij dP_ij
 //
 // Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores: rows have no sum.
 //
@@ -12,15 +12,17 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // A task works on one group of problems and one chunk of keys: it owns d_b, d_key_bias and d_value
-// there, and has its own part of d_a and d_weight, which are summed afterwards in a fixed order.
+// there, and has its own part of d_a and d_weight, which are summed afterwards in a fixed order. Where one part is
+// all that an a gets, the task brings it to its place while it is near, and each thread has room for one.
 template <class T> struct Partial {
     Size chunks, queries, padded, diagonals;
+    bool is_whole;  // d_a
     T *d_a, *d_weight;
     const T* delta;  // D
     double* d_diagonals;  // as many sums as there are terms
 
     double* of_diagonals(Size n, Size chunk) const { return d_diagonals + (n * chunks + chunk) * diagonals; }
-    T* of_a(Size n, Size chunk) const { return d_a + (n * chunks + chunk) * queries * padded; }
+    T* of_a(Size n, Size chunk, int slot) const { return d_a + (is_whole ? slot : n * chunks + chunk) * queries * padded; }
     T* of_weight(Size n, Size chunk) const { return d_weight + (n * chunks + chunk) * padded; }
 };
 
@@ -105,18 +107,31 @@ private:
         const Size at = tile.first_query + i, of_all = tile.problem * call.queries + at;
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX, drops = call.dropout.rate > 0;
         weights_of(attended, is_softmax, p, ((const T*)back.lse)[of_all], keys);
-        T shift = -delta[at];
-        if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[of_all];
         if (drops) {
             dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, keys, factors);
             for (int j = 0; j < keys; j++) d[j] *= factors[j];
         }
+        T shift = back.output.data || !back.d_output.data ? -delta[at] : -delta_of_tile(tile, i, attended, p, d);
+        if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[of_all];
         if (is_softmax)
             for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
         else
             for (int j = 0; j < keys; j++) d[j] = p[j] * (1 - p[j]) * (d[j] + shift);
         if (drops)
             for (int j = 0; j < keys; j++) p[j] *= factors[j];
+    }
+
+    // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which the log-sum-exp has rounded.
+    T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
+        if (values.is_nonfinite(i)) return nan<T>();
+        if (tile.call.normalizer != Normalizer::SOFTMAX) return T(0);
+        const int keys = tile.keys;
+        if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
+        zero(p + keys, round_up(keys, L) - keys), zero(d + keys, round_up(keys, L) - keys);
+        Vector<T> sum{}, of_weights{};
+        for (int j = 0; j < keys; j += L) sum += load(p + j) * load(d + j), of_weights += load(p + j);
+        const T total = sum_lanes<T>(of_weights);
+        return total > 0 ? sum_lanes<T>(sum) / total : sum_lanes<T>(sum);
     }
 
     // The gradient of a matrix goes to its place, which no other task has; of diagonals, to this task's part.
@@ -156,9 +171,9 @@ public:
           low(arena.take<Size>(tiles_of(call.queries))), high(arena.take<Size>(tiles_of(call.queries))) {}
 
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, const Partial<T>& partial, Size n,
-             Size chunk) {
+             Size chunk, int slot) {
         const Size tiles = sets.tiles.count;
-        T *d_a = partial.of_a(n, chunk), *d_weight = partial.of_weight(n, chunk);
+        T *d_a = partial.of_a(n, chunk, slot), *d_weight = partial.of_weight(n, chunk);
         zero(d_a, call.queries * padded);
         zero(d_weight, padded);
         double* d_diagonals = partial.diagonals ? partial.of_diagonals(n, chunk) : nullptr;
@@ -187,6 +202,9 @@ public:
             }
             finish_tile(tile, back, started);
         }
+        for (Size i = 0; partial.is_whole && i < call.queries; i++)
+            put_scaled(place<T>(back.d_a, n, i * call.width), d_a + i * padded, slopes.scores->weight, Scorer::FACTOR,
+                       call.width, true);
     }
 
 private:

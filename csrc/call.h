@@ -13,6 +13,8 @@ namespace anyscore {
 
 using Size = std::int64_t;
 
+constexpr int TILE = 64;  // queries, and keys, of a tile
+
 enum class Type { F32, F64, F16, BF16 };
 
 // What a score does with its sum, as anyscore/outer.py counts and defines it.
@@ -91,6 +93,7 @@ struct Call {
     double sigmoid_bias = 0;
     Dropout dropout;
     Rows packed;  // what prepare_keys wrote, or none
+    const void* kept = nullptr;  // for a backward: the scores that the forward wrote, or none, then they are computed again
     // Whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time. The output of such
     // a call is bfloat16, and so are the numbers of dO, in whatever type they come.
     bool dots = false;
@@ -130,7 +133,7 @@ struct Groups {
 
 struct Backward {
     const void* lse = nullptr;
-    Rows output, d_output;  // or none: no values
+    Rows output, d_output;  // or none: no values; and no output where one tile holds all keys, whose scores are kept
     const void* d_lse = nullptr;  // or none
     const void* d_scores = nullptr;  // or none
     Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c;

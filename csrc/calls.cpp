@@ -195,8 +195,18 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     Call call = describe(arrays, in, s, of.lse.shape.back());
     Backward back = describe_gradients(arrays, call, in, s, sums, to);
     back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
+    std::vector<Size> shape = of.lse.shape;
+    if (call.is_graph()) shape.pop_back();
+    shape.push_back(call.keys);
+    if (of.scores) {
+        if (call.is_graph()) Arrays::refuse("scores", "must come without edges");
+        if (call.bias.after && call.outer != Outer::NONE) Arrays::refuse("scores", "must be those of the outer function");
+        if (Arrays::type("scores", of.scores) != sums) Arrays::refuse("scores", "must have the type of lse");
+        call.kept = Arrays::contiguous("scores", of.scores, shape);
+    }
     if (in.value) {
-        back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
+        if (of.output || !of.scores || call.keys > TILE)
+            back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
         back.d_output = arrays.rows("d_output", of.d_output, {call.queries, call.value_width}, false);
     }
     if (of.d_lse) {
@@ -205,9 +215,6 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
     }
     if (of.d_scores) {
         if (Arrays::type("d_scores", of.d_scores) != sums) Arrays::refuse("d_scores", "must have the type of lse");
-        std::vector<Size> shape = of.lse.shape;
-        if (call.is_graph()) shape.pop_back();
-        shape.push_back(call.keys);
         back.d_scores = Arrays::contiguous("d_scores", of.d_scores, shape);
     }
     auto clear = [](const Output& one) {

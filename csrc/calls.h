@@ -64,9 +64,10 @@ struct Outputs {
     Output output, lse, scores;
 };
 
-// What forward gave, and the gradients of that.
+// What forward gave, and the gradients of that. Scores spare those of a call without edges from being computed again, and
+// where there are no more than TILE keys, the output from being kept.
 struct Results {
-    View output, lse, d_output, d_lse, d_scores;
+    View output, lse, scores, d_output, d_lse, d_scores;
 };
 
 struct Gradients {

@@ -6,7 +6,7 @@
 namespace anyscore::ANYSCORE_ISA {
 
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
-    if (!back.d_output.data) return zero(delta, call.problems * call.queries);
+    if (!back.output.data) return zero(delta, call.problems * call.queries);
     Slots<Delta<T>> slots(call, threads);
     Size blocks = (call.queries + LANES<T> - 1) / LANES<T>;
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
@@ -22,6 +22,7 @@ template <class T> struct WeightReader {
 // d_a: over the chunks, and over the problems that share a, in order.
 template <class Scorer, class T>
 void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
+    if (partial.is_whole) return;
     Slots<WeightReader<T>> slots(call, threads);
     Size blocks = tiles_of(call.queries);
     for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
@@ -34,7 +35,7 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
             for (Size i = first; i < end; i++) {
                 T* to = (T*)back.d_a.data + back.d_a.at[n] + i * call.width;
                 for (Size chunk = 0; chunk < partial.chunks; chunk++)
-                    put_scaled(to, partial.of_a(n, chunk) + i * partial.padded, rows.weight, Scorer::FACTOR, call.width,
+                    put_scaled(to, partial.of_a(n, chunk, 0) + i * partial.padded, rows.weight, Scorer::FACTOR, call.width,
                                m == back.of_a.first[set] && chunk == 0);
             }
         }
@@ -80,13 +81,21 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;  // a bias may leave but few groups
     Size chunks = back.tasks.count ? (wanted + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
-    Block d_a = allocate(call.queries * padded * Size(sizeof(T)), call.problems * chunks);
+    const bool is_whole = chunks == 1 && back.of_a.count == call.problems;
+    Block d_a = allocate(call.queries * padded * Size(sizeof(T)), is_whole ? threads : call.problems * chunks);
     Block d_weight = allocate(padded * Size(sizeof(T)), call.problems * chunks);
     Size tokens = call.queries + call.keys;
     Size diagonals = back.d_bias.data && call.bias.diagonal ? (tokens < 2 ? 1 : tokens - 1) : 0;
     Block d_diagonals = allocate(diagonals * Size(sizeof(double)), call.problems * chunks);
-    Partial<T> partial{chunks,       call.queries,      padded,         diagonals,
-                       (T*)d_a.data, (T*)d_weight.data, (T*)delta.data, (double*)d_diagonals.data};
+    Partial<T> partial{chunks,
+                       call.queries,
+                       padded,
+                       diagonals,
+                       is_whole,
+                       (T*)d_a.data,
+                       (T*)d_weight.data,
+                       (T*)delta.data,
+                       (double*)d_diagonals.data};
     {
         KeySets<Scorer, T> sets(call, chunks > 1, false, threads);
         Slots<Task> slots(call, threads);
@@ -94,7 +103,7 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
             Task& task = slots.task(slot);
             Size group = index / chunks;
             for (Size m = back.tasks.first[group]; m < back.tasks.first[group + 1]; m++)
-                task.run(call, back, sets, partial, back.tasks.members[m], index % chunks);
+                task.run(call, back, sets, partial, back.tasks.members[m], index % chunks, slot);
         });
     }
     sum_queries<Scorer>(call, back, partial, threads);

@@ -5,12 +5,12 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// The tiles of a call, the same in its forward and its backward, and of all its problems: tasks that share gradients share
-// them by tiles. So a sequence begins one only where it does in all problems.
+// The tiles of a call, the same in its forward and a backward that computes its scores again, and of all its problems: tasks
+// that share gradients share them by tiles. So a sequence begins one only where it does in all problems.
 class KeyTiles {
 public:
     explicit KeyTiles(const Call& call) : count(tiles_of(call.keys)), keys(call.keys) {
-        if (call.is_graph() || !is_one_for_all(call)) return;
+        if (call.is_graph() || call.kept || !is_one_for_all(call)) return;
         count = find(call, nullptr);
         begins = allocate(Size(sizeof(Size)), count);
         find(call, (Size*)begins.data);

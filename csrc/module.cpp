@@ -73,12 +73,13 @@ void python_forward(nb::tuple from, const std::string& pair, const Numbers& numb
 void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, nb::tuple upstream,
                      nb::tuple gradients, int threads) {
     Settings s(numbers.data());
-    auto [output, lse] = borrowed<View>({"output", "lse"}, results);
+    auto [output, lse, scores] = borrowed<View>({"output", "lse", "scores"}, results);
     auto [d_output, d_lse, d_scores] = borrowed<View>({"d_output", "d_lse", "d_scores"}, upstream);
     auto [d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c] =
         borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value", "d_bias", "d_c"}, gradients);
     Operands x = operands(from, s, lse);
-    Results of{std::move(output), std::move(lse), std::move(d_output), std::move(d_lse), std::move(d_scores)};
+    Results of{std::move(output),   std::move(lse),   std::move(scores),
+               std::move(d_output), std::move(d_lse), std::move(d_scores)};
     Gradients to{std::move(d_a),     std::move(d_b),    std::move(d_weight), std::move(d_key_bias),
                  std::move(d_value), std::move(d_bias), std::move(d_c)};
     nb::gil_scoped_release release;

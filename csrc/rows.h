@@ -8,7 +8,6 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-constexpr int TILE = 64;  // queries, and keys, of a tile
 constexpr int PIECE = 64;  // terms that one accumulator adds up: sums of pieces keep their digits at any width
 
 ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1) / multiple * multiple; }

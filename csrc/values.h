@@ -135,6 +135,9 @@ public:
             if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }
 
+    // Of query i of the tile whose output was read last.
+    bool is_nonfinite(int i) const { return any_nonfinite && nonfinite[i]; }
+
     // Writes dO Vᵀ, of the keys and the rest of their last vector.
     void multiply(const Tile& tile, T* dp) const {
         const int end = int(round_up(tile.keys, L));

@@ -194,7 +194,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         to.value = gradient(results, next, x.value);
         to.bias = gradient(results, next, x.bias);
         to.c = gradient(results, next, x.c);
-        Results of{x.output, x.lse, x.d_output, x.d_lse, x.d_scores};
+        Results of{x.output, x.lse, {}, x.d_output, x.d_lse, x.d_scores};
         backward(std::string(pair), x, s, of, to, threads());
     });
 }

@@ -12,6 +12,7 @@ import pytest
 from call import Call, name_of, numbers, stored
 from literal import Results
 
+from anyscore.kernels.cpu import AT_ONCE
 from anyscore.operands import FACTORS, Operands
 from budget import BAND, EPS, assert_near, error, size
 
@@ -22,8 +23,22 @@ GRADIENTS = Operands._fields[:FACTORS]
 
 
 def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
-    """All results by name, as the core gives them; what it leaves unwritten is NaN."""
-    return forward(call, threads, prepared) | backward(call, threads)
+    """All results by name, as the core gives them; what it leaves unwritten is NaN.
+
+    Gradients are there twice: "d_a kept" and so on are those of a backward that has the scores.
+    """
+    results = forward(call, threads, prepared)
+    recomputed = backward(call, threads, results | {"scores": None})
+    return results | recomputed | _kept(call, threads, results)
+
+
+def _kept(call: Call, threads: int, results: Results) -> Results:
+    if call.outer and call.after:  # the scores are not those of the outer function
+        return {}
+    kept = {name: results[name] for name in ("lse", "scores")}
+    if call.keys > AT_ONCE:
+        kept["output"] = results["output"]
+    return {f"{name} kept": x for name, x in backward(call, threads, kept).items()}
 
 
 def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
@@ -51,15 +66,17 @@ def prepare(call: Call, threads: int = 1) -> np.ndarray:
 
 
 def backward(call: Call, threads: int = 1, results: Results | None = None) -> Results:
-    """Gradients, from the forward's own output and log-sum-exp unless given."""
-    results = forward(call, threads) if results is None else results
+    """Gradients, from the forward's own output and log-sum-exp, or the results given."""
+    if results is None:
+        results = forward(call, threads) | {"scores": None}
     found = {
         name: None if x is None else nan(x.shape, call.compute)
         for name in GRADIENTS
         for x in (getattr(call, name),)
     }
+    given = (results.get("output"), results["lse"], results.get("scores"))
     core.backward(
-        call.operands(), call.pair, call.numbers, (results["output"], results["lse"]),
+        call.operands(), call.pair, call.numbers, given,
         (call.d_output, call.d_lse, call.d_scores), tuple(found.values()), threads,
     )  # fmt: skip
     return {f"d_{name}": x for name, x in found.items() if x is not None}
@@ -71,14 +88,15 @@ def run_alone(call: Call, threads: int = 2) -> Results:
     lse = nan((*call.lead, call.queries), call.compute)
     scores = nan((*lse.shape, call.keys), call.compute)
     core.forward(x, call.pair, call.numbers, (None, lse, scores), threads)
-    found = {
-        name: None if y is None else nan(y.shape, call.compute)
-        for name, y in zip(GRADIENTS, x, strict=False)
-    }
-    upstream = None, call.d_lse, call.d_scores
-    core.backward(x, call.pair, call.numbers, (None, lse), upstream, tuple(found.values()), threads)
-    gradients = {f"d_{name}": y for name, y in found.items() if y is not None}
-    return {"lse": lse, "scores": scores} | gradients
+    found: Results = {"lse": lse, "scores": scores}
+    for kept in (None,) if call.outer and call.after else (None, scores):
+        made = [None if y is None else nan(y.shape, call.compute) for y in x[:FACTORS]]
+        upstream, results = (None, call.d_lse, call.d_scores), (None, lse, kept)
+        core.backward(x, call.pair, call.numbers, results, upstream, tuple(made), threads)
+        kind = "" if kept is None else " kept"
+        named = zip(GRADIENTS, made, strict=True)
+        found |= {f"d_{name}{kind}": y for name, y in named if y is not None}
+    return found
 
 
 def nan(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -110,13 +128,14 @@ def compare(
     for name, x in found.items():
         if name == "weights":  # scores are the core's own
             continue
-        expected = exact[name]
+        of = name.removesuffix(" kept")
+        expected = exact[of]
         if name.startswith("d_"):
-            band = (BAND + 2 * terms["score"]) * size(expected) + terms[name]
+            band = (BAND + 2 * terms["score"]) * size(expected) + terms[of]
         else:
-            of = size(numbers(call.value)) if name == "output" else 1.0
-            band = BAND * size(expected) + 2 * terms["score"] * of
-        allowance = 2 * error(plain[name], expected) + EPS[call.compute] * band
+            unit = size(numbers(call.value)) if name == "output" else 1.0
+            band = BAND * size(expected) + 2 * terms["score"] * unit
+        allowance = 2 * error(plain[of], expected) + EPS[call.compute] * band
         if name_of(x) != call.compute:
             allowance += EPS[name_of(x)] * size(expected)
         actual = numbers(x)

@@ -166,8 +166,8 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     upstream, gradients = tuple(to.values())[:3], (*tuple(to.values())[3:], None)
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
         core.backward(
-            call.operands(), call.pair, call.numbers, (results["output"], results["lse"]), upstream,
-            gradients, 1,
+            call.operands(), call.pair, call.numbers, (results["output"], results["lse"], None),
+            upstream, gradients, 1,
         )  # fmt: skip
 
 

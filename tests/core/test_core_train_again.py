@@ -32,22 +32,24 @@ def arrays(
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def train_again(xs: Arrays, stop: Any, s: Settings) -> Any:
+def train_again(xs: Arrays, stop: Any, s: Settings, keeps_scores: bool = False) -> Any:
     a, b, weight, value = xs
     x = Operands(a, b, weight, value=value, stop=stop)
-    return cpu.train_again(x, s, lambda like, shape: np.empty(shape, like.dtype))
+    return cpu.train_again(x, s, lambda like, shape: np.empty(shape, like.dtype), keeps_scores)
 
 
-def both(xs: Arrays, stop: Any, s: Settings, above: Any) -> Arrays:
-    """Compute output, log-sum-exp and gradients by the functions that check everything."""
+def both(xs: Arrays, stop: Any, s: Settings, above: Any, keeps_scores: bool) -> Arrays:
+    """Compute all results and gradients by the functions that check everything."""
     a, b, weight, value = xs
     x = Operands(a, b, weight, value=value, stop=stop)
     output, lse = np.empty_like(above), np.empty(above.shape[:-1], a.dtype)
-    cpu.forward(x, s, Results(output, lse), 1)
+    scores = np.empty((*lse.shape, b.shape[-2]), a.dtype) if keeps_scores else None
+    cpu.forward(x, s, Results(output, lse, scores), 1)
     to = [None if y is None else np.empty_like(y) for y in xs]
     gradients = Operands(to[0], to[1], to[2], value=to[3])
-    cpu.backward(x, s, Results(output, lse), Results(above, None), gradients, 1)
-    return [output, lse, *to]
+    results = Results(None if keeps_scores else output, lse, scores)
+    cpu.backward(x, s, results, Results(above, None), gradients, 1)
+    return [output, lse, scores, *to]
 
 
 @settings(max_examples=200, deadline=None)
@@ -56,6 +58,7 @@ def both(xs: Arrays, stop: Any, s: Settings, above: Any) -> Arrays:
     st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40), st.integers(1, 20)),
     st.sampled_from([np.float32, np.float64]),
     st.sampled_from(["product", "tanh", "leaky_relu", "absolute", "squared"]),
+    st.booleans(),
     st.booleans(),
     st.integers(1, 3),
     st.integers(0, 2**32 - 1),
@@ -66,6 +69,7 @@ def test_the_same_bits(
     dtype: Any,
     pair: str,
     limits: bool,
+    keeps_scores: bool,
     threads: int,
     seed: int,
 ) -> None:
@@ -78,16 +82,16 @@ def test_the_same_bits(
     def stop_of(most: int) -> Any:
         return rng.integers(-1, most, (*lead, 1)) if limits else None
 
-    core = train_again(xs, stop_of(sizes[1] + 2), s)
+    core = train_again(xs, stop_of(sizes[1] + 2), s, keeps_scores)
     for _ in range(2):
         xs = [x if x is None else rng.standard_normal(x.shape).astype(dtype) for x in xs]
         above = rng.standard_normal((*lead, sizes[0], sizes[3])).astype(dtype)
         stop = stop_of(sizes[1] + 2)
         a, b, weight, value = xs
-        output, lse = core.forward(a, b, weight, value, None, stop, threads)
-        results = stop, output, lse, above, threads
-        found = [output, lse, *core.backward(a, b, weight, value, *results)]
-        for x, y in zip(found, both(xs, stop, s, above), strict=True):
+        output, lse, scores = core.forward(a, b, weight, value, None, stop, threads)
+        results = stop, scores if keeps_scores else output, lse, above, threads
+        found = [output, lse, scores, *core.backward(a, b, weight, value, *results)]
+        for x, y in zip(found, both(xs, stop, s, above, keeps_scores), strict=True):
             assert (x is None) == (y is None)
             assert x is None or x.tobytes() == y.tobytes()
 
@@ -99,7 +103,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
     a, b, weight, value = xs
     stop = np.array([[5], [2]])
     core = train_again(xs, stop, s)
-    output, lse = core.forward(a, b, weight, value, None, stop, 1)
+    output, lse, _ = core.forward(a, b, weight, value, None, stop, 1)
     above = np.ones_like(output)
     others: Arrays = [
         [a[:1], b, weight, value, stop],
@@ -129,7 +133,7 @@ def test_layouts_of_the_gradient_from_above() -> None:
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     s = Settings("tanh", 1.0, 1, 0.0, 2, (2,))
     core = train_again(xs, None, s)
-    output, lse = core.forward(*xs, None, None, 1)
+    output, lse, _ = core.forward(*xs, None, None, 1)
     wide = rng.standard_normal((2, 3, 8)).astype(np.float32)
     for above in (wide[..., ::2], np.broadcast_to(wide[:1, :1, :1], (2, 3, 4))):
         found = core.backward(*xs, None, output, lse, above, 1)
@@ -137,13 +141,23 @@ def test_layouts_of_the_gradient_from_above() -> None:
         assert [x.tobytes() for x in found] == [x.tobytes() for x in exact]
 
 
-@pytest.mark.parametrize("wrong", ["half", "empty", "copied", "large"])
+def test_other_scores_than_those_of_the_forward() -> None:
+    rng = np.random.default_rng(0)
+    xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
+    core = train_again(xs, None, Settings("tanh", 1.0, 1, 0.0, 2, (2,)), keeps_scores=True)
+    output, lse, scores = core.forward(*xs, None, None, 1)
+    for wrong in (scores[..., :4], scores.astype(np.float64), np.asfortranarray(scores), output):
+        with pytest.raises(ValueError, match="scores"):
+            core.backward(*xs, None, wrong, lse, output, 1)
+
+
+@pytest.mark.parametrize("wrong", ["half", "empty", "copied", "large", "scores"])
 def test_calls_whose_place_no_other_can_take(wrong: str) -> None:
     rng = np.random.default_rng(0)
     lead = {"empty": (0,), "large": (5000,)}.get(wrong, (2,))
     dtype = np.float16 if wrong == "half" else np.float32
-    xs = arrays(lead, (3, 5, 8, 4), dtype, rng)
+    xs = arrays(lead, (3, 65 if wrong == "scores" else 5, 8, 4), dtype, rng)
     if wrong == "copied":
         xs[1] = np.asfortranarray(xs[1])
     with pytest.raises(ValueError, match=r"\."):
-        train_again(xs, None, Settings("tanh", 1.0, 1, 0.0, 2, lead))
+        train_again(xs, None, Settings("tanh", 1.0, 1, 0.0, 2, lead), wrong == "scores")

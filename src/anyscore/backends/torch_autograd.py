@@ -18,6 +18,7 @@ from anyscore.backends import torch_operators
 from anyscore.backends.common import run_reference
 from anyscore.backends.torch_modes import apply, differentiable, is_compiling
 from anyscore.backends.torch_operators import Maybe, acc_dtype
+from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import load
 
@@ -51,24 +52,37 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, s = torch_operators.forward.record(*inputs)
-        results, lse, _ = _recorded(x, s, output)
-        if not is_compiling():  # the caller may write to what they are given
+        results, lse, scores = _recorded(x, s, output)
+        if s.scores and keeps_scores(x, s):
+            results, lse, scores = None, lse.clone(), scores.clone()
+        elif not is_compiling():  # the caller may write to what they are given
             # else they are given it in their dtype
             is_given = results is not None and results.dtype == x.value.dtype
             results, lse = results.clone() if is_given else results, lse.clone()
+            scores = None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*x[:NEEDED], results, lse)
+        ctx.save_for_backward(*x[:NEEDED], results, lse, scores)
         ctx.settings = s
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
         x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        found = _recorded(x, s, upstream)
+        found, lse = _recorded(x, s, upstream), results.lse
         if x.value is not None and found.output is None:
-            found = found._replace(output=torch.zeros_like(results.output))
+            found = found._replace(output=lse.new_zeros((*lse.shape, x.value.shape[-1])))
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *gradients(x, s, results, found), *(None,) * rest
+
+
+def keeps_scores(x: Operands, s: Settings) -> bool:
+    """Return whether a forward keeps scores for its backward, in the place of the output.
+
+    Those of few keys take no more memory, and need not be computed again.
+    """
+    if x.value is None or x.rowptr is not None or not x.a.is_cpu or is_compiling():
+        return False
+    return 0 < x.b.shape[-2] <= min(cpu.AT_ONCE, x.value.shape[-1]) and not (s.after and s.outer)
 
 
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
@@ -135,10 +149,13 @@ class _Backward(torch.autograd.Function):
         of_inputs = dict(zip(names, found[len(reached) :], strict=True))
         inputs = Operands(**{"a": None, "b": None, **of_inputs})[:NEEDED]
         to_upstream = (of_upstream.get(name) for name in Results._fields)
-        return None, *inputs, None, None, *to_upstream, *(None,) * (len(s) - 1)
+        of_results = Results(None, None, None)
+        return None, *inputs, *of_results, *to_upstream, *(None,) * (len(s) - 1)
 
 
 def forward(x: Operands, s: Settings) -> Results:
     """Run the operator, differentiable."""
-    args = torch_operators.forward.args(x, s)
-    return _recorded(x, s, apply(_Forward, *args, tensors=torch_operators.forward.tensors))
+    given = s._replace(scores=s.scores or keeps_scores(x, s))
+    args = torch_operators.forward.args(x, given)
+    found = _recorded(x, given, apply(_Forward, *args, tensors=torch_operators.forward.tensors))
+    return found if s.scores else found._replace(scores=None)

@@ -32,8 +32,9 @@ def _forward(*args: Any, **_: Any) -> int:
 
 @register_flop_formula(torch.ops.anyscore.backward)
 def _backward(*args: Any, **_: Any) -> int:
-    x, s, *_rest = torch_operators.backward.record(*args)
-    return _pairs(x, s.lead) * int(6 * x.a[-1] + 4 * _value_width(x))
+    x, s, results, _ = torch_operators.backward.record(*args)
+    again = 2 if results.scores is None else 0  # scores that were not kept
+    return _pairs(x, s.lead) * int((4 + again) * x.a[-1] + 4 * _value_width(x))
 
 
 def _value_width(x: Operands) -> int:

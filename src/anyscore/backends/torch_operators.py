@@ -86,12 +86,13 @@ def _forward(x: Operands, s: Settings) -> Results:
 
 
 def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
-    output, lse, d_lse, d_scores = (
-        y if y is None else y.contiguous() for y in (*results[:2], *upstream[1:])
+    output, lse, scores, d_lse, d_scores = (
+        y if y is None else y.contiguous() for y in (*results, *upstream[1:])
     )
     made = [None if y is None else results.lse.new_empty(y.shape) for y in x[:FACTORS]]
     empty = results.lse.new_empty
-    results, upstream = Results(output, lse), Results(upstream.output, d_lse, d_scores)
+    results = Results(output, lse, scores)
+    upstream = Results(upstream.output, d_lse, d_scores)
     to = Operands(*map(array, made))
     cpu.backward(_arrays(x), s, _lent(results), _lent(upstream), to, torch.get_num_threads())
     pairs = zip(made, x[:FACTORS], strict=True)
@@ -197,14 +198,15 @@ def _forward_args(x: Operands, s: Settings) -> tuple[Any, ...]:
 
 
 def _backward_record(pair: str, *args: Any) -> tuple[Operands, Settings, Results, Results]:
-    x, (output, lse, *upstream) = Operands(*args[:NEEDED]), args[NEEDED : NEEDED + 5]
-    return x, Settings(pair, *args[NEEDED + 5 :]), Results(output, lse), Results(*upstream)
+    x, results = Operands(*args[:NEEDED]), Results(*args[NEEDED : NEEDED + 3])
+    upstream = Results(*args[NEEDED + 3 : NEEDED + 6])
+    return x, Settings(pair, *args[NEEDED + 6 :]), results, upstream
 
 
 def _backward_args(
     x: Operands, s: Settings, results: Results, upstream: Results
 ) -> tuple[Any, ...]:
-    return s.pair, *x[:NEEDED], *results[:2], *upstream, *s[1:]
+    return s.pair, *x[:NEEDED], *results, *upstream, *s[1:]
 
 
 def _given(found: tuple[Tensor, ...], x: Operands, s: Settings) -> Results:
@@ -269,8 +271,8 @@ forward = _Operator(
 )
 backward = _Operator(
     "backward",
-    f"({_X}, Tensor? output, Tensor lse, Tensor? d_output, Tensor? d_lse, Tensor? d_scores, "
-    f"{_SETTINGS})"
+    f"({_X}, Tensor? output, Tensor lse, Tensor? kept, "
+    f"Tensor? d_output, Tensor? d_lse, Tensor? d_scores, {_SETTINGS})"
     f" -> ({', '.join(['Tensor'] * FACTORS)})",
     _backward_args,
     _backward_record,

@@ -20,6 +20,7 @@ from anyscore.backends.torch_modes import (
     is_watched,
     wants_gradients,
 )
+from anyscore.backends.torch_operators import Maybe
 from anyscore.kernels import cpu
 from anyscore.operands import Operands, Results, Settings
 
@@ -39,16 +40,16 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: TrainedCall, made: tuple[Tensor, Tensor], *arrays: Tensor | None
+        ctx: Any, call: TrainedCall, made: tuple[Tensor, Tensor, Maybe], *arrays: Maybe
     ) -> Tensor:
-        output, lse = made
+        output, lse, scores = made
         ctx.call = call
         # The caller may write to the output that they are given.
-        ctx.save_for_backward(*arrays, output.clone(), lse)
+        ctx.save_for_backward(*arrays, output.clone() if scores is None else scores, lse)
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Maybe, ...]:
         saved, call = ctx.saved_tensors, ctx.call
         found, own = None, (y for y in (*saved[:4], upstream) if y is not None)
         if not (is_watched(upstream) or differentiable(own)):
@@ -70,7 +71,8 @@ class TrainedCall:
     """
 
     def __init__(self, x: Operands, s: Settings) -> None:
-        self.core = cpu.train_again(x, s, Tensor.new_empty)
+        self.keeps_scores = torch_autograd.keeps_scores(x, s)
+        self.core = cpu.train_again(x, s, Tensor.new_empty, self.keeps_scores)
         self.settings = s
 
     def __call__(
@@ -91,10 +93,10 @@ class TrainedCall:
 
     def gradients(self, saved: tuple[Any, ...], upstream: Tensor) -> tuple[Any, ...]:
         """Return the gradients of a, b, weight and value, differentiable if they are to be."""
-        a, b, weight, value, stop, output, lse = saved
+        a, b, weight, value, stop, kept, lse = saved
         x = Operands(a, b, weight, value=value, stop=stop)
-        upstreams = Results(upstream, None)
-        of = torch_autograd.gradients(x, self.settings, Results(output, lse), upstreams)
+        results = Results(None, lse, kept) if self.keeps_scores else Results(kept, lse)
+        of = torch_autograd.gradients(x, self.settings, results, Results(upstream, None))
         return *of[:3], of[4]
 
 

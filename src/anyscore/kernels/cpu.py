@@ -20,6 +20,8 @@ from anyscore.ops import Array
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
 KEYS = frozenset(pair.key for pair in PAIRS)
+AT_ONCE = 64
+"""How many keys the core takes at a time: TILE of csrc/call.h."""
 
 _own: dict[tuple[str, bool, str], str | None] = {}
 _loading = Lock()
@@ -148,16 +150,22 @@ def again(
     return _core.Again(x, lengths, s.pair, s.numbers, s.lead, empty)
 
 
-def train_again(x: Operands, s: Settings, empty: Callable[[Array, tuple[int, ...]], Array]) -> Any:
+def train_again(
+    x: Operands,
+    s: Settings,
+    empty: Callable[[Array, tuple[int, ...]], Array],
+    keeps_scores: bool,
+) -> Any:
     """Return an object that runs this forward, and its backward, with other arrays like these.
 
-    forward(a, b, weight, value, packed, stop, threads) → (output, lse), and backward(a, b, weight,
-    value, stop, output, lse, d_output, threads) → the gradients of the first four, None where these
-    are; or None where arrays are of another kind. empty: as of `again`.
+    forward(a, b, weight, value, packed, stop, threads) → (output, lse, scores), and backward(a, b,
+    weight, value, stop, kept, lse, d_output, threads) → the gradients of the first four, None where
+    these are; or None where arrays are of another kind. empty: as of `again`. keeps_scores: whether
+    scores are given, and are what is kept; else it is the output.
 
     Raises ValueError: as `again`, or arrays are not of the dtype that sums are taken in.
     """
-    return _core.TrainAgain(x, s.pair, s.numbers, s.lead, empty)
+    return _core.TrainAgain(x, s.pair, s.numbers, s.lead, empty, keeps_scores)
 
 
 def append_again(
@@ -179,7 +187,8 @@ def backward(
 ) -> None:
     """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
 
-    results: what `forward` wrote. upstream: the gradients of that; lse and scores may be None. to:
+    results: what `forward` wrote. With scores none is computed again, and of `AT_ONCE` keys at
+    most the output may be None. upstream: the gradients of that; lse and scores may be None. to:
     arrays of the shapes in x and of the dtype of the log-sum-exp.
 
     Raises ValueError: an array has another shape or dtype.

@@ -86,7 +86,7 @@ def test_a_table_that_is_trained() -> None:
     assert not torch.allclose(block(x), before, atol=1e-3)
 
 
-@pytest.mark.parametrize("bias", objects(torch.tensor), ids=str)
+@pytest.mark.parametrize("bias", objects(torch.tensor), ids=lambda bias: type(bias).__name__)
 def test_transforms_take_the_objects(bias: Any) -> None:
     def loss(bias: Any) -> Tensor:
         return attention(X, X, X, bias=bias).square().sum()
