@@ -1,8 +1,6 @@
 // The scores of a tile, by panels of keys or as a decoder's step.
 #pragma once
 
-#include <algorithm>
-
 #include "key_sets.h"
 #include "outer.h"
 #include "pairs.h"
@@ -10,8 +8,7 @@
 namespace anyscore::ANYSCORE_ISA {
 
 // Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
-// be attended, hold anything. PanelScores and DecodeScores differ in which way lanes go, KeptScores has
-// those that a forward wrote.
+// be attended, hold anything. PanelScores and RowScores differ in which way lanes go.
 template <class Scorer, class T> class TileScores {
 public:
     // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
@@ -151,17 +148,18 @@ private:
     int all_keys = 0;  // that the panels hold
 };
 
-// A decoder's step: lanes along features. Keys may come prepared.
-template <class Scorer, class T> class DecodeScores final : public TileScores<Scorer, T> {
+// A decoder's step: lanes along features. Keys may come prepared. And a backward of scores that were kept, whose rows
+// are for gradients alone.
+template <class Scorer, class T> class RowScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer, Base::slopes;
 
 public:
-    DecodeScores(Arena& arena, const Call& call) : Base(arena, call) {}
+    RowScores(Arena& arena, const Call& call) : Base(arena, call) {}
 
     void queries(const Tile& tile) override {
         Base::read_queries(tile);
-        scorer.decode_queries(query, tile.queries);
+        if (!tile.call.kept) scorer.decode_queries(query, tile.queries);
     }
 
     void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
@@ -194,6 +192,7 @@ public:
     }
 
     void compute(const Tile& tile) override {
+        if (tile.call.kept) return read_kept(tile);
         scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
         if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
             if (!seen && !are_finite(tile)) {
@@ -218,7 +217,15 @@ private:
             KeySets<Scorer, T>::read_keys(tile, padded, key, irregular_key);
         else
             given = find_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), key, irregular_key, any);
-        rows = scorer.decode_keys(given, tile.keys, room);
+        if (!call.kept) rows = scorer.decode_keys(given, tile.keys, room);
+    }
+
+    __attribute__((noinline)) void read_kept(const Tile& tile) {
+        const Call& call = tile.call;
+        const T* kept = (const T*)call.kept + tile.problem * call.scores();
+        for (int i = 0; i < tile.queries; i++)
+            std::memcpy(s + i * TILE, kept + tile.scores_of(i), std::size_t(tile.keys) * sizeof(T));
+        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
     }
 
     bool are_finite(const Tile& tile) const {
@@ -235,50 +242,16 @@ private:
     bool seen = true;  // whether it is known which keys are irregular
 };
 
-// A backward's, which the forward kept: rows are for gradients alone.
-template <class Scorer, class T> class KeptScores final : public TileScores<Scorer, T> {
-    using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::s, Base::scorer, Base::slopes;
-
-public:
-    KeptScores(Arena& arena, const Call& call) : Base(arena, call) {}
-
-    void queries(const Tile& tile) override {
-        Base::read_queries(tile);
-        scorer.gradient_queries(query, tile.queries);
-    }
-
-    void keys(const Tile& tile, const KeySets<Scorer, T>&) override {
-        bool any = false;
-        const T* rows =
-            find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), key, irregular_key, any);
-        scorer.keys(rows, tile.keys);
-        Base::finish_keys(tile);
-    }
-
-    void compute(const Tile& tile) override {
-        const Call& call = tile.call;
-        const T* kept = (const T*)call.kept + tile.problem * call.scores();
-        for (int i = 0; i < tile.queries; i++) {
-            const T* row = kept + tile.scores_of(i);
-            std::copy(row, row + tile.keys, s + i * TILE);
-        }
-        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
-    }
-};
-
-// One of them. By the number of queries, so that a backward that computes scores again sees those of its forward.
+// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same scores, where
+// it computes them again.
 template <class Scorer, class T> class ScoresOf {
     using Panel = PanelScores<Scorer, T>;
-    using Decode = DecodeScores<Scorer, T>;
-    using Kept = KeptScores<Scorer, T>;
+    using Rows = RowScores<Scorer, T>;
 
 public:
     ScoresOf(Arena& arena, const Call& call) {
-        if (call.kept)
-            scores = new (memory) Kept(arena, call);
-        else if (decodes(call))
-            scores = new (memory) Decode(arena, call);
+        if (call.kept || decodes(call))
+            scores = new (memory) Rows(arena, call);
         else
             scores = new (memory) Panel(arena, call);
     }
@@ -286,7 +259,7 @@ public:
     TileScores<Scorer, T>* operator->() { return scores; }
 
 private:
-    alignas(Panel) alignas(Decode) alignas(Kept) char memory[std::max({sizeof(Panel), sizeof(Decode), sizeof(Kept)})];
+    alignas(Panel) alignas(Rows) char memory[sizeof(Panel) > sizeof(Rows) ? sizeof(Panel) : sizeof(Rows)];
     TileScores<Scorer, T>* scores;
 };
 

@@ -122,7 +122,7 @@ private:
     }
 
     // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which the log-sum-exp has rounded.
-    T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
+    __attribute__((noinline)) T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
         if (values.is_nonfinite(i)) return nan<T>();
         if (tile.call.normalizer != Normalizer::SOFTMAX) return T(0);
         const int keys = tile.keys;
