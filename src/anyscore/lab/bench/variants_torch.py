@@ -84,9 +84,9 @@ def anyscore_(work: Work) -> list[Variant]:
         if work.prepared:
             keys = cache.prepare_keys(work.key, score)
             return lambda: (attention(work.query, keys, work.value, score=score, impl=impl),)
-        if work.formula.learned:
+        if work.formula.learned and (work.training or not work.projected):
             return gradient_call(learned, work)
-        inputs = list(work.inputs.values())
+        inputs = [x for name, x in work.inputs.items() if name != "weight"]
         return call_of(lambda *tensors: ours(*tensors, score=score), inputs, work)
 
     if work.task == "cache":
