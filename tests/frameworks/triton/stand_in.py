@@ -13,7 +13,7 @@ import pytest
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.backends import torch_core, torch_operators, torch_triton
+from anyscore.backends import torch_autograd, torch_core, torch_operators, torch_triton
 from anyscore.kernels import cpu
 
 
@@ -29,6 +29,7 @@ with warnings.catch_warnings():
 torch_operators.is_watched = lambda *args: True  # never past the operator
 cpu.again = cpu.train_again = _refuse  # nor to the core
 torch_core.pack_keys = lambda f: None
+torch_autograd.keeps_scores = lambda x, s: False  # which their backward computes again
 
 
 def pytest_configure(config: pytest.Config) -> None:
