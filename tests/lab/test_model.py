@@ -185,14 +185,17 @@ def test_it_learns_to_reverse(model: str, score: str) -> None:
     inputs = torch.cat([torch.full((48, 1), START), targets[:, :-1]], 1)
     built, lengths = build(model, score, hidden=32, layers=1).train(), torch.full((48,), 4)
     optimiser = torch.optim.Adam(built.parameters(), lr=1e-2)
+    # Without it the last steps still jump, and how many are right depends on roundings.
+    slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, total_iters=150)
     for _ in range(150):
         loss = cross_entropy(built(source, lengths, inputs).flatten(0, 1), targets.flatten())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+        slower.step()
     outputs = [x.numbers for x in built.eval().greedy(source, lengths, limit=6)]
     right = sum(output == target for output, target in zip(outputs, targets.tolist(), strict=True))
-    assert right >= 44
+    assert right >= 46
 
 
 def test_the_source_is_known_through_the_attention_alone() -> None:
