@@ -22,8 +22,8 @@ SCORES = pytest.mark.parametrize(
 )
 
 
-def inputs(gradients: bool = False) -> list[Tensor]:
-    shapes = (HEADS, T_Q, D), (KV_HEADS, T_K, D), (KV_HEADS, T_K, D_V)
+def inputs(gradients: bool = False, width: int = D_V) -> list[Tensor]:
+    shapes = (HEADS, T_Q, D), (KV_HEADS, T_K, D), (KV_HEADS, T_K, width)
     return [torch.randn(B, *shape, requires_grad=gradients) for shape in shapes]
 
 
@@ -39,11 +39,13 @@ def test_forward(score: ScaledDot) -> None:
 
 
 @SCORES
-def test_backward(score: ScaledDot) -> None:
-    output = attention(*inputs(True), score=score)
+@pytest.mark.parametrize(("width", "of_scores"), [(D_V, 4), (T_K - 1, 6)], ids=["kept", "again"])
+def test_backward(score: ScaledDot, width: int, of_scores: int) -> None:
+    """Scores that were not kept are computed again."""
+    output = attention(*inputs(True, width), score=score)
     with FlopCounterMode(display=False) as counter:
         output.sum().backward()
-    assert counter.get_total_flops() == PAIRS * (6 * D + 4 * D_V)
+    assert counter.get_total_flops() == PAIRS * (of_scores * D + 4 * width)
 
 
 def test_weights() -> None:
