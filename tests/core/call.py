@@ -63,6 +63,11 @@ class Call:
         """What dropout's count of leading positions is taken modulo."""
         return max(math.prod(self.lead), 1) if self.period is None else self.period
 
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether a backward takes the scores: a bias after the outer function hides its values."""
+        return not (self.outer and self.after)
+
     def operands(self, packed: np.ndarray | None = None) -> Operands:
         """The arrays, as the core takes them."""
         return Operands(

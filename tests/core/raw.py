@@ -33,7 +33,7 @@ def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
 
 
 def _kept(call: Call, threads: int, results: Results) -> Results:
-    if call.outer and call.after:  # the scores are not those of the outer function
+    if not call.keeps_scores:
         return {}
     kept = {name: results[name] for name in ("lse", "scores")}
     if call.keys > AT_ONCE:
@@ -89,7 +89,7 @@ def run_alone(call: Call, threads: int = 2) -> Results:
     scores = nan((*lse.shape, call.keys), call.compute)
     core.forward(x, call.pair, call.numbers, (None, lse, scores), threads)
     found: Results = {"lse": lse, "scores": scores}
-    for kept in (None,) if call.outer and call.after else (None, scores):
+    for kept in (None, scores) if call.keeps_scores else (None,):
         made = [None if y is None else nan(y.shape, call.compute) for y in x[:FACTORS]]
         upstream, results = (None, call.d_lse, call.d_scores), (None, lse, kept)
         core.backward(x, call.pair, call.numbers, results, upstream, tuple(made), threads)

@@ -1,4 +1,4 @@
-"""What PyTorch's calls that come again leave behind, for the tests of them."""
+"""Helpers for tests of PyTorch's calls that come again: forget them, and tell whether one was."""
 
 from __future__ import annotations
 

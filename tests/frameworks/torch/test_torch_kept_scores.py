@@ -71,7 +71,7 @@ def slopes(results: list[Tensor], xs: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def saved(function: Callable[[], Any]) -> list[tuple[int, ...]]:
-    """The shapes of what a function keeps for a backward."""
+    """List the shapes of the tensors that a function keeps for its backward."""
     shapes: list[tuple[int, ...]] = []
 
     def pack(x: Tensor) -> Tensor:
