@@ -131,8 +131,8 @@ public:
             panels = sets.panel(set, t), all_keys = int(sets.tiles.end(t) - tile.first_key);
             std::memcpy(irregular_key, sets.irregular(set, t), TILE);
         } else {
-            sets.read_keys(tile, padded, key, irregular_key);
-            sets.make_panels_of(scorer, key, tile.keys, panel_size, room);
+            const T* rows = sets.find_keys(tile, padded, key, irregular_key);
+            sets.make_panels_of(scorer, rows, tile.keys, panel_size, room);
             panels = room, all_keys = tile.keys;
         }
         Base::finish_keys(tile);
@@ -210,14 +210,8 @@ public:
 private:
     // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
     __attribute__((noinline)) void find_keys(const Tile& tile) {
-        const Call& call = tile.call;
-        bool any = false;
-        given = key;
-        if (call.has_terms())
-            KeySets<Scorer, T>::read_keys(tile, padded, key, irregular_key);
-        else
-            given = find_tile(tile.keys_of(call.b, call.width), padded, Scorer::limit(), key, irregular_key, any);
-        if (!call.kept) rows = scorer.decode_keys(given, tile.keys, room);
+        given = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
+        if (!tile.call.kept) rows = scorer.decode_keys(given, tile.keys, room);
     }
 
     __attribute__((noinline)) void read_kept(const Tile& tile) {

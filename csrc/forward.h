@@ -15,6 +15,12 @@ inline int threads_for(const Call& call, int threads) {
     return elements < 1e6 ? 1 : threads;
 }
 
+// Whether to prefetch: not what the caches are likely to hold, where it would cost a twentieth.
+template <class T> bool prefetches(const Call& call) {
+    const Size tokens = call.problems * (call.queries + call.keys), width = call.width + call.value_width;
+    return !decodes(call) && tokens * width * Size(sizeof(T)) > 1 << 20;
+}
+
 // Whether tasks of one block of queries each share the panels of their keys.
 inline bool shares_panels(const Call& call) {
     return !decodes(call) && call.problems * tiles_of(call.queries) > call.key_sets;
@@ -25,8 +31,24 @@ template <class Scorer, class T> class ForwardBlock {
 
 public:
     ForwardBlock(Arena& arena, const Call& call)
-        : scores(arena, call), values(arena, call), output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)),
-          sum(arena.take<T>(TILE * L)), factors(arena.take<T>(TILE)) {}
+        : is_large(prefetches<T>(call)), scores(arena, call), values(arena, call),
+          output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)), sum(arena.take<T>(TILE * L)),
+          factors(arena.take<T>(TILE)) {}
+
+    // Says which tile of queries comes after the next one: what it reads first, and where it writes, is prefetched while
+    // that one is computed.
+    void expect(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
+        prefetcher.clear();
+        if (n >= call.problems || !is_large) return;
+        const int count = left_of(call.queries, first);
+        if (QueryBounds bounds; !sets.has_panels()) {
+            bounds.read(call, n, first, count);
+            prefetcher.add({call.b, n, bounds.low, left_of(bounds.high, bounds.low), call.width});
+        }
+        prefetcher.add({call.a, n, first, count, call.width});
+        const Size bytes = call.value_width * bytes_of(to.output_type);
+        if (to.output) prefetcher.add((const char*)to.output + (n * call.queries + first) * bytes, bytes, bytes, count);
+    }
 
     // A tile of queries of problem n from the first-th on, of all problems' results.
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
@@ -62,9 +84,12 @@ private:
             scores->compute(tile);
             if (kept) keep(tile, kept);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
-            for (int i = 0; i < count; i++)
+            const bool are_new = is_large && tile.first_query == 0 && call.value.data;  // the values
+            for (int i = 0; i < count; i++) {
+                if (are_new) prefetch_values(tile, i);
                 whole &= is_softmax ? softmax(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
-            values.add(tile, whole, scores->s, output);
+            }
+            values.add(tile, whole, scores->s, output, prefetcher);
         }
         for (int i = 0; i < count; i++) {
             T* row = output + i * values.padded;
@@ -75,6 +100,15 @@ private:
             T lse = !is_softmax ? top[i] : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
             ((T*)to.lse)[at + i] = poisoned[i] ? nan<T>() : lse;
         }
+    }
+
+    // Prefetches the part of the tile's values that falls to query i.
+    static __attribute__((noinline)) void prefetch_values(const Tile& tile, int i) {
+        const Call& call = tile.call;
+        RowRange part = tile.keys_of(call.value, call.value_width);
+        const int from = tile.keys * i / tile.queries;
+        part.first += from, part.count = tile.keys * (i + 1) / tile.queries - from;
+        prefetch(part);
     }
 
     // Writes the scores of a tile among those of the problem, −∞ where not attended.
@@ -112,10 +146,7 @@ private:
         T most = lowest<T>();
         for (int j = 0; j < end; j++) most = max(most, s[j]);
         if (most > top[i]) {
-            T scale = exp_or_zero(top[i] - most);
-            store(sum + i * L, scale * load(sum + i * L));
-            T* row = output + i * values.padded;
-            for (Size d = 0; d < values.padded; d++) row[d] *= scale;
+            if (top[i] != lowest<T>()) rescale(i, exp_or_zero(top[i] - most));
             top[i] = most;
         }
         T here = top[i];
@@ -129,6 +160,12 @@ private:
         store(sum + i * L, total);
         drop(tile, i, end);
         return whole;
+    }
+
+    __attribute__((noinline)) void rescale(int i, T factor) {
+        store(sum + i * L, factor * load(sum + i * L));
+        T* row = output + i * values.padded;
+        for (Size d = 0; d < values.padded; d++) row[d] *= factor;
     }
 
     // Turns the scores of query i into weights; gives whether it attends all keys of the tile.
@@ -154,8 +191,10 @@ private:
         for (int j = 0; j < end; j++) scores->s[i * TILE + j] *= factors[j];
     }
 
+    const bool is_large;
     ScoresOf<Scorer, T> scores;
     TileValues<T> values;
+    Prefetcher prefetcher;
     T *output, *top, *sum, *factors;  // top: the running maximum, or what the sigmoid subtracts
     bool poisoned[TILE];
 };
@@ -177,8 +216,11 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
         }
         return;
     }
-    for_each(threads, call.problems * blocks,
-             [&](Size index, int slot) { slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to); });
+    for_each(threads, call.problems * blocks, [&](Size index, int slot) {
+        const Size next = index + threads;  // likely this thread's next
+        slots.task(slot).expect(call, sets, next / blocks, next % blocks * TILE, to);
+        slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to);
+    });
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

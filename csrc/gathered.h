@@ -17,8 +17,6 @@ namespace anyscore::ANYSCORE_ISA {
 // How often a row is gathered, on average, from which on a copy pays.
 constexpr Size OFTEN = 4;
 
-inline Size bytes_of(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
-
 class SideBySide {
 public:
     SideBySide(const Call& call, int threads)

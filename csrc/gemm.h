@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dots.h"
+#include "prefetch.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
@@ -43,10 +44,14 @@ ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b
         }
 }
 
-template <class Term, class T, int N>
-inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, int depth) {
+template <class Term, class T, int N, class Prefetches>
+inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, int depth, Prefetches& prefetcher) {
+    const int lines = N * depth / 8;  // a line for about 16 cycles of multiply-adds
     int i = 0;
-    for (; i + 4 <= rows; i += 4) gemm_tile<Term, T, 4, N>(c.from(i, 0), a.from(i, 0), b, depth);
+    for (; i + 4 <= rows; i += 4) {
+        prefetcher.next(lines);
+        gemm_tile<Term, T, 4, N>(c.from(i, 0), a.from(i, 0), b, depth);
+    }
     if (i + 2 <= rows) gemm_tile<Term, T, 2, N>(c.from(i, 0), a.from(i, 0), b, depth), i += 2;
     if (i < rows) gemm_tile<Term, T, 1, N>(c.from(i, 0), a.from(i, 0), b, depth);
 }
@@ -55,22 +60,30 @@ constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row 
 constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need more to keep the units busy
 
 // `columns` is a multiple of LANES, `depth` at most PIECE.
-template <class Term, class T>
-inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, int depth) {
+template <class Term, class T, class Prefetches>
+inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, int depth,
+                       Prefetches& prefetcher) {
     constexpr int L = LANES<T>;
     Size n = 0;
     if (rows < 4)
         for (; n + WIDE_BLOCK * L <= columns; n += WIDE_BLOCK * L)
-            gemm_columns<Term, T, WIDE_BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth);
+            gemm_columns<Term, T, WIDE_BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
     for (; n + BLOCK * L <= columns; n += BLOCK * L)
-        gemm_columns<Term, T, BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth);
-    for (; n < columns; n += L) gemm_columns<Term, T, 1>(c.from(0, n), a, b.from(0, n), rows, depth);
+        gemm_columns<Term, T, BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
+    for (; n < columns; n += L) gemm_columns<Term, T, 1>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
+}
+
+// prefetcher: what memory is to bring meanwhile; or a NoPrefetcher.
+template <class Term, class T, class Prefetches>
+inline void gemm(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, Size depth,
+                 Prefetches& prefetcher) {
+    for (Size k = 0; k < depth; k += PIECE)
+        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, left_of(depth, k, PIECE), prefetcher);
 }
 
 template <class Term, class T>
 inline void gemm(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, Size depth) {
-    for (Size k = 0; k < depth; k += PIECE)
-        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, left_of(depth, k, PIECE));
+    gemm<Term>(c, a, b, rows, columns, depth, no_prefetcher);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -21,7 +21,10 @@ public:
     }
 
     void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }
-    void keys(const float* rows, int count) { key_row = rows, key.take(rows, padded, count, padded); }
+    void keys(const float* rows, int count) {
+        key_row = rows, key.take(rows, padded, count, padded);
+        zero(key.rows + count * key.cells, (round_up(count, L) - count) * key.cells);
+    }
 
     static Size panel_size(Size width, bool) { return cells_of(width) * L; }
     void panel(int first, int, float* to) const {

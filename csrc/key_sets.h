@@ -70,16 +70,21 @@ public:
         return Range(own, padded);
     }
 
-    // Reads the keys of a tile as rows; the rest of their last panel becomes 0.
-    static void read_keys(const Tile& tile, Size padded, T* rows, bool* irregular) {
-        read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);
+    // Finds the keys of a tile as rows, in `room` where they do not stand so.
+    static const T* find_keys(const Tile& tile, Size padded, T* room, bool* irregular) {
+        const T* rows = room;
+        bool any = false;
+        if (tile.call.has_terms())
+            read_tile_of_keys(tile, padded, Scorer::limit(), room, irregular);
+        else
+            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), room, irregular, any);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
-        zero(rows + tile.keys * padded, (round_up(tile.keys, L) - tile.keys) * padded);
+        return rows;
     }
 
     // Makes panels of `count` such rows, one after the other.
     static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
-        scorer.keys(rows, int(round_up(count, L)));
+        scorer.keys(rows, count);
         for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
     }
 
@@ -156,8 +161,8 @@ private:
             reader.scorer.begin(reader.weight, true, Range(numbers(set), padded));
             Tile tile(call, call.first_problem[set]);
             tile.move_to_keys(tiles.begin(t), tiles.end(t));
-            read_keys(tile, padded, reader.rows, (bool*)irregular(set, t));
-            make_panels_of(reader.scorer, reader.rows, tile.keys, size, (T*)panel(set, t));
+            const T* rows = find_keys(tile, padded, reader.rows, (bool*)irregular(set, t));
+            make_panels_of(reader.scorer, rows, tile.keys, size, (T*)panel(set, t));
         });
     }
 

@@ -43,8 +43,8 @@ public:
         bool irregular[TILE];
         Tile tile(call, call.first_problem[set]);
         tile.move_to_keys(from, end);
-        KeySets<Scorer, T>::read_keys(tile, padded, rows, irregular);
-        const T* keys = scorer.decode_keys(rows, tile.keys, made);
+        const T* found = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
+        const T* keys = scorer.decode_keys(found, tile.keys, made);
         for (int j = 0; j < tile.keys; j++) {
             T* row = to + (1 + from + j) * call.width;
             for (Size d = 0; d < call.width; d++) row[d] = keys[j * padded + d];
@@ -57,8 +57,8 @@ private:
         bool irregular[TILE], all = true;
         Tile tile(call, call.first_problem[set]);
         tile.move_to_keys(first, end);
-        KeySets<Scorer, T>::read_keys(tile, padded, rows, irregular);
-        for (int j = 0; j < tile.keys; j++) all &= irregular[j] || range.takes(rows + j * padded, padded);
+        const T* found = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
+        for (int j = 0; j < tile.keys; j++) all &= irregular[j] || range.takes(found + j * padded, padded);
         return all;
     }
 

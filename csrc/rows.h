@@ -16,6 +16,7 @@ ANYSCORE_INLINE Size tiles_of(Size n, int size = TILE) { return (n + size - 1) /
 // How many of n there are from the first-th on, up to `most`.
 ANYSCORE_INLINE int left_of(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
 
+inline Size bytes_of(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 template <class T> constexpr Type TYPE_OF = sizeof(T) == 4 ? Type::F32 : Type::F64;
 template <class T> ANYSCORE_INLINE T largest_finite() { return from_bits<T>(Bits<T>::INFINITE - 1); }
 
@@ -190,10 +191,11 @@ template <class T> inline const T* find_tile(const RowRange& from, Size padded, 
     return x;
 }
 
-// A square of L rows becomes L columns elsewhere.
-template <class T> ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride) {
+// A square of L rows, of which those from the count-th on are 0, becomes L columns elsewhere.
+template <class T>
+ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride, int count = LANES<T>) {
     Vector<T> square[LANES<T>];
-    for (int i = 0; i < LANES<T>; i++) square[i] = load(rows + i * stride);
+    for (int i = 0; i < LANES<T>; i++) square[i] = i < count ? load(rows + i * stride) : Vector<T>{};
     transpose<T>(square);
     for (int i = 0; i < LANES<T>; i++) store(to + i * to_stride, square[i]);
 }

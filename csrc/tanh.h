@@ -81,7 +81,8 @@ public:
         }
         for (Size d = 0; d < padded; d += L) {
             V values[L], powers[L] = {};
-            for (int j = 0; j < L; j++) score_form(Rows::key + (first + j) * padded + d, d, values[j], powers[j]);
+            for (int j = 0; j < count; j++) score_form(Rows::key + (first + j) * padded + d, d, values[j], powers[j]);
+            for (int j = count; j < L; j++) values[j] = fill(T(1));
             transpose<T>(values);
             for (int j = 0; j < L; j++) store(to + (d + j) * L, values[j]);
             if (forms[d / L] != Rows::WIDE) continue;

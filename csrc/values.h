@@ -16,19 +16,25 @@ public:
     TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
 
     // Adds P V of a tile to the output, whose rows are `padded` apart. whole: every query attends every key, so
-    // nothing has to be kept from being read.
-    void add(const Tile& tile, bool whole, const T* p, T* output) {
+    // nothing has to be kept from being read. prefetcher: what memory is to bring meanwhile.
+    void add(const Tile& tile, bool whole, const T* p, T* output, Prefetcher& prefetcher) {
         read(tile, whole);
         if (decodes(tile.call) && rows != copy && padded > 2 * WIDE_BLOCK * L)
             add_in_order(tile.queries, tile.keys, p, output);
+        else if (prefetcher.has_any())
+            multiply(tile, p, output, prefetcher);
         else
-            gemm<ProductTerm, T>({output, padded}, {p, TILE}, {rows, stride}, tile.queries, padded, tile.keys);
+            multiply(tile, p, output, no_prefetcher);
         add_nonfinite(tile, p, output);
     }
 
     const Size padded;
 
 private:
+    template <class Prefetches> void multiply(const Tile& tile, const T* p, T* output, Prefetches& prefetcher) const {
+        gemm<ProductTerm, T>({output, padded}, {p, TILE}, {rows, stride}, tile.queries, padded, tile.keys, prefetcher);
+    }
+
     void read(const Tile& tile, bool whole) {
         const Rows& from = tile.call.value;
         const Size width = tile.call.value_width;

@@ -95,28 +95,55 @@ template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
         return sum<N / 2>(x) + sum<N - N / 2>(x + N / 2);
 }
 
-// The lanes of x and y in turns, from lane FIRST of both on.
-template <class T, int FIRST, std::size_t... I>
-ANYSCORE_INLINE Vector<T> interleave(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
+// Lanes of x and, from LANES on, of y.
+template <class T, int... LANE> ANYSCORE_INLINE Vector<T> shuffle(Vector<T> x, Vector<T> y) {
 #if defined(__clang__)
-    return __builtin_shufflevector(x, y, (FIRST + int(I) / 2 + int(I) % 2 * LANES<T>)...);
+    return __builtin_shufflevector(x, y, LANE...);
 #else
     typedef typename Bits<T>::Signed Index __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
-    return __builtin_shuffle(x, y, Index{(FIRST + int(I) / 2 + int(I) % 2 * LANES<T>)...});
+    return __builtin_shuffle(x, y, Index{LANE...});
 #endif
 }
 
-// The columns of a square of registers become its rows, by perfect shuffles.
-template <class T> ANYSCORE_INLINE void transpose(Vector<T>* rows) {
-    constexpr int N = LANES<T>;
-    constexpr std::make_index_sequence<N> lanes;
-    for (int step = N; step > 1; step /= 2) {
-        Vector<T> shuffled[N];
-        for (int i = 0; i < N / 2; i++) {
-            shuffled[2 * i] = interleave<T, 0>(rows[i], rows[i + N / 2], lanes);
-            shuffled[2 * i + 1] = interleave<T, N / 2>(rows[i], rows[i + N / 2], lanes);
+// Of every PART lanes of x and y those from lane FIRST on, in turns.
+template <class T, int PART, int FIRST, std::size_t... I>
+ANYSCORE_INLINE Vector<T> interleave(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
+    return shuffle<T, (int(I) / PART * PART + FIRST + int(I) % PART / 2 + int(I) % 2 * LANES<T>)...>(x, y);
+}
+
+// Of every PART lanes of PART registers, the columns become rows, by perfect shuffles.
+template <class T, int PART> ANYSCORE_INLINE void transpose_parts(Vector<T>* rows) {
+    constexpr std::make_index_sequence<LANES<T>> lanes;
+    for (int step = PART; step > 1; step /= 2) {
+        Vector<T> shuffled[PART];
+        for (int i = 0; i < PART / 2; i++) {
+            shuffled[2 * i] = interleave<T, PART, 0>(rows[i], rows[i + PART / 2], lanes);
+            shuffled[2 * i + 1] = interleave<T, PART, PART / 2>(rows[i], rows[i + PART / 2], lanes);
         }
-        for (int i = 0; i < N; i++) rows[i] = shuffled[i];
+        for (int i = 0; i < PART; i++) rows[i] = shuffled[i];
+    }
+}
+
+// The halves of x and y from lane FIRST on, side by side.
+template <class T, int FIRST, std::size_t... I>
+ANYSCORE_INLINE Vector<T> join_halves(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
+    constexpr int HALF = LANES<T> / 2;
+    return shuffle<T, (FIRST + int(I) % HALF + int(I) / HALF * LANES<T>)...>(x, y);
+}
+
+// The columns of a square of registers become its rows. AVX2 takes two instructions where one half meets the other, but for
+// halves as a whole.
+template <class T> ANYSCORE_INLINE void transpose(Vector<T>* rows) {
+    constexpr int N = LANES<T>, HALF = N / 2;
+    constexpr std::make_index_sequence<N> lanes;
+    if constexpr (ANYSCORE_VECTOR_BYTES != 32) {
+        transpose_parts<T, N>(rows);
+        return;
+    }
+    transpose_parts<T, HALF>(rows), transpose_parts<T, HALF>(rows + HALF);
+    for (int i = 0; i < HALF; i++) {
+        const Vector<T> x = rows[i], y = rows[i + HALF];
+        rows[i] = join_halves<T, 0>(x, y, lanes), rows[i + HALF] = join_halves<T, HALF>(x, y, lanes);
     }
 }
 

@@ -24,6 +24,7 @@ HIDDEN = "-fvisibility=hidden", "-fvisibility-inlines-hidden"
 _FLAGS = (
     "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno",
     "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only", "-ffp-contract=fast",
+    "-falign-loops=64", "-falign-functions=64",
 )  # fmt: skip
 _OF_ISA = {
     "avx2": ("-march=x86-64-v3",),
