@@ -24,6 +24,10 @@ template <class T> struct Matrix {
     Matrix from(Size i, Size k) const { return {at(i, k), row, column}; }
 };
 
+constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row of C that registers hold
+constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need more to keep the units busy
+template <int N> using Count = std::integral_constant<int, N>;
+
 // M rows and N vectors of C; the product is added up before it meets C. Columns of B and C stand side by side.
 template <class Term, class T, int M, int N>
 ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int depth) {
@@ -47,17 +51,18 @@ ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b
 template <class Term, class T, int N, class Prefetches>
 inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, int depth, Prefetches& prefetcher) {
     const int lines = N * depth / 8;  // a line for about 16 cycles of multiply-adds
+    auto tile = [&](auto count, int i) { gemm_tile<Term, T, count, N>(c.from(i, 0), a.from(i, 0), b, depth); };
+    // One or two that are left over are done with the last four, if registers hold so many: alone they keep no unit busy.
+    const int more = N <= BLOCK && rows >= 4 && rows % 4 <= 2 ? rows % 4 : 0;
     int i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        prefetcher.next(lines);
-        gemm_tile<Term, T, 4, N>(c.from(i, 0), a.from(i, 0), b, depth);
+    for (; rows - i >= (more ? 8 : 4); i += 4) prefetcher.next(lines), tile(Count<4>(), i);
+    if constexpr (N <= BLOCK) {
+        if (more == 2) return tile(Count<6>(), i);
+        if (more == 1) return tile(Count<5>(), i);
     }
-    if (i + 2 <= rows) gemm_tile<Term, T, 2, N>(c.from(i, 0), a.from(i, 0), b, depth), i += 2;
-    if (i < rows) gemm_tile<Term, T, 1, N>(c.from(i, 0), a.from(i, 0), b, depth);
+    if (i + 2 <= rows) tile(Count<2>(), i), i += 2;
+    if (i < rows) tile(Count<1>(), i);
 }
-
-constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row of C that registers hold
-constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need more to keep the units busy
 
 // `columns` is a multiple of LANES, `depth` at most PIECE.
 template <class Term, class T, class Prefetches>
@@ -68,8 +73,10 @@ inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int ro
     if (rows < 4)
         for (; n + WIDE_BLOCK * L <= columns; n += WIDE_BLOCK * L)
             gemm_columns<Term, T, WIDE_BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
-    for (; n + BLOCK * L <= columns; n += BLOCK * L)
+    for (; n + BLOCK * L <= columns && columns - n != (BLOCK + 1) * L; n += BLOCK * L)
         gemm_columns<Term, T, BLOCK>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
+    if (columns - n == (BLOCK + 1) * L)
+        return gemm_columns<Term, T, BLOCK + 1>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
     for (; n < columns; n += L) gemm_columns<Term, T, 1>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
 }
 

@@ -33,8 +33,12 @@ template <class Term, class T> struct Sums {
 
 private:
     template <int ROWS, int PANELS> void write_rows(int from, int to, int count, T* s) const {
+        constexpr bool JOINS = IS_PRODUCT<Term> && ROWS == M;  // whether registers hold a panel that is left over
         int p = 0;
-        for (; p + PANELS <= count; p += PANELS) write_panels<ROWS, PANELS>(from, to, p, s);
+        for (; p + PANELS <= count && !(JOINS && count - p == PANELS + 1); p += PANELS)
+            write_panels<ROWS, PANELS>(from, to, p, s);
+        if constexpr (JOINS)
+            if (p + PANELS + 1 == count) return write_panels<ROWS, PANELS + 1>(from, to, p, s);
         if constexpr (PANELS > 2)
             if (p + 2 <= count) write_panels<ROWS, 2>(from, to, p, s), p += 2;
         for (; p < count; p++) write_panels<ROWS, 1>(from, to, p, s);
