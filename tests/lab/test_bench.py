@@ -273,7 +273,7 @@ class Dense:
         return (self.x.softmax(axis).unsqueeze(-1) * value.x).sum(axis)  # type: ignore[no-any-return]
 
 
-def test_ratios_are_of_the_same_round_and_the_order_rotates() -> None:
+def test_ratios_are_of_the_same_round() -> None:
     rounds: list[list[str]] = []
 
     def takes(name: str, seconds: float) -> Callable[[], float]:
@@ -294,7 +294,20 @@ def test_ratios_are_of_the_same_round_and_the_order_rotates() -> None:
     assert ratios[1] == pytest.approx({"median": 5, "low": 5, "high": 5, "rounds": 4})
     assert ratios[2]["rounds"] == 1
     assert [sorted(names) for names in rounds[:2]] == [["ours", "slow", "slowest"], ["ours"]]
-    assert {names[0] for names in rounds if len(names) == 2} == {"ours", "slow"}
+
+
+def test_everyone_follows_everyone_else() -> None:
+    order: list[int] = []
+
+    def turn_of(i: int) -> Callable[[], None]:
+        return lambda: order.append(i)
+
+    interleave([turn_of(i) for i in range(4)], [24] * 4, [{} for _ in range(4)])
+    rounds = [order[k : k + 4] for k in range(0, len(order), 4)]
+    assert len(rounds) == 24
+    assert all(sorted(names) == [0, 1, 2, 3] for names in rounds)
+    follows = {pair for names in rounds for pair in itertools.pairwise(names)}
+    assert follows == set(itertools.permutations(range(4), 2))
 
 
 def test_memory_is_that_of_one_call_and_a_process_that_dies_is_lost() -> None:

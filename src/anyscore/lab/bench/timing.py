@@ -1,9 +1,10 @@
-"""Turns: who is right is timed in rounds in which each has a turn, in an order that rotates."""
+"""Turns: who is right is timed in rounds in which each has a turn, in an order drawn anew."""
 
 from __future__ import annotations
 
 import gc
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,19 +64,20 @@ def interleave(
 ) -> None:
     """Let each take `counts[i]` turns, spread evenly over the rounds; the first has all rounds.
 
-    The order rotates from round to round. What was measured is in `times`, seconds by round, also
-    when an exception ends it early.
+    The order is drawn for each round, and the same in every run: in one that rotated each would
+    come after the same other, and find in the caches what that one left. What was measured is in
+    `times`, seconds by round, also when an exception ends it early.
 
     turns: each gives the seconds of a call, or None where there is nothing to tell; None takes no
         part.
     """
     runners = [i for i, turn in enumerate(turns) if turn is not None]
+    draw = random.Random(0)
     total = max((counts[i] for i in runners), default=0)
     with _no_collector():
         for number in range(total):
             busy(f"round {number + 1} of {total}")
-            start = number % len(runners)
-            for i in [*runners[start:], *runners[:start]]:
+            for i in draw.sample(runners, len(runners)):
                 turn, n = turns[i], total if i == 0 else counts[i]
                 if turn is not None and number * n // total != (number - 1) * n // total:
                     seconds = turn()
