@@ -306,6 +306,7 @@ def test_everyone_follows_everyone_else() -> None:
     rounds = [order[k : k + 4] for k in range(0, len(order), 4)]
     assert len(rounds) == 24
     assert all(sorted(names) == [0, 1, 2, 3] for names in rounds)
+    assert {names[0] for names in rounds} == {0, 1, 2, 3}
     follows = {pair for names in rounds for pair in itertools.pairwise(names)}
     assert follows == set(itertools.permutations(range(4), 2))
 
