@@ -12,7 +12,7 @@
 namespace anyscore::ANYSCORE_ISA {
 
 template <class V, class Function> ANYSCORE_INLINE V lane_by_lane(V x, Function function) {
-    using T = std::remove_reference_t<decltype(V{}[0])>;
+    using T = ElementOf<V>;
     T lanes[LANES<T>];
     store<T>(lanes, x);
     for (int l = 0; l < LANES<T>; l++) lanes[l] = function(lanes[l]);
@@ -113,7 +113,7 @@ template <int QUARTERS, class V> ANYSCORE_INLINE V wave(V x) {
     if constexpr (std::is_arithmetic_v<V>) {
         return QUARTERS ? std::cos(x) : std::sin(x);
     } else {
-        using T = std::remove_reference_t<decltype(V{}[0])>;
+        using T = ElementOf<V>;
         T lanes[LANES<T>];
         store<T>(lanes, x);
         typename Bits<T>::Unsigned most = 0;

@@ -29,8 +29,9 @@ constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need mo
 template <int N> using Count = std::integral_constant<int, N>;
 
 // M rows and N vectors of C; the product is added up before it meets C. Columns of B and C stand side by side.
-template <class Term, class T, int M, int N>
-ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int depth) {
+// COPIES: writes what it reads of B to `copy`, row by row.
+template <class Term, class T, int M, int N, bool COPIES = false>
+ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int depth, T* copy = nullptr) {
     constexpr int L = LANES<T>;
     Vector<T> sum[M][N];
     for (int i = 0; i < M; i++)
@@ -38,6 +39,7 @@ ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b
     for (int k = 0; k < depth; k++) {
         Vector<T> right[N];
         for (int n = 0; n < N; n++) right[n] = load(b.data + k * b.row + n * L);
+        for (int n = 0; COPIES && n < N; n++) store(copy + (k * N + n) * L, right[n]);
         for (int i = 0; i < M; i++)
             for (int n = 0; n < N; n++) sum[i][n] = Term::add(sum[i][n], fill(*a.at(i, k)), right[n], T());
     }
@@ -50,11 +52,19 @@ ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b
 
 template <class Term, class T, int N, class Prefetches>
 inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, int depth, Prefetches& prefetcher) {
+    constexpr int L = LANES<T>;
     const int lines = N * depth / 8;  // a line for about 16 cycles of multiply-adds
     auto tile = [&](auto count, int i) { gemm_tile<Term, T, count, N>(c.from(i, 0), a.from(i, 0), b, depth); };
     // One or two that are left over are done with the last four, if registers hold so many: alone they keep no unit busy.
     const int more = N <= BLOCK && rows >= 4 && rows % 4 <= 2 ? rows % 4 : 0;
     int i = 0;
+    // The first tile copies rows of B that crowd each other out of the first cache.
+    alignas(64) T copy[PIECE * N * L];
+    if (rows >= 8 && are_crowded<T>(depth, b.row)) {
+        prefetcher.next(lines);
+        gemm_tile<Term, T, 4, N, true>(c, a, b, depth, copy);
+        i = 4, b = {copy, N * L};
+    }
     for (; rows - i >= (more ? 8 : 4); i += 4) prefetcher.next(lines), tile(Count<4>(), i);
     if constexpr (N <= BLOCK) {
         if (more == 2) return tile(Count<6>(), i);

@@ -14,7 +14,7 @@ template <class V> ANYSCORE_INLINE V constant(double c) {
     if constexpr (std::is_arithmetic_v<V>)
         return V(c);
     else
-        return V{} + std::remove_reference_t<decltype(V{}[0])>(c);
+        return V{} + ElementOf<V>(c);
 }
 
 // gradient: the value, and its derivatives with respect to a and b.
@@ -26,20 +26,26 @@ struct Product {
 };
 
 // Parts, for split.h: w · pair(a, b) = w · of_query(a) + w · of_key(b) + weight(w) · value(query(a, w), b), without
-// the last weight if IS_PRODUCT. IS_DISTANCE: no pair is negative. With z = join(a, b) the pair is z · slope(1, z), and
-// its derivatives are BY_A and BY_B times slope(1, z).
+// the last weight if IS_PRODUCT. IS_DISTANCE: no pair is negative. With z = join(gradient_query(a), b), never −0, the
+// derivatives are BY_A and BY_B times slope(1, z), and the pair is BY_W · z · slope(1, z).
 struct LeakyRelu {
     // 0.2 (a + b) + 0.8 max(a + b, 0), and max(a + b, 0) = b − min(−a, b).
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = false;
-        static constexpr int BY_A = 1, BY_B = 1, LIMIT = 16;
+        static constexpr int LIMIT = 16;
+        template <class T> static constexpr T BY_A = 1;
+        template <class T> static constexpr T BY_B = 1;
+        template <class T> static constexpr T BY_W = -1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * constant<V>(0.2); }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return -a; }
         template <class V> static ANYSCORE_INLINE V weight(V w) { return w * constant<V>(-0.8); }
         template <class V> static ANYSCORE_INLINE V value(V a, V b) { return min(a, b); }
-        template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a + b; }
-        template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return z > constant<V>(0) ? g : g * constant<V>(0.2); }
+        template <class V> static ANYSCORE_INLINE V gradient_query(V a) { return without_negative_zeros(-a); }
+        template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a - b; }
+        template <class V> static ANYSCORE_INLINE V slope(V g, V z) {
+            return g * where_negative(z, constant<V>(1), constant<V>(0.2));
+        }
     };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) {
         V x = a + b;
@@ -56,13 +62,17 @@ struct Absolute {
     // 2 max(a, b) − a − b.
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = true;
-        static constexpr int BY_A = 1, BY_B = -1, LIMIT = 16;
+        static constexpr int LIMIT = 16;
+        template <class T> static constexpr T BY_A = 1 / SIGN<T>;
+        template <class T> static constexpr T BY_B = -BY_A<T>;
+        template <class T> static constexpr T BY_W = BY_A<T>;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return -a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return -b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return a; }
         template <class V> static ANYSCORE_INLINE V weight(V w) { return w + w; }
         template <class V> static ANYSCORE_INLINE V value(V a, V b) { return max(a, b); }
         template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a - b; }
+        template <class V> static ANYSCORE_INLINE V gradient_query(V a) { return without_negative_zeros(a); }
         template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return times_sign(g, z); }
     };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return abs(a - b); }
@@ -78,13 +88,17 @@ struct Squared {
     // a² + b² − 2ab.
     struct Parts {
         static constexpr bool IS_PRODUCT = true, IS_DISTANCE = true;
-        static constexpr int BY_A = 2, BY_B = -2, LIMIT = 12;
+        static constexpr int LIMIT = 12;
+        template <class T> static constexpr T BY_A = 2;
+        template <class T> static constexpr T BY_B = -2;
+        template <class T> static constexpr T BY_W = 1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b * b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V w) { return a * w * constant<V>(-2); }
         template <class V> static ANYSCORE_INLINE V weight(V w) { return w; }
         template <class V> static ANYSCORE_INLINE V value(V a, V b) { return a * b; }
         template <class V> static ANYSCORE_INLINE V join(V a, V b) { return a - b; }
+        template <class V> static ANYSCORE_INLINE V gradient_query(V a) { return a; }
         template <class V> static ANYSCORE_INLINE V slope(V g, V z) { return g * z; }
     };
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return (a - b) * (a - b); }

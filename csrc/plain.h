@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "columns.h"
 #include "gemm.h"
 #include "pairs.h"
 #include "scorer.h"
@@ -100,9 +101,11 @@ public:
         } else {
             constexpr int M = 4;
             for (Size d = 0; d < padded; d += L) {
+                const KeyColumn<T> column(key_row + d, db + d, padded, keys, rows);
                 int i = 0;
-                for (; i + M <= rows; i += M) gradient_tile<M>(i, d, keys, ds, da, db, dw);
-                for (; i < rows; i++) gradient_tile<1>(i, d, keys, ds, da, db, dw);
+                for (; i + M <= rows; i += M) gradient_tile<M>(i, d, column, ds, da, dw);
+                for (; i < rows; i++) gradient_tile<1>(i, d, column, ds, da, dw);
+                column.finish();
             }
         }
     }
@@ -140,16 +143,17 @@ protected:
         for (int j = 0; j < KEYS; j++) sums[j] = sum[j];
     }
 
-    template <int ROWS> ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
+    template <int ROWS>
+    ANYSCORE_INLINE void gradient_tile(int i, Size d, const KeyColumn<T>& column, const T* ds, T* da, T* dw) const {
         Vector<T> x[ROWS], sum_a[ROWS], sum_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             x[t] = load(query_row + (i + t) * padded + d);
             sum_a[t] = sum_w[t] = Vector<T>{};
         }
-        const T *g_row = ds + i * TILE, *key = key_row + d;
-        T* to = db + d;
-        const Size next = padded;
-        for (int j = 0; j < keys; j++, key += next, to += next) {
+        const T *g_row = ds + i * TILE, *key = column.key;
+        T* to = column.sum;
+        const Size next = column.stride;
+        for (int j = 0, keys = column.keys; j < keys; j++, key += next, to += next) {
             Vector<T> y = load(key), sum_b[ROWS];
             for (int t = 0; t < ROWS; t++) {
                 Vector<T> value, by_a, by_b;

@@ -101,6 +101,13 @@ template <class T> inline void write(void* to, Type type, Size first, Size n, co
     }
 }
 
+// Whether a column of `rows` vectors, `stride` numbers apart, fills more than half of the sets of the first cache that it
+// falls into: of 64 sets of 8 lines each, if the distance is a multiple of 2ᵏ lines, one in 2ᵏ.
+template <class T> ANYSCORE_INLINE bool are_crowded(int rows, Size stride) {
+    const Size bytes = stride * Size(sizeof(T));
+    return bytes % 64 == 0 && rows * (bytes / 64 & -(bytes / 64)) > 64 * 8 / 2;
+}
+
 template <class T> ANYSCORE_INLINE void zero(T* x, Size n) {
     if (n > 0) std::memset(x, 0, std::size_t(n) * sizeof(T));
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "columns.h"
 #include "plain.h"
 
 namespace anyscore::ANYSCORE_ISA {
@@ -69,9 +70,12 @@ public:
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         constexpr int M = ANYSCORE_VECTOR_BYTES == 64 ? 8 : 4;  // rows for whose sums there are registers
         for (Size d = 0; d < padded; d += L) {
+            const KeyColumn<T> column(key_row + d, db + d, padded, keys, rows);
             int i = 0;
-            for (; i + M <= rows; i += M) gradient_tile<M>(i, d, keys, ds, da, db, dw);
-            for (; i < rows; i++) gradient_tile<1>(i, d, keys, ds, da, db, dw);
+            for (; i + M <= rows; i += M) gradient_tile<M>(i, d, column, ds, da, dw);
+            for (; i + 2 <= rows; i += 2) gradient_tile<2>(i, d, column, ds, da, dw);
+            for (; i < rows; i++) gradient_tile<1>(i, d, column, ds, da, dw);
+            column.finish();
         }
     }
 
@@ -120,25 +124,26 @@ private:
         }
     }
 
-    template <int ROWS> ANYSCORE_INLINE void gradient_tile(int i, Size d, int keys, const T* ds, T* da, T* db, T* dw) const {
+    template <int ROWS>
+    ANYSCORE_INLINE void gradient_tile(int i, Size d, const KeyColumn<T>& column, const T* ds, T* da, T* dw) const {
         Vector<T> x[ROWS], sum_a[ROWS] = {}, sum_w[ROWS] = {};
-        for (int t = 0; t < ROWS; t++) x[t] = load(query_row + (i + t) * padded + d);
-        const T *g = ds + i * TILE, *key = key_row + d;
-        T* to = db + d;
-        for (int j = 0; j < keys; j++, key += padded, to += padded) {
-            Vector<T> y = load(key), slopes[ROWS];
+        for (int t = 0; t < ROWS; t++) x[t] = Parts::gradient_query(load(query_row + (i + t) * padded + d));
+        const T *g = ds + i * TILE, *key = column.key;
+        T* to = column.sum;
+        const Size next = column.stride;
+        for (int j = 0, keys = column.keys; j < keys; j++, key += next, to += next) {
+            Vector<T> y = load(key), sum_b;
             for (int t = 0; t < ROWS; t++) {
-                Vector<T> z = Parts::join(x[t], y);
-                slopes[t] = Parts::slope(fill(g[t * TILE + j]), z);
-                sum_a[t] += slopes[t], sum_w[t] += slopes[t] * z;
+                Vector<T> z = Parts::join(x[t], y), slope = Parts::slope(fill(g[t * TILE + j]), z);
+                sum_a[t] += slope, sum_w[t] += slope * z, sum_b = t ? sum_b + slope : slope;
             }
-            store(to, load(to) + T(Parts::BY_B) * sum<ROWS>(slopes));
+            store(to, load(to) + Parts::template BY_B<T> * sum_b);
         }
         for (int t = 0; t < ROWS; t++) {
             T* to = da + (i + t) * padded + d;
-            store(to, load(to) + T(Parts::BY_A) * sum_a[t]);
+            store(to, load(to) + Parts::template BY_A<T> * sum_a[t]);
         }
-        store(dw + d, load(dw + d) + sum<ROWS>(sum_w));
+        store(dw + d, load(dw + d) + Parts::template BY_W<T> * sum<ROWS>(sum_w));
     }
 
     Outer outer;

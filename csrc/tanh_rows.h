@@ -1,6 +1,7 @@
 // tanh(a + b) with lanes along features: gradients of a tile, and scores of a decoder's step.
 #pragma once
 
+#include "columns.h"
 #include "reciprocal.h"
 #include "tanh_range.h"
 
@@ -63,12 +64,16 @@ public:
             total[i] = sum_lanes<T>(sum);
         }
         for (Size d = 0; d < padded; d += L) {
+            const Form form = query_forms[d / L];
+            const T* one = key + (form == SMALL ? TILE * padded : 0) + d;
+            const KeyColumn<T> column(one, db + d, padded, keys, form == WIDE ? 1 : rows);  // wide keys have another plane
             int i = 0;
             if (Reciprocal::template HAS_BOUNDED<T> && are_bounded(rows, keys, d))
-                for (; i + M <= rows; i += M) gradient_rows<M, true>(i, d, keys, ds, total, da, db, dw);
-            for (; i + M <= rows; i += M) gradient_rows<M>(i, d, keys, ds, total, da, db, dw);
-            if (M > 2 && i + 2 <= rows) gradient_rows<2>(i, d, keys, ds, total, da, db, dw), i += 2;
-            for (; i < rows; i++) gradient_rows<1>(i, d, keys, ds, total, da, db, dw);
+                for (; i + M <= rows; i += M) gradient_rows<M, true>(i, d, column, ds, total, da, dw);
+            for (; i + M <= rows; i += M) gradient_rows<M>(i, d, column, ds, total, da, dw);
+            if (M > 2 && i + 2 <= rows) gradient_rows<2>(i, d, column, ds, total, da, dw), i += 2;
+            for (; i < rows; i++) gradient_rows<1>(i, d, column, ds, total, da, dw);
+            column.finish();
         }
     }
 
@@ -166,26 +171,29 @@ private:
     }
 
     template <int ROWS, bool IS_BOUNDED = false>
-    void gradient_rows(int i, Size d, int keys, const T* ds, const T* total, T* da, T* db, T* dw) const {
+    void gradient_rows(int i, Size d, const KeyColumn<T>& column, const T* ds, const T* total, T* da, T* dw) const {
         auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS, false>
                     : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS, IS_BOUNDED>
                                                   : gradient_tile<NORMAL, ROWS, IS_BOUNDED>;
-        tile(query + i * padded + d, key + d, padded, keys, ds + i * TILE, total + i, da + i * padded + d, db + d, dw + d);
+        tile(query + i * padded + d, padded, column, ds + i * TILE, total + i, da + i * padded + d, dw + d);
     }
 
     // One vector of features. A function of its own: it needs all registers.
     template <Form FORM, int ROWS, bool IS_BOUNDED>
-    static __attribute__((noinline)) void gradient_tile(const T* query, const T* key, Size padded, int keys, const T* ds,
-                                                        const T* total, T* da, T* db, T* dw) {
-        const Size plane = TILE * padded;
+    static __attribute__((noinline)) void gradient_tile(const T* query, Size padded, const KeyColumn<T>& column, const T* ds,
+                                                        const T* total, T* da, T* dw) {
+        const Size plane = TILE * padded, next = column.stride;
+        const T* key = column.key;
+        T* db = column.sum;
+        const int keys = column.keys;
         V a[ROWS], more[ROWS], sum_a[ROWS], sums_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             a[t] = load(query + t * padded), sum_a[t] = sums_w[t] = V{};
             more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
         }
 #pragma GCC unroll 2
-        for (int j = 0; j < keys; j++, key += padded, db += padded, ds++) {
-            V b = load(FORM == SMALL ? key + plane : key), e = FORM == WIDE ? load(key + plane) : V{};
+        for (int j = 0; j < keys; j++, key += next, db += next, ds++) {
+            V b = load(key), e = FORM == WIDE ? load(key + plane) : V{};
             V u[ROWS], x[ROWS], r[ROWS];
             for (int t = 0; t < ROWS; t++) {
                 V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, more[t] + e) : a[t] * b;

@@ -65,11 +65,29 @@ template <class T> ANYSCORE_INLINE T from_bits(typename Bits<T>::Unsigned u) {
     return x;
 }
 
-// g, −g or 0, as z is positive, negative or 0: by bits, which is two instructions less than by comparing twice.
+template <class V> using ElementOf = std::remove_reference_t<decltype(V{}[0])>;
+template <class V> using UnsignedOf = typename VectorOf<typename Bits<ElementOf<V>>::Unsigned>::type;
+template <class V> using SignedOf = typename VectorOf<typename Bits<ElementOf<V>>::Signed>::type;
+
+// 0 in the place of −0.
+template <class V> ANYSCORE_INLINE V without_negative_zeros(V x) { return (UnsignedOf<V>)x << 1 != 0 ? x : V{}; }
+
+// By the sign's bit alone, without a comparison; z is not −0.
+template <class V> ANYSCORE_INLINE V where_negative(V z, V yes, V no) { return (SignedOf<V>)z < 0 ? yes : no; }
+
+// SIGN · g, −SIGN · g or 0, as z is positive, negative or 0; z is not −0. AVX2 has an instruction that negates integers so:
+// the negative of 2, as an integer, is −2 as a float.
+#if ANYSCORE_VECTOR_BYTES == 32 && defined(__AVX2__)
+template <class T> constexpr T SIGN = sizeof(T) == 4 ? 2 : 1;
+#else
+template <class T> constexpr T SIGN = 1;
+#endif
 template <class V> ANYSCORE_INLINE V times_sign(V g, V z) {
-    using T = std::remove_reference_t<decltype(V{}[0])>;
-    typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
-    V product = (V)((Unsigned)g ^ ((Unsigned)z & ~(~typename Bits<T>::Unsigned(0) >> 1)));
+    using T = ElementOf<V>;
+#if ANYSCORE_VECTOR_BYTES == 32 && defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) return g * (V)__builtin_ia32_psignd256((SignedOf<V>)(V{} + SIGN<T>), (SignedOf<V>)z);
+#endif
+    const V product = (V)((UnsignedOf<V>)g ^ ((UnsignedOf<V>)z & ~(~typename Bits<T>::Unsigned(0) >> 1)));
     return z != 0 ? product : V{};
 }
 

@@ -141,3 +141,15 @@ def test_a_tie_has_no_slope() -> None:
     found = backward(call)
     assert not found["d_a"].any()
     assert not found["d_b"].any()
+
+
+@pytest.mark.parametrize("queries", [1, 3, QUERIES])
+def test_zeros_of_either_sign_are_ties(queries: int) -> None:
+    """Slopes are told by the sign's bit, which −0 has too."""
+    rng = np.random.default_rng(7)
+    zeros = [rng.choice([0.0, -0.0], (HEADS, n, HIDDEN)).astype("float32") for n in (queries, KEYS)]
+    call = made("absolute", "normal", a=zeros[0], b=zeros[1], queries=queries)
+    found = backward(call)
+    assert not found["d_a"].any()
+    assert not found["d_b"].any()
+    check(made("leaky_relu", "normal", a=zeros[0], b=zeros[1], queries=queries))

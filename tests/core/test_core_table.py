@@ -66,14 +66,14 @@ def test_without_values(pair: str, given: tuple[str, ...]) -> None:
 
 SIZES = [
     (130, 130, 65, 64), (65, 64, 64, 65), (64, 130, 16, 17), (17, 1, 130, 1), (1, 130, 63, 130),
-    (63, 65, 1, 130), (129, 257, 17, 16), (2, 300, 64, 33),
+    (63, 65, 1, 130), (129, 257, 17, 16), (2, 300, 64, 33), (30, 50, 256, 256), (75, 70, 128, 128),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @PAIR
 def test_around_the_tiles(pair: str, size: tuple[int, ...]) -> None:
-    """Sizes at, below and above multiples of a vector and of a tile."""
+    """Sizes at, below and above multiples of a vector and of a tile; rows of powers of two."""
     rng = np.random.default_rng([PAIRS.index(pair), *size])
     given = dict(zip(("queries", "keys", "hidden", "width"), size, strict=True))
     mask = str(rng.choice(["none", "causal", "interval and boolean"]))
