@@ -81,7 +81,7 @@ public:
             }
             if (of_bias && !call.bias.after) add_bias(tile, back, i, d, d_diagonals);
             zero(d + keys, end - keys);
-            for (int j = 0; j < keys; j++) d_bias[j] += d[j];
+            for (int j = 0; j < end; j++) d_bias[j] += d[j];
         }
     }
 
@@ -96,29 +96,27 @@ public:
     T* const ds;
 
 private:
-    // Of query i: its scores become P, and dP becomes dS but for what comes by the scores themselves.
+    // Of query i: its scores become P, and dP becomes dS but for what comes by the scores themselves. The last vector of
+    // both is whole, so that loops leave no numbers over.
     void weigh(const Tile& tile, const Backward& back, int i, const AttendedColumns& attended, const T* delta, T* p, T* d) {
         const Call& call = tile.call;
-        const int keys = tile.keys;
-        if (!needs_weights(back)) {
-            for (int j = 0; j < keys; j++) d[j] = 0;
-            return;
-        }
+        const int keys = tile.keys, end = int(round_up(keys, L));
+        if (!needs_weights(back)) return zero(d, keys);
         const Size at = tile.first_query + i, of_all = tile.problem * call.queries + at;
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX, drops = call.dropout.rate > 0;
         weights_of(attended, is_softmax, p, ((const T*)back.lse)[of_all], keys);
         if (drops) {
-            dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, keys, factors);
-            for (int j = 0; j < keys; j++) d[j] *= factors[j];
+            dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, end, factors);
+            for (int j = 0; j < end; j++) d[j] *= factors[j];
         }
         T shift = back.output.data || !back.d_output.data ? -delta[at] : -delta_of_tile(tile, i, attended, p, d);
         if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[of_all];
         if (is_softmax)
-            for (int j = 0; j < keys; j++) d[j] = p[j] * (d[j] + shift);
+            for (int j = 0; j < end; j++) d[j] = p[j] * (d[j] + shift);
         else
-            for (int j = 0; j < keys; j++) d[j] = p[j] * (1 - p[j]) * (d[j] + shift);
+            for (int j = 0; j < end; j++) d[j] = p[j] * (1 - p[j]) * (d[j] + shift);
         if (drops)
-            for (int j = 0; j < keys; j++) p[j] *= factors[j];
+            for (int j = 0; j < end; j++) p[j] *= factors[j];
     }
 
     // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which the log-sum-exp has rounded.

@@ -87,8 +87,9 @@ private:
             const bool are_new = is_large && tile.first_query == 0 && call.value.data;  // the values
             for (int i = 0; i < count; i++) {
                 if (are_new) prefetch_values(tile, i);
-                whole &= is_softmax ? softmax(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
+                whole &= is_softmax ? raise_top(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
             }
+            for (int i = 0; is_softmax && i < count; i++) softmax(tile, i);
             values.add(tile, whole, scores->s, output, prefetcher);
         }
         for (int i = 0; i < count; i++) {
@@ -126,40 +127,55 @@ private:
         }
     }
 
-    // Whether a score is NaN or +∞, perhaps one that is masked: where attended, it makes its query NaN.
+    // Whether a score is NaN or +∞, perhaps one that is masked: where attended, it makes its query NaN. Of all bits, those
+    // of +∞ and NaN are the highest as signed integers, those of a NaN with a sign as unsigned ones.
     static bool has_poison(const T* s, int rows, int end) {
-        typename Bits<T>::Unsigned poison = 0;
+        using V = Vector<T>;
+        SignedOf<V> highest{};
+        UnsignedOf<V> highest_unsigned{};
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < end; j++) poison |= is_nan(s[i * TILE + j]) || (bits(s[i * TILE + j]) == Bits<T>::INFINITE);
-        return poison;
+            for (int j = 0; j < end; j += L) {
+                const V x = load(s + i * TILE + j);
+                highest = max(highest, (SignedOf<V>)x), highest_unsigned = max(highest_unsigned, (UnsignedOf<V>)x);
+            }
+        bool found = false;
+        for (int l = 0; l < L; l++)
+            found |=
+                highest[l] >= typename Bits<T>::Signed(Bits<T>::INFINITE) || highest_unsigned[l] > bits(minus_infinity<T>());
+        return found;
     }
 
-    // Turns the scores of query i into weights relative to the running maximum; gives whether it attends
-    // all keys of the tile.
-    bool softmax(const Tile& tile, int i, bool any_poison) {
+    // Raises the running maximum of query i to its scores; gives whether it attends all keys of the tile.
+    bool raise_top(const Tile& tile, int i, bool any_poison) {
         AttendedColumns attended(tile, i);
         T* s = scores->s + i * TILE;
         int keys = tile.keys, end = int(round_up(keys, L));
         bool whole = attended.is_whole(keys);
         if (!whole || end != keys) attended.fill_others(s, end, lowest<T>());
         if (any_poison && has_poison(s, 1, end)) poisoned[i] = true;
-        T most = lowest<T>();
-        for (int j = 0; j < end; j++) most = max(most, s[j]);
+        Vector<T> highest = fill(lowest<T>());
+        for (int j = 0; j < end; j += L) highest = max(highest, load(s + j));
+        const T most = largest_lane<T>(highest);
         if (most > top[i]) {
             if (top[i] != lowest<T>()) rescale(i, exp_or_zero(top[i] - most));
             top[i] = most;
         }
-        T here = top[i];
-        if (poisoned[i] || here == lowest<T>()) {  // attends nothing here, or scores of −∞ alone
-            for (int j = 0; j < end; j++) s[j] = 0;
-            return whole;
-        }
-        for (int j = 0; j < end; j++) s[j] = exp_or_zero(s[j] - here);
+        return whole;
+    }
+
+    // Turns the scores of query i into weights relative to the running maximum. A loop of its own over queries: what one
+    // waits for is done while others are computed.
+    void softmax(const Tile& tile, int i) {
+        T *s = scores->s + i * TILE, here = top[i];
+        const int end = int(round_up(tile.keys, L));
+        if (poisoned[i] || here == lowest<T>()) return zero(s, end);  // attends nothing so far, or scores of −∞ alone
         Vector<T> total = load(sum + i * L);
-        for (int j = 0; j < end; j += L) total += load(s + j);
+        for (int j = 0; j < end; j += L) {
+            const Vector<T> weight = exp_or_zero<T>(load(s + j) - here);
+            store(s + j, weight), total += weight;
+        }
         store(sum + i * L, total);
         drop(tile, i, end);
-        return whole;
     }
 
     __attribute__((noinline)) void rescale(int i, T factor) {

@@ -133,14 +133,16 @@ template <class T> ANYSCORE_INLINE T sigmoid(T x) {
     return x < -Exp<T>::LIMIT ? T(0) : 1 / (1 + power);
 }
 
-// Turns the scores s of one query into weights, from its log-sum-exp.
+// Turns the scores s of one query into weights, from its log-sum-exp; beyond the keys their last vector gets anything.
 template <class T> inline void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T lse, int keys) {
+    constexpr int L = LANES<T>;
+    const int end = int(round_up(keys, L));
     bool poisoned = is_nan(lse), empty = bits(lse) == bits(minus_infinity<T>());
     T at = poisoned || empty ? T(0) : lse;
     if (is_softmax)
-        for (int j = 0; j < keys; j++) s[j] = exp_or_zero(min(s[j] - at, T(1)));
+        for (int j = 0; j < end; j += L) store(s + j, exp_or_zero<T>(min(load(s + j) - at, fill(T(1)))));
     else
-        for (int j = 0; j < keys; j++) s[j] = sigmoid(s[j] - at);
+        for (int j = 0; j < end; j++) s[j] = sigmoid(s[j] - at);
     if (poisoned || empty)
         for (int j = 0; j < keys; j++) s[j] = poisoned ? nan<T>() : T(0);
     if (!attended.is_whole(keys)) attended.fill_others(s, keys, T(0));

@@ -105,6 +105,14 @@ template <class T> ANYSCORE_INLINE T sum_lanes(Vector<T> v) {
     return lanes[0];
 }
 
+template <class T> ANYSCORE_INLINE T largest_lane(Vector<T> v) {
+    T lanes[LANES<T>];
+    store(lanes, v);
+    for (int n = LANES<T> / 2; n >= 1; n /= 2)
+        for (int l = 0; l < n; l++) lanes[l] = max(lanes[l], lanes[l + n]);
+    return lanes[0];
+}
+
 // Of N vectors, pairwise.
 template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
     if constexpr (N == 1)
@@ -238,6 +246,10 @@ template <class T> ANYSCORE_INLINE Vector<T> exp_clamped(Vector<T> x) {
 template <class T> ANYSCORE_INLINE Vector<T> exp_saturated(Vector<T> x) {
     Vector<T> power = exp_clamped<T>(x);
     power = x > fill(Exp<T>::LIMIT) ? fill(from_bits<T>(Bits<T>::INFINITE)) : power;
+    return x < fill(-Exp<T>::LIMIT) ? Vector<T>{} : power;
+}
+template <class T> ANYSCORE_INLINE Vector<T> exp_or_zero(Vector<T> x) {
+    Vector<T> power = exp_within<T>(max(x, fill(-Exp<T>::LIMIT)));
     return x < fill(-Exp<T>::LIMIT) ? Vector<T>{} : power;
 }
 template <class T> ANYSCORE_INLINE Vector<T> expm1_clamped(Vector<T> x) {
