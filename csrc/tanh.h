@@ -79,15 +79,13 @@ public:
             }
             return;
         }
+        if (range.any_wide) return wide_panel(first, count, to);
         for (Size d = 0; d < padded; d += L) {
-            V values[L], powers[L] = {};
-            for (int j = 0; j < count; j++) score_form(Rows::key + (first + j) * padded + d, d, values[j], powers[j]);
-            for (int j = count; j < L; j++) values[j] = fill(T(1));
-            transpose<T>(values);
-            for (int j = 0; j < L; j++) store(to + (d + j) * L, values[j]);
-            if (forms[d / L] != Rows::WIDE) continue;
-            transpose<T>(powers);
-            for (int j = 0; j < L; j++) store(to + (padded + d + j) * L, powers[j]);
+            const T* rows = Rows::key + (forms[d / L] == Rows::SMALL ? TILE + first : first) * padded + d;
+            if (count == L)
+                transpose_square(rows, padded, to + d * L, L);
+            else
+                transpose_square(rows, padded, to + d * L, L, count);
         }
     }
 
@@ -118,6 +116,16 @@ private:
         }
         for (int i = 0; i < rows; i++)
             for (int j = count; j < L; j++) s[i * TILE + j] = 0;
+    }
+
+    // A panel with a second plane.
+    void wide_panel(int first, int count, T* to) const {
+        for (Size d = 0; d < padded; d += L) {
+            V values[L] = {}, powers[L] = {};
+            for (int j = 0; j < count; j++) score_form(Rows::key + (first + j) * padded + d, d, values[j], powers[j]);
+            transpose<T>(values), transpose<T>(powers);
+            for (int j = 0; j < L; j++) store(to + (d + j) * L, values[j]), store(to + (padded + d + j) * L, powers[j]);
+        }
     }
 
     // e^(2x) of a vector of features as value · 2^power, less 1 if they are small; power is 0 where the
