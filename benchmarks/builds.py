@@ -1,0 +1,181 @@
+"""Builds of the C++ core in turns: which calls a change made faster, and which slower.
+
+python benchmarks/builds.py before.so after.so
+
+Files are `_core…so` of builds; the others are compared with the first. A copy of the first takes
+part, too: how far its ratio is from 1 is what the machine adds. Results are compared before times
+are taken: beside each ratio stands by how much they differ, as a part of the largest entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anyscore.lab.bench.timing import interleave, spread
+from anyscore.operands import Operands, Results, Settings
+
+PAIRS = "product", "leaky_relu", "absolute", "squared", "tanh"
+SHAPES = (
+    "64,30,50,256,256", "4,512,512,128,128", "1,2048,2048,64,64", "64,1,50,256,512",
+    "64,3,50,256,512", "256,8,20,128,128", "64,7,20,100,100", "512,12,12,32,32", "1,1,10,8,4",
+)  # fmt: skip
+TURN = 0.02  # seconds
+TILE = 64  # keys up to which PyTorch keeps scores for the backward
+
+Call = Callable[[], None]
+
+
+class Work(NamedTuple):
+    """A call of the core: its operands, and what is written."""
+
+    pair: str
+    operands: Operands
+    settings: Settings
+    results: Results
+    d_output: np.ndarray
+    gradients: Operands
+    threads: int
+
+    @classmethod
+    def made(cls, pair: str, shape: tuple[int, ...], threads: int) -> Work:
+        """Normal numbers, and weights as layers begin with them; shape: B, T_q, T_k, H, D_v."""
+        batch, queries, keys, width, value_width = shape
+        rng = np.random.default_rng(0)
+
+        def normal(*sizes: int) -> np.ndarray:
+            return rng.standard_normal(sizes).astype(np.float32)
+
+        weight = normal(1, width) * np.float32(width**-0.5)
+        if pair in ("absolute", "squared"):
+            weight = -np.abs(weight)
+        x = Operands(
+            normal(batch, queries, width),
+            normal(batch, keys, width),
+            None if pair == "product" else weight,
+            value=normal(batch, keys, value_width),
+        )
+        scale = width**-0.5 if pair == "product" else 1.0
+        sizes = (batch, queries, value_width), (batch, queries), (batch, queries, keys)
+        output, lse, scores = (np.zeros(size, np.float32) for size in sizes)
+        results = Results(output, lse, scores if keys <= min(TILE, value_width) else None)
+        settings = Settings(pair, scale, 1, 0.0, batch, (batch,))
+        return cls(pair, x, settings, results, normal(*sizes[0]), x.map(np.zeros_like), threads)
+
+    def forward(self, core: Any) -> None:
+        results = self.results._replace(scores=None)
+        core.forward(self.operands, self.pair, self.settings.numbers, results, self.threads)
+
+    def training(self, core: Any) -> None:
+        numbers, kept = self.settings.numbers, self.results
+        core.forward(self.operands, self.pair, numbers, kept, self.threads)
+        if kept.scores is not None:
+            kept = kept._replace(output=None)
+        upstream = Results(self.d_output, None)
+        core.backward(
+            self.operands, self.pair, numbers, kept, upstream, self.gradients, self.threads
+        )
+
+    def answers(self, core: Any) -> list[np.ndarray]:
+        """Results and gradients, as copies."""
+        self.training(core)
+        return [x.copy() for x in (*self.results, *self.gradients) if x is not None]
+
+
+def load(path: Path) -> Any:
+    """Load a build, whatever others are loaded."""
+    loader = ExtensionFileLoader("_core", str(path))
+    spec = spec_from_loader("_core", loader)
+    assert spec is not None
+    core = module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nanobind: each has classes of the same names
+        loader.exec_module(core)
+    return core
+
+
+def difference(first: list[np.ndarray], other: list[np.ndarray]) -> str:
+    """Say by how much results differ at most, each as a part of its largest entry."""
+    if all(np.array_equal(x, y) for x, y in zip(first, other, strict=True)):
+        return "same bits"
+    with np.errstate(invalid="ignore", divide="ignore"):
+        parts = [np.abs(x - y).max() / np.abs(x).max() for x, y in zip(first, other, strict=True)]
+    return f"{np.nanmax(parts):.0e}"
+
+
+def timed(run: Callable[[Any], None], cores: list[Any], rounds: int) -> list[dict[int, float]]:
+    """Return seconds of a call by round, of each core."""
+    run(cores[0])
+    start = time.perf_counter()
+    run(cores[0])
+    repeats = max(1, int(TURN / max(time.perf_counter() - start, 1e-9)))
+
+    def turn(core: Any) -> Callable[[], float]:
+        def measure() -> float:
+            run(core)
+            start = time.perf_counter()
+            for _ in range(repeats):
+                run(core)
+            return (time.perf_counter() - start) / repeats
+
+        return measure
+
+    times: list[dict[int, float]] = [{} for _ in cores]
+    interleave([turn(core) for core in cores], [rounds] * len(cores), times)
+    return times
+
+
+def rows(cores: list[Any], asked: argparse.Namespace) -> Iterator[list[str]]:
+    """Give a row of the table for each shape, pair and pass, as it is measured."""
+    for shape in asked.shapes:
+        sizes = tuple(int(n) for n in shape.split(","))
+        for pair in asked.pairs:
+            work = Work.made(pair, sizes, asked.threads)
+            answers = [work.answers(core) for core in cores]
+            for name, run in ("forward", work.forward), ("training", work.training):
+                times = timed(run, cores, asked.rounds)
+                row = [shape, pair, name, f"{np.median(list(times[0].values())) * 1e6:.1f}"]
+                for other, found in zip(times[1:], answers[1:], strict=True):
+                    ratio = spread([times[0][n] / other[n] for n in other])
+                    text = "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
+                    row.append(f"{text}, {difference(answers[0], found)}")
+                yield row
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table; arguments: those of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("builds", nargs="+", type=Path, help="files of builds, the oldest first")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, help="B,T_q,T_k,H,D_v of each")
+    parser.add_argument("--pairs", nargs="+", default=PAIRS, choices=PAIRS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args(arguments)
+    for path in asked.builds:
+        if not path.is_file():
+            parser.error(f"expected the file of a build, got {path}, which is not there")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy.so")
+        shutil.copy(asked.builds[0], copy)
+        paths = [asked.builds[0], copy, *asked.builds[1:]]
+        cores = [load(path.resolve()) for path in paths]
+        print("B, T_q, T_k, H, D_v | pair | pass | µs of the first ÷ its copy's", end="")
+        print("".join(f" | ÷ {path}'s" for path in asked.builds[1:]))
+        for row in rows(cores, asked):
+            print(" | ".join(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""`benchmarks/builds.py`: a build beside itself has the same bits, and no file is a sentence."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "builds.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_build_beside_itself() -> None:
+    core = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+    done = run(core.__file__, core.__file__, "--shapes", "2,3,5,8,4", "2,3,70,8,4", "--rounds", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows = done.stdout.splitlines()
+    assert head.count("|") == 4
+    assert len(rows) == 2 * 5 * 2  # shapes, pairs, passes
+    ratio = r"\d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\), same bits"
+    for row in rows:
+        assert re.fullmatch(rf"2,3,\d+,8,4 \| \w+ \| \w+ \| \d+\.\d \| {ratio} \| {ratio}", row), (
+            row
+        )
+
+
+def test_a_file_that_is_not_there() -> None:
+    done = run("nowhere.so")
+    assert done.returncode == 2
+    assert "expected the file of a build, got nowhere.so, which is not there" in done.stderr
