@@ -21,14 +21,12 @@ public:
     }
 
     void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }
-    void keys(const float* rows, int count) {
-        key_row = rows, key.take(rows, padded, count, padded);
-        zero(key.rows + count * key.cells, (round_up(count, L) - count) * key.cells);
-    }
+    void keys(const float* rows, int count) { key_row = rows, key.take(rows, padded, count, padded); }
 
     static Size panel_size(Size width, bool) { return cells_of(width) * L; }
-    void panel(int first, int, float* to) const {
-        for (Size c = 0; c < key.cells; c += L) transpose_square(key.rows + first * key.cells + c, key.cells, to + c * L, L);
+    void panel(int first, int count, float* to) const {
+        for (Size c = 0; c < key.cells; c += L)
+            transpose_square(key.rows + first * key.cells + c, key.cells, to + c * L, L, count);
     }
 
     void scores(int rows, const float* panels, Size stride, int keys, int, float* s) const {

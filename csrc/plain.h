@@ -58,11 +58,7 @@ public:
 
     // The keys of one feature are one vector.
     void panel(int first, int count, T* to) const {
-        const T* from = key_row + first * padded;
-        if (count == L)
-            for (Size d = 0; d < padded; d += L) transpose_square(from + d, padded, to + d * L, L);
-        else
-            for (Size d = 0; d < padded; d += L) transpose_square(from + d, padded, to + d * L, L, count);
+        for (Size d = 0; d < padded; d += L) transpose_square(key_row + first * padded + d, padded, to + d * L, L, count);
     }
 
     void scores(int rows, const T* panels, Size stride, int keys, int, T* s) const {

@@ -201,10 +201,14 @@ template <class T> inline const T* find_tile(const RowRange& from, Size padded, 
 // A square of L rows, of which those from the count-th on are 0, becomes L columns elsewhere.
 template <class T>
 ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride, int count = LANES<T>) {
-    Vector<T> square[LANES<T>];
-    for (int i = 0; i < LANES<T>; i++) square[i] = i < count ? load(rows + i * stride) : Vector<T>{};
+    constexpr int L = LANES<T>;
+    Vector<T> square[L];
+    if (count == L)
+        for (int i = 0; i < L; i++) square[i] = load(rows + i * stride);
+    else
+        for (int i = 0; i < L; i++) square[i] = i < count ? load(rows + i * stride) : Vector<T>{};
     transpose<T>(square);
-    for (int i = 0; i < LANES<T>; i++) store(to + i * to_stride, square[i]);
+    for (int i = 0; i < L; i++) store(to + i * to_stride, square[i]);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

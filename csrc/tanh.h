@@ -81,11 +81,8 @@ public:
         }
         if (range.any_wide) return wide_panel(first, count, to);
         for (Size d = 0; d < padded; d += L) {
-            const T* rows = Rows::key + (forms[d / L] == Rows::SMALL ? TILE + first : first) * padded + d;
-            if (count == L)
-                transpose_square(rows, padded, to + d * L, L);
-            else
-                transpose_square(rows, padded, to + d * L, L, count);
+            const int row = forms[d / L] == Rows::SMALL ? TILE + first : first;
+            transpose_square(Rows::key + row * padded + d, padded, to + d * L, L, count);
         }
     }
 

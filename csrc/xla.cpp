@@ -53,7 +53,7 @@ Output result(ffi::RemainingRets results, std::size_t i) {
 
 // The operands by name; those that are not named stay empty.
 struct Given : Operands {
-    View seed, counter, output, lse, d_output, d_lse, d_scores;
+    View seed, counter, output, lse, scores, d_output, d_lse, d_scores;
 
     Given(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
@@ -68,9 +68,9 @@ struct Given : Operands {
     View& slot(const std::string& name) {
         for (auto [known, view] : OPERANDS)
             if (view && name == known) return this->*view;
-        std::pair<const char*, View*> others[] = {{"seed", &seed},        {"counter", &counter},   {"output", &output},
-                                                  {"lse", &lse},          {"d_output", &d_output}, {"d_lse", &d_lse},
-                                                  {"d_scores", &d_scores}};
+        std::pair<const char*, View*> others[] = {{"seed", &seed},   {"counter", &counter},  {"output", &output},
+                                                  {"lse", &lse},     {"scores", &scores},    {"d_output", &d_output},
+                                                  {"d_lse", &d_lse}, {"d_scores", &d_scores}};
         for (auto [known, slot] : others)
             if (name == known) return *slot;
         throw std::invalid_argument("there is no operand " + name + ".");
@@ -183,7 +183,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         Settings s = settings(numbers);
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&x.lse, &d_a}, std::size_t(x.lse.rank()) - 1);
-        Spread lse(x.lse, lead), d_lse(x.d_lse, lead), d_scores(x.d_scores, lead);
+        Spread lse(x.lse, lead), scores(x.scores, lead), d_lse(x.d_lse, lead), d_scores(x.d_scores, lead);
         if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.lse);
         std::size_t next = 0;
         Gradients to;
@@ -194,7 +194,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         to.value = gradient(results, next, x.value);
         to.bias = gradient(results, next, x.bias);
         to.c = gradient(results, next, x.c);
-        Results of{x.output, x.lse, {}, x.d_output, x.d_lse, x.d_scores};
+        Results of{x.output, x.lse, x.scores, x.d_output, x.d_lse, x.d_scores};
         backward(std::string(pair), x, s, of, to, threads());
     });
 }

@@ -134,6 +134,18 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     )  # fmt: skip
 
 
+def keeps_scores(x: Operands, s: Settings) -> bool:
+    """Return whether a forward of the core keeps scores for its backward, in the place of output.
+
+    Those of few keys take no more memory, and need not be computed again. Not where sizes are
+    symbols, or where a bias after the outer function hides the values of that.
+    """
+    if x.value is None or x.rowptr is not None or (s.after and s.outer):
+        return False
+    keys, width = x.b.shape[-2], x.value.shape[-1]
+    return type(keys) is type(width) is int and 0 < keys <= min(cpu.AT_ONCE, width)
+
+
 def _outer(task: Task) -> Outer | None:
     """Return the one outer function of a task that a kernel takes, its cap for instance."""
     return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer

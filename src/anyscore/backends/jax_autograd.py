@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from anyscore.backends.common import run_reference
+from anyscore.backends.common import keeps_scores, run_reference
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -87,7 +87,11 @@ def _attend(x: Operands, s: StaticArgs) -> Results:
 
 def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Results]:
     """The tangent by the definition; its transpose is the backward of the kernels."""
-    results = _attend(*primals, s)
+    keeps = s.targets == ("cpu",) and keeps_scores(primals[0], s.settings)
+    given = s.settings._replace(scores=s.settings.scores or keeps)
+    found = _attend(*primals, s._replace(settings=given))
+    results = found if s.settings.scores else found._replace(scores=None)
+    kept = found._replace(output=None) if keeps else found._replace(scores=None)
     x: Operands = primals[0]._replace(packed=None)
 
     def ahead(residuals: tuple[Operands, Results], along: Named) -> list[Array]:
@@ -106,7 +110,6 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
         return gradients._asdict()
 
     along = named(Operands(*tangents[0][:FACTORS]))
-    kept = results._replace(scores=None)  # a backward computes them again
     moved = linear(ahead, back, (x, kept), along, _present(results))
     return results, _recorded(results, moved)
 

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from anyscore.backends import torch_operators
+from anyscore.backends import common, torch_operators
 from anyscore.backends.common import run_reference
 from anyscore.backends.torch_modes import apply, differentiable, is_compiling
 from anyscore.backends.torch_operators import Maybe, acc_dtype
-from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.ops import load
 
@@ -76,13 +75,8 @@ class _Forward(torch.autograd.Function):
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
-    """Return whether a forward keeps scores for its backward, in the place of the output.
-
-    Those of few keys take no more memory, and need not be computed again.
-    """
-    if x.value is None or x.rowptr is not None or not x.a.is_cpu or is_compiling():
-        return False
-    return 0 < x.b.shape[-2] <= min(cpu.AT_ONCE, x.value.shape[-1]) and not (s.after and s.outer)
+    """Return `common.keeps_scores` of tensors that the core computes with."""
+    return x.a.is_cpu and not is_compiling() and common.keeps_scores(x, s)
 
 
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:

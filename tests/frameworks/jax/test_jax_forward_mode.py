@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -129,4 +130,4 @@ def test_gradients_are_those_of_the_core() -> None:
     text = jax.jit(jax.grad(batched, (0, 1, 2))).lower(*GIVEN).as_text()
     assert "anyscore_backward" in text
     assert "tanh(" not in text  # nothing by the definition
-    assert f"{T_Q}x{T_K}x" not in text
+    assert not re.search(rf"{T_Q}x{T_K}x\d", text)  # scores of few keys are kept, nothing wider

@@ -56,13 +56,12 @@ def backward(
 ) -> Operands:
     """Compute the gradients of the factors, of those that are there.
 
-    results: of `forward`; scores are not read. upstream: the gradients of those. Returns gradients
-    of the shapes of their operands, in the dtype of sums.
+    results: of `forward`, as `cpu.backward` takes them. upstream: the gradients of those. Returns
+    gradients of the shapes of their operands, in the dtype of sums.
     """
     shapes = {name: y.shape for name, y in named(Operands(*x[:FACTORS])).items()}
     given = named(x._replace(packed=None))
-    of = {"output": results.output, "lse": results.lse}
-    of |= {f"d_{name}": y for name, y in upstream._asdict().items()}
+    of = results._asdict() | {f"d_{name}": y for name, y in upstream._asdict().items()}
     given |= {name: y for name, y in of.items() if y is not None}
     return Operands(**dict(zip(shapes, _call(make, "backward", s, given, shapes), strict=True)))
 
