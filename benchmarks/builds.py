@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anyscore.kernels.cpu import AT_ONCE
 from anyscore.lab.bench.timing import interleave, spread
 from anyscore.operands import Operands, Results, Settings
 
@@ -32,7 +33,6 @@ SHAPES = (
     "64,3,50,256,512", "256,8,20,128,128", "64,7,20,100,100", "512,12,12,32,32", "1,1,10,8,4",
 )  # fmt: skip
 TURN = 0.02  # seconds
-TILE = 64  # keys up to which PyTorch keeps scores for the backward
 
 Call = Callable[[], None]
 
@@ -69,7 +69,8 @@ class Work(NamedTuple):
         scale = width**-0.5 if pair == "product" else 1.0
         sizes = (batch, queries, value_width), (batch, queries), (batch, queries, keys)
         output, lse, scores = (np.zeros(size, np.float32) for size in sizes)
-        results = Results(output, lse, scores if keys <= min(TILE, value_width) else None)
+        keeps = keys <= min(AT_ONCE, value_width)  # as PyTorch and JAX do
+        results = Results(output, lse, scores if keeps else None)
         settings = Settings(pair, scale, 1, 0.0, batch, (batch,))
         return cls(pair, x, settings, results, normal(*sizes[0]), x.map(np.zeros_like), threads)
 
