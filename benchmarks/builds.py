@@ -13,7 +13,6 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.machinery import ExtensionFileLoader
@@ -23,18 +22,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anyscore.kernels.cpu import AT_ONCE
-from anyscore.lab.bench.timing import interleave, spread
+from anyscore.backends.common import keeps_scores
+from anyscore.kernels import cpu
+from anyscore.lab.bench.timing import Pace, WallClock, interleave, spread
+from anyscore.lab.bench.work import Shape
+from anyscore.lab.errors import InputError
 from anyscore.operands import Operands, Results, Settings
 
-PAIRS = "product", "leaky_relu", "absolute", "squared", "tanh"
+PAIRS = tuple(pair.key for pair in cpu.PAIRS)
 SHAPES = (
     "64,30,50,256,256", "4,512,512,128,128", "1,2048,2048,64,64", "64,1,50,256,512",
     "64,3,50,256,512", "256,8,20,128,128", "64,7,20,100,100", "512,12,12,32,32", "1,1,10,8,4",
 )  # fmt: skip
-TURN = 0.02  # seconds
-
-Call = Callable[[], None]
 
 
 class Work(NamedTuple):
@@ -49,8 +48,8 @@ class Work(NamedTuple):
     threads: int
 
     @classmethod
-    def made(cls, pair: str, shape: tuple[int, ...], threads: int) -> Work:
-        """Normal numbers, and weights as layers begin with them; shape: B, T_q, T_k, H, D_v."""
+    def made(cls, pair: str, shape: Shape, threads: int) -> Work:
+        """Normal numbers, and weights as layers begin with them."""
         batch, queries, keys, width, value_width = shape
         rng = np.random.default_rng(0)
 
@@ -69,9 +68,8 @@ class Work(NamedTuple):
         scale = width**-0.5 if pair == "product" else 1.0
         sizes = (batch, queries, value_width), (batch, queries), (batch, queries, keys)
         output, lse, scores = (np.zeros(size, np.float32) for size in sizes)
-        keeps = keys <= min(AT_ONCE, value_width)  # as PyTorch and JAX do
-        results = Results(output, lse, scores if keeps else None)
         settings = Settings(pair, scale, 1, 0.0, batch, (batch,))
+        results = Results(output, lse, scores if keeps_scores(x, settings) else None)
         return cls(pair, x, settings, results, normal(*sizes[0]), x.map(np.zeros_like), threads)
 
     def forward(self, core: Any) -> None:
@@ -117,18 +115,14 @@ def difference(first: list[np.ndarray], other: list[np.ndarray]) -> str:
 
 def timed(run: Callable[[Any], None], cores: list[Any], rounds: int) -> list[dict[int, float]]:
     """Return seconds of a call by round, of each core."""
+    clock = WallClock()
     run(cores[0])
-    start = time.perf_counter()
-    run(cores[0])
-    repeats = max(1, int(TURN / max(time.perf_counter() - start, 1e-9)))
+    repeats = max(1, int(Pace().turn / max(clock(lambda: run(cores[0]), 1), 1e-9)))
 
     def turn(core: Any) -> Callable[[], float]:
         def measure() -> float:
             run(core)
-            start = time.perf_counter()
-            for _ in range(repeats):
-                run(core)
-            return (time.perf_counter() - start) / repeats
+            return clock(lambda: run(core), repeats)
 
         return measure
 
@@ -140,13 +134,17 @@ def timed(run: Callable[[Any], None], cores: list[Any], rounds: int) -> list[dic
 def rows(cores: list[Any], asked: argparse.Namespace) -> Iterator[list[str]]:
     """Give a row of the table for each shape, pair and pass, as it is measured."""
     for shape in asked.shapes:
-        sizes = tuple(int(n) for n in shape.split(","))
         for pair in asked.pairs:
-            work = Work.made(pair, sizes, asked.threads)
+            work = Work.made(pair, shape, asked.threads)
             answers = [work.answers(core) for core in cores]
             for name, run in ("forward", work.forward), ("training", work.training):
                 times = timed(run, cores, asked.rounds)
-                row = [shape, pair, name, f"{np.median(list(times[0].values())) * 1e6:.1f}"]
+                row = [
+                    ",".join(map(str, shape)),
+                    pair,
+                    name,
+                    f"{np.median(list(times[0].values())) * 1e6:.1f}",
+                ]
                 for other, found in zip(times[1:], answers[1:], strict=True):
                     ratio = spread([times[0][n] / other[n] for n in other])
                     text = "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
@@ -163,6 +161,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args(arguments)
+    if min(asked.rounds, asked.threads) < 1:
+        parser.error("expected --rounds and --threads of 1 or more")
+    try:
+        asked.shapes = [Shape.parse(text) for text in asked.shapes]
+    except InputError as error:
+        parser.error(str(error))
     for path in asked.builds:
         if not path.is_file():
             parser.error(f"expected the file of a build, got {path}, which is not there")

@@ -35,3 +35,14 @@ def test_a_file_that_is_not_there() -> None:
     done = run("nowhere.so")
     assert done.returncode == 2
     assert "expected the file of a build, got nowhere.so, which is not there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--shapes=2,3", "expected five whole numbers"), ("--rounds=0", "of 1 or more")],
+)
+def test_other_mistakes_are_sentences(option: str, said: str) -> None:
+    done = run(__file__, option)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
