@@ -66,8 +66,8 @@ def forward(x: Operands, s: StaticArgs) -> Results:
 
 
 def backward(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
-    """Compute gradients, as `kernels.xla.attention.backward` does."""
-    return xla.backward(x, s.settings, results, upstream, _make(s))
+    """Compute gradients, as `kernels.xla.attention.backward` does; scores are computed again."""
+    return xla.backward(x, s.settings, results._replace(scores=None), upstream, _make(s))
 
 
 def _make(s: StaticArgs) -> xla.Make:
