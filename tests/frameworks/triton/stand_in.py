@@ -25,9 +25,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
     for _name in ("forward", "backward"):
         _kernel = getattr(torch_triton, _name)
-        getattr(torch_operators, _name).run_on("CPU", _kernel, allow_override=True)
-torch_operators.is_watched = lambda *args: True  # never past the operator
-cpu.again = cpu.train_again = _refuse  # nor to the core
+        getattr(torch_operators, _name).run_on("cpu", _kernel, allow_override=True)
+cpu.again = cpu.train_again = _refuse  # which go past the operators, to the core
 torch_core.pack_keys = lambda f: None
 torch_autograd.keeps_scores = lambda x, s: False  # which their backward computes again
 

@@ -38,6 +38,8 @@ PROGRAMS = 512
 """Programs that a GPU should be given at a time."""
 SKEWED = 256
 """Queries whose diagonals are summed at a time."""
+LEAST_FEATURES = 4
+"""Features of a program of the backward where there are few tiles; elsewhere it has `BLOCK`."""
 
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
@@ -320,10 +322,11 @@ def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: boo
     count = tiles_of(band.size)
     if of_query:
         own, other, target, count = other, own, made.a, call.query_tiles
-    programs = call.inputs.problems * count * -(-call.width // 2)
+    tiles = call.inputs.problems * count
+    features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
     launch(
-        triton_backward.feature_sums, programs, own, other, call.weights, band.ds, band.some,
-        target, made.weight, band.first, band.size, call.inputs.sizes, call.scale,
-        SCORER=call.scorer, OF_QUERY=of_query,
+        triton_backward.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
+        band.ds, band.some, target, made.weight, band.first, band.size, call.inputs.sizes,
+        call.scale, SCORER=call.scorer, FEATURES=features, OF_QUERY=of_query,
         WITH_WEIGHT=of_query and call.weight is not None,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.forward import sigmoid
 from anyscore.kernels.triton.scores import constant_of, tile_scores
-from anyscore.kernels.triton.slopes import COUNT, Sums, part_of
+from anyscore.kernels.triton.slopes import COUNT, Sums, Two, gradients_of
 from anyscore.kernels.triton.tiles import (
     INTERPRETED,
     LOG2_E,
@@ -120,55 +120,86 @@ def _add_to(p_target, b_x, m_x):
 @triton.jit
 def feature_sums(
     own, other, weights, ds_band, some, d_own, d_weight, first, band, sizes, scale,
-    SCORER: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
+    SCORER: tl.constexpr, FEATURES: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Add to d_own (problems, rows, WIDTH) the sums over the others of dS ∂s/∂own.
 
-    Two features of 64 queries (OF_QUERY) or of 64 keys of the band a program. To d_weight
-    (problems, query tiles, WIDTH) the sums of dS · pair are added, if wanted.
+    FEATURES of 64 queries (OF_QUERY) or of 64 keys of the band a program. To d_weight (problems,
+    query tiles, WIDTH) the sums of dS · pair are added, if wanted.
     """
     ACC: tl.constexpr = ds_band.dtype.element_ty
     WIDTH: tl.constexpr = SCORER.width
-    n_pairs: tl.constexpr = tl.cdiv(WIDTH, 2)
+    n_chunks: tl.constexpr = tl.cdiv(WIDTH, FEATURES)
     n_band, n_queries = tl.cdiv(band, TILE), tl.cdiv(sizes.queries, TILE)
     n_tiles = n_queries if OF_QUERY else n_band
-    i_f, rest = tl.program_id(0) % n_pairs * 2, tl.program_id(0) // n_pairs
+    i_chunk, rest = tl.program_id(0) % n_chunks, tl.program_id(0) // n_chunks
     i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
     i_own = problem_of(own, i_p, sizes.heads) * own.tiles + i_tile
     i_other = problem_of(other, i_p, sizes.heads) * other.tiles
     if OF_QUERY:
         i_other += first // TILE
+        o_r, n_rows = i_tile * TILE + tl.arange(0, TILE), sizes.queries
+        n_others, step = n_band, 1
+        p_some = some + (i_p * n_queries + i_tile) * n_band
     else:
         i_own += first // TILE
-    i_w = problem_of(weights, i_p, sizes.heads)
-    state = SCORER.start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER)
-    b_zero = tl.zeros((TILE, COUNT), ACC)
-    b_sums = Sums(b_zero, b_zero, b_zero, b_zero)
-    for i in range(n_band if OF_QUERY else n_queries):
-        if OF_QUERY:
-            i_some = (i_p * n_queries + i_tile) * n_band + i
-        else:
-            i_some = (i_p * n_queries + i) * n_band + i_tile
-        if tl.load(some + i_some) != 0:
-            b_sums = SCORER.slopes(
-                state, b_sums, other, i_other, i, ds_band, i_p, i_tile * TILE, band, sizes,
-                SCORER, OF_QUERY, WITH_WEIGHT,
-            )  # fmt: skip
-    if OF_QUERY:
-        o_r, n_rows = i_tile * TILE + tl.arange(0, TILE), sizes.queries
-    else:
         o_r, n_rows = first + i_tile * TILE + tl.arange(0, TILE), sizes.keys
-    p_own = d_own + (i_p * n_rows + o_r) * WIDTH + i_f
-    _add_to(p_own, tl.sum(b_sums.slopes_0, 1) * state.slope_0, o_r < n_rows)
-    if i_f + 1 < WIDTH:
-        _add_to(p_own + 1, tl.sum(b_sums.slopes_1, 1) * state.slope_1, o_r < n_rows)
+        n_others, step = n_queries, n_band
+        p_some = some + i_p * n_queries * n_band + i_tile
+    i_w = problem_of(weights, i_p, sizes.heads)
+    ds = gradients_of(ds_band, i_p, i_tile * TILE, band, sizes, OF_QUERY)
+    o_own = (i_p * n_rows + o_r) * WIDTH
+    p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
+    for i_f in range(i_chunk * FEATURES, tl.minimum(i_chunk * FEATURES + FEATURES, WIDTH), 4):
+        states = Two(
+            SCORER.start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER),
+            SCORER.start(own, other, weights, i_own, i_other, i_w, i_f + 2, scale, SCORER),
+        )
+        b_zero = tl.zeros((TILE, COUNT), ACC)
+        b_sums = Sums(b_zero, b_zero, b_zero, b_zero)
+        sums = Two(b_sums, b_sums)
+        for i in range(n_others):
+            if tl.load(p_some + i * step) != 0:
+                sums = SCORER.slopes(
+                    states, sums, other, i_other, i, ds, SCORER, OF_QUERY, WITH_WEIGHT
+                )
+        m_own = o_r < n_rows
+        _add_sums(d_own + o_own, m_own, p_weight, i_f, states.one, sums.one, WIDTH, WITH_WEIGHT)
+        _add_sums(d_own + o_own, m_own, p_weight, i_f + 2, states.other, sums.other, WIDTH, WITH_WEIGHT)
+
+
+@triton.jit
+def _add_sums(
+    p_own, m_own, p_weight, i_f, state, b_sums, WIDTH: tl.constexpr, WITH_WEIGHT: tl.constexpr
+):
+    """Add sums of features i_f and i_f + 1 to rows p_own (64,), and to p_weight, if wanted."""
+    p_own += i_f
+    _add_to(p_own, tl.sum(b_sums.slopes_0, 1) * state.slope_0, m_own & (i_f < WIDTH))
+    _add_to(p_own + 1, tl.sum(b_sums.slopes_1, 1) * state.slope_1, m_own & (i_f + 1 < WIDTH))
     if WITH_WEIGHT:
-        p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH + i_f
-        total = tl.sum(tl.sum(b_sums.values_0, 1), 0) * state.value_0
-        tl.store(p_weight, tl.load(p_weight) + total)
-        if i_f + 1 < WIDTH:
-            total = tl.sum(tl.sum(b_sums.values_1, 1), 0) * state.value_1
-            tl.store(p_weight + 1, tl.load(p_weight + 1) + total)
+        p_weight += i_f
+        total_0 = tl.sum(tl.sum(b_sums.values_0, 1), 0) * state.value_0
+        total_1 = tl.sum(tl.sum(b_sums.values_1, 1), 0) * state.value_1
+        _add_to(p_weight, total_0, i_f < WIDTH)
+        _add_to(p_weight + 1, total_1, i_f + 1 < WIDTH)
+
+
+@triton.jit
+def _part_of(data, i_p, i_own, i_other, band, sizes, OF_QUERY: tl.constexpr):
+    """Return 64 rows from i_own and 64 columns from i_other on of a band (problems, T_q, band).
+
+    Rows are queries and columns keys, counted from the first of the band; or else the reverse.
+    """
+    o_r, o_c = tl.arange(0, TILE) + i_own, tl.arange(0, TILE) + i_other
+    p_band = data + i_p * sizes.queries * band
+    if OF_QUERY:
+        o_x = o_r.to(tl.int64)[:, None] * band + o_c[None, :]  # (64, 64)
+        m_x = (o_r < sizes.queries)[:, None] & (o_c < band)[None, :]
+    else:
+        o_x = o_c.to(tl.int64)[None, :] * band + o_r[:, None]
+        m_x = (o_c < sizes.queries)[None, :] & (o_r < band)[:, None]
+    return tl.load(p_band + o_x, mask=m_x, other=0.0)
 
 
 @triton.jit
@@ -204,14 +235,14 @@ def matrix_sums(
     n_others = n_band if OF_QUERY else n_queries
     for i in range(n_others):
         if tl.load(p_some + i * step) != 0:
-            b_x = part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, TILE, OF_QUERY)
+            b_x = _part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, OF_QUERY)
             p_y = p_others + (i_p * 0 + i) * TILE * finite.padded
             b_total = add_product(b_total, b_x, p_y, finite.padded, o_c, PRECISION)
     if some_nonfinite(finite.nonfinite + i_others, 0, n_others):
         for i in range(n_others):
             there = tl.load(finite.nonfinite + i_others + i) != 0
             if (tl.load(p_some + i * step) != 0) & there:
-                b_x = part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, TILE, OF_QUERY)
+                b_x = _part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, OF_QUERY)
                 b_total = add_nonfinite(
                     b_total, b_x != 0, p_raw + (i_p * 0 + i) * TILE * raw.row, raw.row, raw.column,
                     n_rows - i * TILE, o_c, WIDTH,

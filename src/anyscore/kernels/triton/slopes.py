@@ -1,8 +1,11 @@
-"""Sums of dS ∂s/∂own over the others, for two features of 64 rows of one's own.
+"""Sums of dS ∂s/∂own over the others, for a few features of 64 rows of one's own.
 
 Own are the queries and others the keys (OF_QUERY), or the reverse. Each scorer of `scorers` that is
 no product has two functions here, called alike: `…_start` reads one's own tile, `…_slopes` adds a
 tile of the others.
+
+Features are taken in pairs, of which one reciprocal may serve both, and two pairs at a time, for
+which dS is read once. Sums are kept for COUNT others apart, so that a term is one multiply-add.
 """
 
 from __future__ import annotations
@@ -19,10 +22,17 @@ from anyscore.kernels.triton.tiles import TILE
 LN_2 = tl.constexpr(0.6931471805599453)
 PAIRED = tl.constexpr(42.0)
 """ln x up to which two denominators can be multiplied."""
-COUNT = tl.constexpr(32)
-"""Columns of a tile that are taken at a time: more would not fit registers."""
+COUNT = tl.constexpr(16)
+"""Others that are taken at a time: more would not fit registers."""
 SMALL = tl.constexpr(0.5)
 """|a| + |b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
+
+
+class Two(NamedTuple):
+    """A state, or sums, of each of two pairs of features."""
+
+    one: Any
+    other: Any
 
 
 class State(NamedTuple):
@@ -64,7 +74,7 @@ class ExponentialState(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of slopes and of values of the two features, (64, COUNT) each."""
+    """Sums of slopes and of values of two features, (64, COUNT) each."""
 
     slopes_0: Any
     slopes_1: Any
@@ -72,21 +82,36 @@ class Sums(NamedTuple):
     values_1: Any
 
 
-@triton.jit
-def part_of(data, i_p, i_own, i_other, band, sizes, N: tl.constexpr, OF_QUERY: tl.constexpr):
-    """Return 64 rows from i_own and N columns from i_other on of a band (problems, T_q, band).
-
-    Rows are queries and columns keys, counted from the first of the band; or else the reverse.
+class Gradients(NamedTuple):
+    """dS of one's own tile. p (64, COUNT): pointers to that of the first others, of which the next
+    is `step` numbers further. m_own (64, 1): which rows there are; n_others: how many others.
     """
-    o_r, o_c = tl.arange(0, TILE) + i_own, tl.arange(0, N) + i_other
-    p_band = data + i_p * sizes.queries * band
+
+    p: Any
+    step: Any
+    m_own: Any
+    n_others: Any
+
+
+@triton.jit
+def gradients_of(ds_band, i_p, i_own, band, sizes, OF_QUERY: tl.constexpr):
+    """Return the `Gradients` of 64 rows from i_own on of a band (problems, T_q, band)."""
+    o_r, o_c = i_own + tl.arange(0, TILE), tl.arange(0, COUNT)
+    p_band = ds_band + i_p * sizes.queries * band
+    own_step, step = i_p * 0 + 1, i_p * 0 + band  # 64 bits
+    n_own, n_others = band, sizes.queries
     if OF_QUERY:
-        o_x = o_r.to(tl.int64)[:, None] * band + o_c[None, :]  # (64, N)
-        m_x = (o_r < sizes.queries)[:, None] & (o_c < band)[None, :]
-    else:
-        o_x = o_c.to(tl.int64)[None, :] * band + o_r[:, None]
-        m_x = (o_c < sizes.queries)[None, :] & (o_r < band)[:, None]
-    return tl.load(p_band + o_x, mask=m_x, other=0.0)
+        own_step, step = step, own_step
+        n_own, n_others = n_others, n_own
+    p = p_band + o_r[:, None] * own_step + o_c[None, :] * step
+    return Gradients(p, step, (o_r < n_own)[:, None], n_others)
+
+
+@triton.jit
+def _part(ds, i_first):
+    """Return dS of the others from i_first on, (64, COUNT); 0 where there are none."""
+    m_others = (tl.arange(0, COUNT) + i_first < ds.n_others)[None, :]
+    return tl.load(ds.p + i_first * ds.step, mask=ds.m_own & m_others, other=0.0)
 
 
 @triton.jit
@@ -114,10 +139,11 @@ def _add_one(
 
 @triton.jit
 def _add_by_pair(
-    p_x, p_y, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
-    WITH_WEIGHT: tl.constexpr,
+    state, step, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr,
+    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sums with both features added, of pointers p_x (64, 1) and p_y (1, COUNT)."""
+    """Return b_sums with both features added, of others that are `step` numbers further."""
+    p_x, p_y = state.p_x, state.p_y + step
     b_slopes_0, b_values_0 = _add_one(
         p_x, p_y, b_ds, b_sums.slopes_0, b_sums.values_0, slope, value_0,
         SCORER, OF_QUERY, WITH_WEIGHT,
@@ -130,14 +156,26 @@ def _add_by_pair(
 
 
 @triton.jit
-def _add_by_reciprocals(b_r0, b_r1, b_ds, b_sums, WITH_WEIGHT: tl.constexpr):
-    """Return b_sums with both features added, of r (64, COUNT)."""
+def _add_by_reciprocals(
+    state, step, b_ds, b_sums, PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
+):
+    """Return b_sums with both features added: slopes over 4, values over 2σ; see `exponential_slopes`.
+
+    PAIRS: one reciprocal serves both of a pair.
+    """
+    b_x = tl.fma(state.b_e0, tl.load(state.p_e + step), 1.0)  # (64, COUNT)
+    b_y = tl.fma(state.b_e1, tl.load(state.p_e + step + TILE), 1.0)
+    if PAIRS:
+        b_r = reciprocal(b_x * b_y)
+        b_h0, b_h1 = 0.5 - b_y * b_r, 0.5 - b_x * b_r
+    else:
+        b_h0, b_h1 = 0.5 - reciprocal(b_x), 0.5 - reciprocal(b_y)
     b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
-    b_slopes_0 = tl.fma(b_ds, tl.fma(-b_r0, b_r0, b_r0), b_sums.slopes_0)
-    b_slopes_1 = tl.fma(b_ds, tl.fma(-b_r1, b_r1, b_r1), b_sums.slopes_1)
+    b_slopes_0 = tl.fma(b_ds, 0.25 - b_h0 * b_h0, b_sums.slopes_0)
+    b_slopes_1 = tl.fma(b_ds, 0.25 - b_h1 * b_h1, b_sums.slopes_1)
     if WITH_WEIGHT:
-        b_values_0 = tl.fma(b_ds, 0.5 - b_r0, b_values_0)
-        b_values_1 = tl.fma(b_ds, 0.5 - b_r1, b_values_1)
+        b_values_0 = tl.fma(b_ds, b_h0, b_values_0)
+        b_values_1 = tl.fma(b_ds, b_h1, b_values_1)
     return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
 
 
@@ -155,23 +193,27 @@ def elementwise_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
 
 @triton.jit
 def elementwise_slopes(
-    state, b_sums, other, i_other, i, ds_band, i_p, i_own, band, sizes, SCORER: tl.constexpr,
-    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
+    states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sums (`Sums`) with the others' tile i added, by the functions of the pair."""
+    """Return the sums (`Two`) with the others' tile i added, by the functions of the pair."""
     for part in tl.static_range(TILE // COUNT):
-        i_first = i * TILE + part * COUNT
-        b_ds = part_of(ds_band, i_p, i_own, i_first, band, sizes, COUNT, OF_QUERY)
-        p_y = state.p_y + (i * (SCORER.padded * TILE) + part * COUNT)
-        b_sums = _add_by_pair(
-            state.p_x, p_y, b_ds, b_sums, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+        b_ds = _part(ds, i * TILE + part * COUNT)
+        step = i * (SCORER.padded * TILE) + part * COUNT
+        sums = Two(
+            _add_by_pair(
+                states.one, step, b_ds, sums.one, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+            ),
+            _add_by_pair(
+                states.other, step, b_ds, sums.other, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+            ),
         )
-    return b_sums
+    return sums
 
 
 @triton.jit
 def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
-    """Return the `State` of features i_f and i_f + 1; i_other: the others' first tile."""
+    """Return the `ExponentialState` of features i_f and i_f + 1; i_other: the others' first tile."""
     PADDED: tl.constexpr = SCORER.padded
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     p_table = weights.table + i_w * (4 * PADDED) + i_f
@@ -192,38 +234,59 @@ def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
 
 
 @triton.jit
-def exponential_slopes(
-    state, b_sums, other, i_other, i, ds_band, i_p, i_own, band, sizes, SCORER: tl.constexpr,
-    OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
+def _add_carefully(
+    state, step, b_ds, b_sums, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sums (`Sums`) with the others' tile i added: slopes over 4, values over 2σ.
+    """Return b_sums as `_add_by_reciprocals` does, by the functions of the pair."""
+    return _add_by_pair(
+        state, step, b_ds, b_sums, 0.25, state.sign_0, state.sign_1, SCORER, OF_QUERY, WITH_WEIGHT
+    )
 
-    With r = 1/(1 + e^{2σ(a + b)}) those are r − r² and 1/2 − r.
+
+@triton.jit
+def exponential_slopes(
+    states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return the sums (`Two`) with the others' tile i added: slopes over 4, values over 2σ.
+
+    With h = 1/2 − 1/(1 + e^{2σ(a + b)}) those are 1/4 − h² and h.
     """
     highest = tl.load(other.bounds + (i_other + i) * 2)
     size = tl.load(other.bounds + (i_other + i) * 2 + 1)
-    widest = size if OF_QUERY else state.size
-    careful = (widest > WIDE) | (state.bound + highest == float("inf"))
+    widest = size if OF_QUERY else states.one.size
+    bound = states.one.bound + highest
+    careful = (widest > WIDE) | (bound == float("inf"))
     if WITH_WEIGHT:
-        careful = careful | (state.size + size < SMALL)
-    # With values of the pair as well, instructions are the limit, not reciprocals.
-    paired = state.bound + highest <= PAIRED
-    for part in tl.static_range(TILE // COUNT):
-        i_first = i * TILE + part * COUNT
-        b_ds = part_of(ds_band, i_p, i_own, i_first, band, sizes, COUNT, OF_QUERY)
-        step = i * (SCORER.padded * TILE) + part * COUNT
-        if careful == 0:
-            b_x = tl.fma(state.b_e0, tl.load(state.p_e + step), 1.0)  # (64, COUNT)
-            b_y = tl.fma(state.b_e1, tl.load(state.p_e + step + TILE), 1.0)
-            if paired and not WITH_WEIGHT:  # one reciprocal for both
-                b_r = reciprocal(b_x * b_y)
-                b_r0, b_r1 = b_y * b_r, b_x * b_r
-            else:
-                b_r0, b_r1 = reciprocal(b_x), reciprocal(b_y)
-            b_sums = _add_by_reciprocals(b_r0, b_r1, b_ds, b_sums, WITH_WEIGHT)
-        if careful:
-            b_sums = _add_by_pair(
-                state.p_x, state.p_y + step, b_ds, b_sums, 0.25, state.sign_0, state.sign_1,
-                SCORER, OF_QUERY, WITH_WEIGHT,
-            )  # fmt: skip
-    return b_sums
+        careful = careful | (states.one.size + size < SMALL)
+    first = i * (SCORER.padded * TILE)
+    if careful:
+        for part in range(TILE // COUNT):
+            b_ds = _part(ds, i * TILE + part * COUNT)
+            step = first + part * COUNT
+            sums = Two(
+                _add_carefully(
+                    states.one, step, b_ds, sums.one, SCORER, OF_QUERY, WITH_WEIGHT
+                ),
+                _add_carefully(
+                    states.other, step, b_ds, sums.other, SCORER, OF_QUERY, WITH_WEIGHT
+                ),
+            )
+    elif bound <= PAIRED:
+        for part in tl.static_range(TILE // COUNT):
+            b_ds = _part(ds, i * TILE + part * COUNT)
+            step = first + part * COUNT
+            sums = Two(
+                _add_by_reciprocals(states.one, step, b_ds, sums.one, True, WITH_WEIGHT),
+                _add_by_reciprocals(states.other, step, b_ds, sums.other, True, WITH_WEIGHT),
+            )
+    else:
+        for part in tl.static_range(TILE // COUNT):
+            b_ds = _part(ds, i * TILE + part * COUNT)
+            step = first + part * COUNT
+            sums = Two(
+                _add_by_reciprocals(states.one, step, b_ds, sums.one, False, WITH_WEIGHT),
+                _add_by_reciprocals(states.other, step, b_ds, sums.other, False, WITH_WEIGHT),
+            )
+    return sums
