@@ -20,7 +20,7 @@ PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-b
 WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
 
 .PHONY: demo test quick all lint types check lab contract frameworks $(FRAMEWORKS) compare parity age fuzz mutate
-.PHONY: sanitize clean
+.PHONY: sanitize gpu clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare --no-rates
@@ -79,6 +79,10 @@ triton-torch: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(BIN)/pytest tests/frameworks/triton/test_triton_compiled.py
+
+gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
+	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton \
+		--ignore tests/frameworks/triton/test_triton_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(BIN)/pytest tests/frameworks/ray

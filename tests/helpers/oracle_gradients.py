@@ -8,6 +8,7 @@ the loops in `oracle`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,18 @@ from torch import Tensor
 import oracle
 
 
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make tensors on the CPU, whatever device they are made on by default."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        with torch.device("cpu"):
+            return function(*args, **options)
+
+    return run
+
+
+@_on_cpu
 def gradients(
     query: Any,
     key: Any,
@@ -48,6 +61,7 @@ def gradients(
     return {name: x.numpy() for name, x in zip(leaves, found, strict=True)}
 
 
+@_on_cpu
 def largest_terms(
     query: Any,
     key: Any,
@@ -82,6 +96,7 @@ def largest_terms(
     return largest_sums(query, key, value, score, terms, mask, valid_lens)
 
 
+@_on_cpu
 def largest_sums(
     query: Any,
     key: Any,

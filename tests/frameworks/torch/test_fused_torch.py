@@ -172,3 +172,22 @@ def test_nan_that_nobody_attends_reaches_no_gradient(mask: str) -> None:
         results.append([out, *first, *second])
     same(*results)
     assert all(x.isfinite().all() for x in results[1])
+
+
+def test_each_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody watches, an operator is passed by: to the kernel of the tensors' device."""
+    seen = []
+
+    def kernel(x: Operands, s: Settings) -> Results:
+        seen.append(x.a.device.type)
+        return Results(x.value, x.a[..., 0], None)
+
+    x = [torch.ones(1, 2, 3, device="meta") for _ in range(3)]
+    operands, settings = Operands(x[0], x[1], value=x[2]), Settings("tanh", 1.0, 1, 0.0, 1, (1,))
+    found = torch_operators.forward(operands, settings)  # by the operator, of no kernel
+    assert found.output.is_meta
+    monkeypatch.setitem(torch_operators.forward.kernels, "meta", kernel)
+    monkeypatch.setattr(torch_operators, "is_watched", lambda *xs: False)
+    assert torch_operators.forward(operands, settings).output is x[2]
+    assert seen == ["meta"]
+    assert torch_operators.forward.kernels["cuda"] != torch_operators.forward.kernels["cpu"]

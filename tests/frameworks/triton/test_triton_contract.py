@@ -143,7 +143,8 @@ def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     module = of_page(tmp_path)
     q, k, v, w, *_ = xs = tensors(torch.float32)
     score = module.Softplus(w)
-    assert "does not know the pair" in plan(q, k, v, score=score).reason  # no GPU here
+    found = plan(q, k, v, score=score)
+    assert found.route == "triton" or "does not know the pair" in found.reason  # no GPU here
     monkeypatch.setattr(cpu, "KEYS", cpu.KEYS | {module.SOFTPLUS.key})
     fused, reference = (
         results(xs, score, impl, mask=Causal("end")) for impl in ("fused", "reference")
@@ -152,6 +153,7 @@ def test_a_pair_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, w, *_ = tensors(torch.float32, grad=False)
 

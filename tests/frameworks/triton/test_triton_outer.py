@@ -16,6 +16,7 @@ from anyscore.kernels.triton import pairs as triton_pairs
 from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import load
 from budget import assert_within_budget, size
+from oracle import numbers
 
 LEAD, GROUPS, KEYS, WIDTH, D_V = (1, 2), 2, 67, 5, 3
 PAIRS = {
@@ -48,7 +49,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def operands(queries: int, options: tuple[str, ...], dtype: str, size: float = 1.5) -> Operands:
     """Draw operands of two query heads that share a key/value head; scores are far from 0."""
-    made = torch.Generator().manual_seed(queries + len(options))
+    made = torch.Generator(torch.get_default_device()).manual_seed(queries + len(options))
     draw = lambda *shape: size * torch.randn(*shape, generator=made)  # noqa: E731
     stop = torch.randint(0, KEYS + 1, (*LEAD, queries), generator=made)
     stop[..., -1] = 0  # nothing is attended
@@ -135,7 +136,7 @@ def test_values_and_gradients(
     if outer != "tanh" and x.weight is not None:
         x = x._replace(weight=x.weight.abs())
     s = settings(name, c, x, outer)
-    made = torch.Generator().manual_seed(9)
+    made = torch.Generator(torch.get_default_device()).manual_seed(9)
     upstream = Results(
         *(
             torch.randn(*LEAD, *n, generator=made)
@@ -151,8 +152,9 @@ def test_values_and_gradients(
     names += [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
         rounded = half and what not in ("lse", "scores")
-        band = 2**17 * size(other.detach().numpy()) if rounded else None
-        assert_within_budget(one, other.detach().numpy(), simple.detach(), what, "float32", band)
+        exactly = numbers(other)
+        band = 2**17 * size(exactly) if rounded else None
+        assert_within_budget(one, exactly, simple.detach(), what, "float32", band)
 
 
 @pytest.mark.parametrize("name", ["leaky_relu", "product"])

@@ -38,6 +38,9 @@ PROGRAMS = 512
 """Programs that a GPU should be given at a time."""
 SKEWED = 256
 """Queries whose diagonals are summed at a time."""
+REGISTERS = {True: 168, False: 128}
+"""Registers of a thread of `feature_sums` of tanh, for queries and for keys: a multiprocessor then
+has three and four programs at a time, and takes less time than with two."""
 LEAST_FEATURES = 4
 """Features of a program of the backward where there are few tiles; elsewhere it has `BLOCK`."""
 
@@ -219,13 +222,14 @@ def backward(
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call) if pair.is_product else None
+    scorer = call.scorer._replace(at_once=2 if s.outer else 4)  # more would not fit registers
     for first in range(0, keys, most):
         band = _Band(p_band, ds_band, outside, some, first, min(most, keys - first))
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
             inputs.dropout, lse, values, d_outputs, delta, d_scores, *band, inputs.sizes,
-            call.scale, 0.0, SCORER=call.scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
+            call.scale, 0.0, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
         )  # fmt: skip
         _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
         if width and others is not None:
@@ -324,9 +328,10 @@ def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: boo
         own, other, target, count = other, own, made.a, call.query_tiles
     tiles = call.inputs.problems * count
     features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
+    registers = {"maxnreg": REGISTERS[of_query]} if call.exponentials else {}
     launch(
         triton_backward.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
         band.ds, band.some, target, made.weight, band.first, band.size, call.inputs.sizes,
         call.scale, SCORER=call.scorer, FEATURES=features, OF_QUERY=of_query,
-        WITH_WEIGHT=of_query and call.weight is not None,
+        WITH_WEIGHT=of_query and call.weight is not None, **registers,
     )  # fmt: skip

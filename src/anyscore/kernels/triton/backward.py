@@ -19,6 +19,8 @@ from anyscore.kernels.triton.tiles import (
     INTERPRETED,
     LOG2_E,
     TILE,
+    Biases,
+    Mask,
     add_nonfinite,
     add_product,
     attended,
@@ -45,6 +47,8 @@ def weights_and_gradients(
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
+    mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
+    biases = Biases(biases.keys, biases.pairs)
     n_tiles = tl.cdiv(band, TILE)
     i_t, rest = tl.program_id(0) % n_tiles, tl.program_id(0) // n_tiles
     i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
@@ -149,7 +153,7 @@ def feature_sums(
         p_some = some + i_p * n_queries * n_band + i_tile
     i_w = problem_of(weights, i_p, sizes.heads)
     ds = gradients_of(ds_band, i_p, i_tile * TILE, band, sizes, OF_QUERY)
-    o_own = (i_p * n_rows + o_r) * WIDTH
+    p_own = d_own + (i_p * n_rows + o_r) * WIDTH
     p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
     for i_f in range(i_chunk * FEATURES, tl.minimum(i_chunk * FEATURES + FEATURES, WIDTH), 4):
         states = Two(
@@ -165,8 +169,8 @@ def feature_sums(
                     states, sums, other, i_other, i, ds, SCORER, OF_QUERY, WITH_WEIGHT
                 )
         m_own = o_r < n_rows
-        _add_sums(d_own + o_own, m_own, p_weight, i_f, states.one, sums.one, WIDTH, WITH_WEIGHT)
-        _add_sums(d_own + o_own, m_own, p_weight, i_f + 2, states.other, sums.other, WIDTH, WITH_WEIGHT)
+        _add_sums(p_own, m_own, p_weight, i_f, states.one, sums.one, WIDTH, WITH_WEIGHT)
+        _add_sums(p_own, m_own, p_weight, i_f + 2, states.other, sums.other, WIDTH, WITH_WEIGHT)
 
 
 @triton.jit

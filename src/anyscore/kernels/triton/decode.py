@@ -11,7 +11,16 @@ import triton.language as tl
 
 from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, store_scores, take
 from anyscore.kernels.triton.scores import with_biases
-from anyscore.kernels.triton.tiles import LOG2_E, TILE, attended, bounds_of, dropout_mask, entry
+from anyscore.kernels.triton.tiles import (
+    TILE,
+    Biases,
+    Mask,
+    attended,
+    bounds_of,
+    dropout_mask,
+    entry,
+    in_base_2,
+)
 
 FEATURES = tl.constexpr(32)
 """Features that are read at a time."""
@@ -38,7 +47,7 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
             b_x = b_x * b_w[None, :]
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
-    return b_s[None, :] * (scale * LOG2_E)
+    return in_base_2(b_s[None, :], scale)
 
 
 @triton.jit
@@ -54,6 +63,8 @@ def decode_queries(
     values. lse, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
+    mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
+    biases = Biases(biases.keys, biases.pairs)
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_split, rest = rest % n_splits, rest // n_splits

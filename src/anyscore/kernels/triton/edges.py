@@ -18,7 +18,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, take
 from anyscore.kernels.triton.outer import outer
-from anyscore.kernels.triton.tiles import LOG2_E, dropout_mask, entry
+from anyscore.kernels.triton.tiles import LOG2_E, dropout_mask, entry, in_base_2
 
 EDGES = tl.constexpr(32)
 """Edges that are taken at a time."""
@@ -97,7 +97,7 @@ def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER:
         b_x = SCORER.pair.value(b_a[None, :], b_b) * _weight_of(x, i_p, o_f, sizes, WIDTH, ACC)
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
-    b_s = b_s * (scale * LOG2_E)
+    b_s = in_base_2(b_s, scale)
     if x.key_bias is not None:
         p_bias = entry(x.key_bias, i_p, sizes.heads) + o_k.to(tl.int64) * x.key_bias.column
         b_s += tl.load(p_bias, mask=m_e, other=0.0).to(ACC) * LOG2_E
@@ -121,6 +121,7 @@ def forward(
     COLUMNS of the value a program.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
+    x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_q = (rest % sizes.queries).to(tl.int64)
     i_p = (rest // sizes.queries).to(tl.int64)
@@ -172,6 +173,7 @@ def slopes_of_edges(
     d_output: operands. d_scores (problems, E), or None. One query a program.
     """
     ACC: tl.constexpr = lse.dtype.element_ty
+    x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
     i_q = (tl.program_id(0) % sizes.queries).to(tl.int64)
     i_p = (tl.program_id(0) // sizes.queries).to(tl.int64)
     o_row = i_p * sizes.queries + i_q
@@ -222,6 +224,7 @@ def feature_sums(
     width), unless None. FEATURES features of one row a program.
     """
     ACC: tl.constexpr = ds.dtype.element_ty
+    x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
     WIDTH: tl.constexpr = SCORER.width
     SLOPE: tl.constexpr = SCORER.pair.d_a if OF_QUERY else SCORER.pair.d_b
     n_blocks: tl.constexpr = tl.cdiv(WIDTH, FEATURES)

@@ -9,6 +9,8 @@ from anyscore.kernels.triton.scores import constant_of, tile_scores
 from anyscore.kernels.triton.tiles import (
     LOG2_E,
     TILE,
+    Biases,
+    Mask,
     add_nonfinite,
     add_product,
     attended,
@@ -73,6 +75,8 @@ def forward(
     """
     ACC: tl.constexpr = lse.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
+    mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
+    biases = Biases(biases.keys, biases.pairs)
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
     o_t = tl.arange(0, TILE)
@@ -142,6 +146,7 @@ def forward_nonfinite(value, finite, mask, output, sizes, D_V: tl.constexpr, COL
     """
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS)
     n_tiles = tl.cdiv(sizes.queries, TILE)
+    mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
     o_t = tl.arange(0, TILE)

@@ -47,7 +47,7 @@ def _d_tanh(a, b):
 @triton.jit
 def _leaky_relu(a, b):
     x = a + b
-    return tl.where(x > 0, x, 0.2 * x)
+    return tl.maximum(x, 0.2 * x)
 
 
 @triton.jit
@@ -63,12 +63,14 @@ def _absolute(a, b):
 
 @triton.jit
 def _d_absolute_a(a, b):
-    return tl.where(a > b, 1.0, tl.where(a < b, -1.0, 0.0))
+    x = a - b
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
 @triton.jit
 def _d_absolute_b(a, b):
-    return tl.where(a < b, 1.0, tl.where(a > b, -1.0, 0.0))
+    x = b - a
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.tiles import LOG2_E, TILE, entry
+from anyscore.kernels.triton.tiles import TILE, entry, in_base_2
 
 BLOCK = tl.constexpr(16)
 """Features that are moved at a time; panels are filled up to a multiple of it."""
@@ -88,15 +88,16 @@ def coefficients(weight, table, constants, heads, width, padded, scale):
         b_size = tl.abs(_weights_of(weight, p_w, i_f + o_f, width, dtype))
         b_most = tl.maximum(b_most, b_size)
         b_total += b_size
-    top, factor, total = tl.max(b_most, 0), scale * LOG2_E, tl.sum(b_total, 0)
+    top, total = tl.max(b_most, 0), in_base_2(tl.sum(b_total, 0), scale)
     p_constant = constants + i_p * 2
-    tl.store(p_constant, 2 * top * factor + (total - total))  # NaN if a weight is not finite
-    tl.store(p_constant + 1, total * factor)
+    nothing = total - total  # NaN if a weight is not finite
+    tl.store(p_constant, 2 * in_base_2(top, scale) + nothing)
+    tl.store(p_constant + 1, total)
     for i_f in range(0, padded, BLOCK):
         p_table = table + i_p * 4 * padded + i_f + o_f
         b_w = _weights_of(weight, p_w, i_f + o_f, width, dtype)
         b_c = tl.where(tl.abs(b_w) * C_MAX > top, top / tl.abs(b_w), C_MAX)
-        tl.store(p_table, b_w * factor)
+        tl.store(p_table, in_base_2(b_w, scale))
         tl.store(p_table + padded, b_c)
         tl.store(p_table + 2 * padded, 1 / b_c)
         tl.store(p_table + 3 * padded, tl.where(b_w < 0, -1.0, 1.0))

@@ -19,7 +19,8 @@ class Scorer(NamedTuple):
     bound, scores, constant: of `scores`. start, slopes: of `slopes`; None for products, whose sums
     are products too. pair: the `Functions`. width, padded: the features there are, and those of
     panels. precision: of products in float32. outer, outer_scale, after: of `Settings`; the last
-    only where there is an outer function.
+    only where there is an outer function. at_once: features of a pair that a loop takes at a time,
+    where it is no product or tanh: a forward reads further ahead than a backward has registers for.
     """
 
     bound: Any
@@ -34,6 +35,7 @@ class Scorer(NamedTuple):
     outer: str = ""
     outer_scale: float = 0.0
     after: bool = False
+    at_once: int = 8
 
     def of_settings(self, s: Settings, **fields: Any) -> Scorer:
         """Return the scorer with the outer function of the settings, and with other fields."""

@@ -7,8 +7,8 @@ of queries, `…_scores` gives the tile, `…_constant` what those scores lack. 
     i_w: which problem of the weights. b_bound: the bound of the queries. seed: 0.0, see below.
 
 Feature by feature a load is 64 numbers for 128 threads: Triton then repeats it in the layout of the
-tile instead of converting it, and the tile is in the layout of the tensor core's sums, so that
-weights go from registers into the product with the values.
+tile instead of converting it. A thread's part of the tile is squares of 4 × 4, so that four loads
+give it all of a feature; in the layout of the tensor core's sums eleven would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.outer import outer
 from anyscore.kernels.triton.panels import BLOCK, WIDE
-from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE, entry
+from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE, entry, in_base_2
 
 FREE = tl.constexpr(20.0)
 """ln x up to which four denominators can be multiplied."""
@@ -87,12 +87,17 @@ def no_constant(weights, i_w):
 
 @triton.jit
 def _zeros(seed, ACC: tl.constexpr):
-    """Zeros (64, 64) in the layout of the tensor core's sums. seed: 0.0, unknown when compiled."""
+    """Zeros (64, 64), in squares of 4 × 4 a thread. seed: 0.0, unknown when compiled.
+
+    Triton lays out sums of products in float32 so, and whatever is added to them. Of the product
+    nothing but the layout is left: that it is 0 is seen only after layouts are chosen.
+    """
     if INTERPRETED or tl.float32 != ACC:
         b_s = tl.zeros((TILE, TILE), ACC)
     else:
-        b_x = tl.zeros((TILE, 16), tl.bfloat16)
-        b_s = tl.dot(b_x + seed.to(tl.bfloat16), tl.zeros((16, TILE), tl.bfloat16))
+        b_x = tl.zeros((TILE, 16), tl.float32) + seed
+        b_s = tl.dot(b_x, tl.zeros((16, TILE), tl.float32), input_precision="ieee")
+        b_s = ((b_s.to(tl.uint32, bitcast=True) >> 31) & 2).to(tl.float32, bitcast=True)
     return b_s
 
 
@@ -117,15 +122,16 @@ def product_scores(
         b_s = tl.dot(b_a, b_b, b_s, input_precision=PRECISION, out_dtype=ACC)
         p_a += STEP * TILE
         p_b += STEP * TILE
-    return b_s * (scale * LOG2_E)
+    return in_base_2(b_s, scale)
 
 
 @triton.jit
 def _add_features(p_a, p_b, p_w, b_s, VALUE: tl.constexpr, n_features, UNROLL: tl.constexpr):
-    """Return b_s + Σ_f w_f pair(a_f, b_f), of pointers p_a (64, 1), p_b (1, 64); p_w None is 1."""
+    """Return b_s + Σ_f w_f pair(a_f, b_f), of pointers p_a, p_b (64,); p_w None is 1."""
     for _ in range(0, n_features, UNROLL):
         for u in tl.static_range(UNROLL):
-            b_value = VALUE(tl.load(p_a + u * TILE), tl.load(p_b + u * TILE))  # (64, 64)
+            b_a, b_b = tl.load(p_a + u * TILE), tl.load(p_b + u * TILE)  # (64,)
+            b_value = VALUE(b_a[:, None], b_b[None, :])  # (64, 64)
             if p_w is None:
                 b_s += b_value
             else:
@@ -145,15 +151,15 @@ def elementwise_scores(
     PADDED: tl.constexpr = SCORER.padded
     VALUE: tl.constexpr = SCORER.pair.value
     WIDTH: tl.constexpr = SCORER.width
-    UNROLL: tl.constexpr = 4 if WIDTH % 4 == 0 else 1
+    UNROLL: tl.constexpr = SCORER.at_once if WIDTH % SCORER.at_once == 0 else 1
     o_t = tl.arange(0, TILE)
-    p_a = a.features + i_a * (PADDED * TILE) + o_t[:, None]  # (64, 1)
-    p_b = b.features + i_b * (PADDED * TILE) + o_t[None, :]  # (1, 64)
+    p_a = a.features + i_a * (PADDED * TILE) + o_t
+    p_b = b.features + i_b * (PADDED * TILE) + o_t
     p_w = None if weights.table is None else weights.table + i_w * (4 * PADDED)
     b_s = _zeros(seed, ACC)
     b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, WIDTH, UNROLL)
     if p_w is None:
-        b_s *= scale * LOG2_E
+        b_s = in_base_2(b_s, scale)
     return b_s
 
 
@@ -172,7 +178,8 @@ def exponential_constant(weights, i_w):
 @triton.jit
 def _denominator(p_a, p_b, p_c, f: tl.constexpr, CLAMPED: tl.constexpr):
     """Return C + A B of feature f, (64, 64)."""
-    b_x = tl.fma(tl.load(p_a + f * TILE), tl.load(p_b + f * TILE), tl.load(p_c + f))
+    b_a, b_b = tl.load(p_a + f * TILE), tl.load(p_b + f * TILE)  # (64,)
+    b_x = tl.fma(b_a[:, None], b_b[None, :], tl.load(p_c + f))
     return tl.minimum(b_x, CLAMP) if CLAMPED else b_x
 
 
@@ -180,7 +187,7 @@ def _denominator(p_a, p_b, p_c, f: tl.constexpr, CLAMPED: tl.constexpr):
 def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
     """Return b_s + Σ_f 1/(C_f + A_f B_f), with one reciprocal for AT_ONCE features.
 
-    p_a (64, 1), p_b (1, 64), p_c: pointers. N/D of n terms takes another: (N x + D) / (D x).
+    p_a, p_b (64,), p_c: pointers. N/D of n terms takes another: (N x + D) / (D x).
     """
     for _ in range(0, n_features, BLOCK):
         for u in tl.static_range(0, BLOCK, AT_ONCE):
@@ -209,12 +216,12 @@ def exponential_scores(
     WIDTH: tl.constexpr = SCORER.width
     o_t = tl.arange(0, TILE)
     at_a, at_b = i_a * (PADDED * TILE), i_b * (PADDED * TILE)
-    p_a, p_b = a.features + at_a + o_t[:, None], b.features + at_b + o_t[None, :]
+    p_a, p_b = a.features + at_a + o_t, b.features + at_b + o_t
     p_w = weights.table + i_w * (4 * PADDED)
     b_s = _zeros(seed, ACC)
     highest = tl.load(b.bounds + i_b * 2)
     widest = tl.load(b.bounds + i_b * 2 + 1)
-    p_ea, p_eb = a.exponentials + at_a + o_t[:, None], b.exponentials + at_b + o_t[None, :]
+    p_ea, p_eb = a.exponentials + at_a + o_t, b.exponentials + at_b + o_t
     m_free = b_bound + highest <= FREE
     m_near = (widest <= WIDE) & (b_bound < float("inf"))
     p_c = p_w + PADDED

@@ -93,6 +93,16 @@ class Gradients(NamedTuple):
     n_others: Any
 
 
+class Others(NamedTuple):
+    """What is read of COUNT others: dS (64, COUNT), and of each pair both features (1, COUNT)."""
+
+    ds: Any
+    one_0: Any
+    one_1: Any
+    other_0: Any
+    other_1: Any
+
+
 @triton.jit
 def gradients_of(ds_band, i_p, i_own, band, sizes, OF_QUERY: tl.constexpr):
     """Return the `Gradients` of 64 rows from i_own on of a band (problems, T_q, band)."""
@@ -108,10 +118,16 @@ def gradients_of(ds_band, i_p, i_own, band, sizes, OF_QUERY: tl.constexpr):
 
 
 @triton.jit
-def _part(ds, i_first):
-    """Return dS of the others from i_first on, (64, COUNT); 0 where there are none."""
+def _others(p, ds, i, part, PADDED: tl.constexpr):
+    """Read what is needed of a part of the others' tile i; 0 is dS where there are none."""
+    i_first = i * TILE + part * COUNT
     m_others = (tl.arange(0, COUNT) + i_first < ds.n_others)[None, :]
-    return tl.load(ds.p + i_first * ds.step, mask=ds.m_own & m_others, other=0.0)
+    b_ds = tl.load(ds.p + i_first * ds.step, mask=ds.m_own & m_others, other=0.0)
+    step = i * (PADDED * TILE) + part * COUNT
+    p_one, p_other = p.one + step, p.other + step
+    return Others(
+        b_ds, tl.load(p_one), tl.load(p_one + TILE), tl.load(p_other), tl.load(p_other + TILE)
+    )
 
 
 @triton.jit
@@ -122,11 +138,11 @@ def _units(p_table):
 
 @triton.jit
 def _add_one(
-    p_x, p_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    p_x, b_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Return b_slopes and b_values (64, COUNT) with a feature added, in the units given."""
-    b_x, b_y = tl.load(p_x), tl.load(p_y)  # (64, 1), (1, COUNT)
+    b_x = tl.load(p_x)  # (64, 1)
     # Where dS is 0 the other, which may be NaN, is not read.
     if OF_QUERY:
         b_slopes += b_ds * tl.where(b_ds != 0, SCORER.pair.d_a(b_x, b_y) * slope, 0.0)
@@ -139,17 +155,16 @@ def _add_one(
 
 @triton.jit
 def _add_by_pair(
-    state, step, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr,
+    state, b_y0, b_y1, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr,
     OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sums with both features added, of others that are `step` numbers further."""
-    p_x, p_y = state.p_x, state.p_y + step
+    """Return b_sums with both features added, of b_y0 and b_y1 (1, COUNT)."""
     b_slopes_0, b_values_0 = _add_one(
-        p_x, p_y, b_ds, b_sums.slopes_0, b_sums.values_0, slope, value_0,
+        state.p_x, b_y0, b_ds, b_sums.slopes_0, b_sums.values_0, slope, value_0,
         SCORER, OF_QUERY, WITH_WEIGHT,
     )  # fmt: skip
     b_slopes_1, b_values_1 = _add_one(
-        p_x + TILE, p_y + TILE, b_ds, b_sums.slopes_1, b_sums.values_1, slope, value_1,
+        state.p_x + TILE, b_y1, b_ds, b_sums.slopes_1, b_sums.values_1, slope, value_1,
         SCORER, OF_QUERY, WITH_WEIGHT,
     )  # fmt: skip
     return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
@@ -157,19 +172,18 @@ def _add_by_pair(
 
 @triton.jit
 def _add_by_reciprocals(
-    state, step, b_ds, b_sums, PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
+    state, b_y0, b_y1, b_ds, b_sums, PAIRED: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Return b_sums with both features added: slopes over 4, values over 2σ; see `exponential_slopes`.
+    """Return b_sums with both features added: slopes over 4, values over 2σ.
 
-    PAIRS: one reciprocal serves both of a pair.
+    b_y0, b_y1 (1, COUNT): exponentials of the others. PAIRED: one reciprocal serves both.
     """
-    b_x = tl.fma(state.b_e0, tl.load(state.p_e + step), 1.0)  # (64, COUNT)
-    b_y = tl.fma(state.b_e1, tl.load(state.p_e + step + TILE), 1.0)
-    if PAIRS:
-        b_r = reciprocal(b_x * b_y)
-        b_h0, b_h1 = 0.5 - b_y * b_r, 0.5 - b_x * b_r
+    b_x0, b_x1 = tl.fma(state.b_e0, b_y0, 1.0), tl.fma(state.b_e1, b_y1, 1.0)  # (64, COUNT)
+    if PAIRED:
+        b_r = reciprocal(b_x0 * b_x1)
+        b_h0, b_h1 = 0.5 - b_x1 * b_r, 0.5 - b_x0 * b_r
     else:
-        b_h0, b_h1 = 0.5 - reciprocal(b_x), 0.5 - reciprocal(b_y)
+        b_h0, b_h1 = 0.5 - reciprocal(b_x0), 0.5 - reciprocal(b_x1)
     b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
     b_slopes_0 = tl.fma(b_ds, 0.25 - b_h0 * b_h0, b_sums.slopes_0)
     b_slopes_1 = tl.fma(b_ds, 0.25 - b_h1 * b_h1, b_sums.slopes_1)
@@ -197,23 +211,25 @@ def elementwise_slopes(
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Return the sums (`Two`) with the others' tile i added, by the functions of the pair."""
+    p = Two(states.one.p_y, states.other.p_y)
     for part in tl.static_range(TILE // COUNT):
-        b_ds = _part(ds, i * TILE + part * COUNT)
-        step = i * (SCORER.padded * TILE) + part * COUNT
+        y = _others(p, ds, i, part, SCORER.padded)
         sums = Two(
             _add_by_pair(
-                states.one, step, b_ds, sums.one, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+                states.one, y.one_0, y.one_1, y.ds, sums.one, 1.0, 1.0, 1.0,
+                SCORER, OF_QUERY, WITH_WEIGHT,
             ),
             _add_by_pair(
-                states.other, step, b_ds, sums.other, 1.0, 1.0, 1.0, SCORER, OF_QUERY, WITH_WEIGHT
+                states.other, y.other_0, y.other_1, y.ds, sums.other, 1.0, 1.0, 1.0,
+                SCORER, OF_QUERY, WITH_WEIGHT,
             ),
-        )
+        )  # fmt: skip
     return sums
 
 
 @triton.jit
 def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
-    """Return the `ExponentialState` of features i_f and i_f + 1; i_other: the others' first tile."""
+    """Return the `ExponentialState` of features i_f, i_f + 1; i_other: the others' first tile."""
     PADDED: tl.constexpr = SCORER.padded
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     p_table = weights.table + i_w * (4 * PADDED) + i_f
@@ -234,17 +250,6 @@ def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
 
 
 @triton.jit
-def _add_carefully(
-    state, step, b_ds, b_sums, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
-    WITH_WEIGHT: tl.constexpr,
-):  # fmt: skip
-    """Return b_sums as `_add_by_reciprocals` does, by the functions of the pair."""
-    return _add_by_pair(
-        state, step, b_ds, b_sums, 0.25, state.sign_0, state.sign_1, SCORER, OF_QUERY, WITH_WEIGHT
-    )
-
-
-@triton.jit
 def exponential_slopes(
     states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
@@ -260,33 +265,52 @@ def exponential_slopes(
     careful = (widest > WIDE) | (bound == float("inf"))
     if WITH_WEIGHT:
         careful = careful | (states.one.size + size < SMALL)
-    first = i * (SCORER.padded * TILE)
     if careful:
-        for part in range(TILE // COUNT):
-            b_ds = _part(ds, i * TILE + part * COUNT)
-            step = first + part * COUNT
-            sums = Two(
-                _add_carefully(
-                    states.one, step, b_ds, sums.one, SCORER, OF_QUERY, WITH_WEIGHT
-                ),
-                _add_carefully(
-                    states.other, step, b_ds, sums.other, SCORER, OF_QUERY, WITH_WEIGHT
-                ),
-            )
+        sums = _slopes_carefully(states, sums, i, ds, SCORER, OF_QUERY, WITH_WEIGHT)
     elif bound <= PAIRED:
-        for part in tl.static_range(TILE // COUNT):
-            b_ds = _part(ds, i * TILE + part * COUNT)
-            step = first + part * COUNT
-            sums = Two(
-                _add_by_reciprocals(states.one, step, b_ds, sums.one, True, WITH_WEIGHT),
-                _add_by_reciprocals(states.other, step, b_ds, sums.other, True, WITH_WEIGHT),
-            )
+        sums = _slopes_by_reciprocals(states, sums, i, ds, SCORER, True, WITH_WEIGHT)
     else:
-        for part in tl.static_range(TILE // COUNT):
-            b_ds = _part(ds, i * TILE + part * COUNT)
-            step = first + part * COUNT
-            sums = Two(
-                _add_by_reciprocals(states.one, step, b_ds, sums.one, False, WITH_WEIGHT),
-                _add_by_reciprocals(states.other, step, b_ds, sums.other, False, WITH_WEIGHT),
-            )
+        sums = _slopes_by_reciprocals(states, sums, i, ds, SCORER, False, WITH_WEIGHT)
+    return sums
+
+
+@triton.jit
+def _slopes_carefully(
+    states, sums, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr
+):
+    """Return the sums with the others' tile i added, by tanh itself: a pair after the other."""
+    p, one, other = Two(states.one.p_y, states.other.p_y), states.one, states.other
+    b_one, b_other = sums.one, sums.other
+    for part in range(TILE // COUNT):
+        y = _others(p, ds, i, part, SCORER.padded)
+        b_one = _add_by_pair(
+            one, y.one_0, y.one_1, y.ds, b_one, 0.25, one.sign_0, one.sign_1,
+            SCORER, OF_QUERY, WITH_WEIGHT,
+        )  # fmt: skip
+    for part in range(TILE // COUNT):
+        y = _others(p, ds, i, part, SCORER.padded)
+        b_other = _add_by_pair(
+            other, y.other_0, y.other_1, y.ds, b_other, 0.25, other.sign_0, other.sign_1,
+            SCORER, OF_QUERY, WITH_WEIGHT,
+        )  # fmt: skip
+    return Two(b_one, b_other)
+
+
+@triton.jit
+def _slopes_by_reciprocals(
+    states, sums, i, ds, SCORER: tl.constexpr, PAIRED: tl.constexpr, WITH_WEIGHT: tl.constexpr
+):
+    """Return the sums with the others' tile i added; each part is read while another is added."""
+    p = Two(states.one.p_e, states.other.p_e)
+    then = _others(p, ds, i, 0, SCORER.padded)
+    for part in tl.static_range(TILE // COUNT):
+        y = then
+        if part + 1 < TILE // COUNT:
+            then = _others(p, ds, i, part + 1, SCORER.padded)
+        sums = Two(
+            _add_by_reciprocals(states.one, y.one_0, y.one_1, y.ds, sums.one, PAIRED, WITH_WEIGHT),
+            _add_by_reciprocals(
+                states.other, y.other_0, y.other_1, y.ds, sums.other, PAIRED, WITH_WEIGHT
+            ),
+        )
     return sums

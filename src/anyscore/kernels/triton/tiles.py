@@ -51,7 +51,11 @@ class Rows(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Operands, or None: keys (T_k,), and pairs (T_q, T_k), of diagonals by strides −1 and 1."""
+    """Operands, or None: keys (T_k,), and pairs (T_q, T_k), of diagonals by strides −1 and 1.
+
+    Kernels make this tuple of tuples anew, as they do `Mask`: of one that a kernel is given, Triton
+    3.6 forgets in loops which numbers are 1.
+    """
 
     keys: Any
     pairs: Any
@@ -82,6 +86,12 @@ class Sizes(NamedTuple):
     heads: Any
     queries: Any
     keys: Any
+
+
+@triton.jit
+def in_base_2(b_s, scale):
+    """Return scale · b_s log₂ e. scale is in float32, which has not all digits of log₂ e."""
+    return b_s * scale * LOG2_E if b_s.dtype == tl.float64 else b_s * (scale * LOG2_E)
 
 
 @triton.jit

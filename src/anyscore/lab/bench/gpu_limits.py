@@ -27,13 +27,13 @@ class Cost(NamedTuple):
 
 COSTS = {  # of our kernels, counted in the machine code for compute capability 9.0: docs/gpu.md
     "forward": {
-        "free": Cost(3.66, 2.75, 0.25),
-        "clamped": Cost(4.62, 2.5, 0.5),
+        "free": Cost(3.4, 2.75, 0.25),
+        "clamped": Cost(4.4, 2.5, 0.5),
         "one by one": Cost(28.3, 20.0, 2.0),
     },
     "backward": {
-        "free": Cost(18.5, 12.3, 1.75),
-        "clamped": Cost(19.5, 12.0, 2.0),
+        "free": Cost(15.3, 12.5, 1.25),
+        "clamped": Cost(16.3, 12.3, 1.5),
         "one by one": Cost(97.0, 64.0, 6.0),
     },
 }
