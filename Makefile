@@ -10,7 +10,7 @@ WORKERS := -n auto --maxprocesses 8 --dist loadfile
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := mxnet torch torch-exports triton triton-torch jax tensorflow $(KERAS) ray trackio chapter
+FRAMEWORKS := mxnet torch torch-exports triton triton-torch triton-oldest jax tensorflow $(KERAS) ray trackio chapter
 
 LAB := tests/lab tests/package src/anyscore/lab
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
@@ -80,6 +80,11 @@ triton-torch: .venv/dev .venv/triton
 		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(BIN)/pytest tests/frameworks/triton/test_triton_compiled.py
 
+# The oldest Triton that `backends/torch_triton.py` takes; the newer one is beside it.
+triton-oldest: .venv/dev .venv/triton-3.4
+	PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(BIN)/pytest -m oldest \
+		tests/frameworks/triton/test_triton_compiled.py
+
 gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
 	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton \
 		--ignore tests/frameworks/triton/test_triton_compiled.py
@@ -142,6 +147,10 @@ clean:
 # Beside the environment, not in it: TensorFlow and Triton abort where both are imported.
 .venv/triton: constraints.txt .venv/dev
 	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ triton
+	touch $@
+
+.venv/triton-3.4: .venv/dev
+	$(BIN)/pip install $(QUIET) --no-deps --upgrade --target $@ triton==3.4.0
 	touch $@
 
 # Beside it too: Trackio wants an older Pillow, for pictures, which are not logged here.

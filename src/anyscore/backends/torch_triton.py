@@ -21,6 +21,7 @@ from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.task import Options, Task
 
 _TRITON = 3, 4
+_FLOAT64 = 3, 5  # whose products have float64
 _LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
 
 
@@ -31,13 +32,19 @@ def _problem() -> str | None:
         return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
+    if found := _older_than(_TRITON):
+        return f"it needs Triton 3.4, which PyTorch 2.8 brings along, and {found} is installed"
+    return None
+
+
+@cache
+def _older_than(least: tuple[int, int]) -> str | None:
+    """Return the version of Triton, None if it is `least` or later."""
     try:
         found = version("triton")
     except PackageNotFoundError:  # a build of PyTorch's own
         return None
-    if tuple(map(int, found.split(".")[:2])) < _TRITON:
-        return f"it needs Triton 3.4, which PyTorch 2.8 brings along, and {found} is installed"
-    return None
+    return found if tuple(map(int, found.split(".")[:2])) < least else None
 
 
 @cache
@@ -62,6 +69,9 @@ def _why_not(task: Task, options: Options) -> str | None:
             return why_not_dtype(str(x.dtype))
     if _problem() is not None:
         return _problem()
+    values = [] if task.value is None else [task.value]
+    if any(x.dtype == torch.float64 for x in xs + values) and (found := _older_than(_FLOAT64)):
+        return f"float64 needs Triton 3.5, and {found} is installed"
     if reason := torch_modes.why_not() or torch_core.why_not_made_of(xs):
         return reason
     return _device_problem(f.a.device.index)

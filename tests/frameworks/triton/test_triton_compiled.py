@@ -160,6 +160,20 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
         assert compiled(launch, chip).registers > 0
 
 
+@pytest.mark.oldest
+def test_whatever_may_be_there_compiles(launches: list[Launch]) -> None:
+    """With the oldest Triton too, by `make triton-oldest`: masks, biases, dropout, edges."""
+    everything = {"mask": True, "bias": True, "of_pairs": True, "dropout": 0.1}
+    call(triton_pairs.LEAKY_RELU, **everything)
+    call(triton_pairs.TANH, **everything, backward=True)
+    call(triton_pairs.PRODUCT, **everything, weight=False, queries=1)
+    call(triton_pairs.PRODUCT, weight=False, normalizer=2, backward=True)
+    for backward in (False, True):
+        call(triton_pairs.SQUARED, edges=True, bias=True, backward=backward)
+    for launch in launches:
+        assert compiled(launch, 90).registers > 0
+
+
 def test_formulas_compile(launches: list[Launch]) -> None:
     softplus, every = (of_formula(formula_of(x)) for x in (SOFTPLUS, EVERY))
     call(softplus)

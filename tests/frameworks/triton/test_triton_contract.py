@@ -169,3 +169,22 @@ def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_triton._problem.cache_clear()
     assert torch_triton._problem() == "Triton is not installed: pip install triton"
     torch_triton._problem.cache_clear()
+
+
+def test_versions_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old one has no kernels; one without products of float64 has none for these."""
+    caches = torch_triton._problem, torch_triton._older_than
+    for found, problem, wide in (
+        ("3.3.1", "it needs Triton 3.4", "3.3.1"),
+        ("3.4.0", "", "3.4.0"),
+        ("3.5.0", "", ""),
+        ("3.10.0", "", ""),
+    ):
+        monkeypatch.setattr(torch_triton, "version", lambda name, found=found: found)
+        for cached in caches:
+            cached.cache_clear()
+        assert (torch_triton._problem() or "").startswith(problem)
+        assert bool(torch_triton._problem()) == bool(problem)
+        assert (torch_triton._older_than(torch_triton._FLOAT64) or "") == wide
+    for cached in caches:
+        cached.cache_clear()

@@ -172,14 +172,14 @@ def _add_by_pair(
 
 @triton.jit
 def _add_by_reciprocals(
-    state, b_y0, b_y1, b_ds, b_sums, PAIRED: tl.constexpr, WITH_WEIGHT: tl.constexpr
+    state, b_y0, b_y1, b_ds, b_sums, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
     """Return b_sums with both features added: slopes over 4, values over 2σ.
 
-    b_y0, b_y1 (1, COUNT): exponentials of the others. PAIRED: one reciprocal serves both.
+    b_y0, b_y1 (1, COUNT): exponentials of the others. IN_PAIRS: one reciprocal serves both.
     """
     b_x0, b_x1 = tl.fma(state.b_e0, b_y0, 1.0), tl.fma(state.b_e1, b_y1, 1.0)  # (64, COUNT)
-    if PAIRED:
+    if IN_PAIRS:
         b_r = reciprocal(b_x0 * b_x1)
         b_h0, b_h1 = 0.5 - b_x1 * b_r, 0.5 - b_x0 * b_r
     else:
@@ -298,19 +298,19 @@ def _slopes_carefully(
 
 @triton.jit
 def _slopes_by_reciprocals(
-    states, sums, i, ds, SCORER: tl.constexpr, PAIRED: tl.constexpr, WITH_WEIGHT: tl.constexpr
+    states, sums, i, ds, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
     """Return the sums with the others' tile i added; each part is read while another is added."""
-    p = Two(states.one.p_e, states.other.p_e)
+    p, one, other = Two(states.one.p_e, states.other.p_e), states.one, states.other
     then = _others(p, ds, i, 0, SCORER.padded)
     for part in tl.static_range(TILE // COUNT):
         y = then
         if part + 1 < TILE // COUNT:
             then = _others(p, ds, i, part + 1, SCORER.padded)
         sums = Two(
-            _add_by_reciprocals(states.one, y.one_0, y.one_1, y.ds, sums.one, PAIRED, WITH_WEIGHT),
+            _add_by_reciprocals(one, y.one_0, y.one_1, y.ds, sums.one, IN_PAIRS, WITH_WEIGHT),
             _add_by_reciprocals(
-                states.other, y.other_0, y.other_1, y.ds, sums.other, PAIRED, WITH_WEIGHT
+                other, y.other_0, y.other_1, y.ds, sums.other, IN_PAIRS, WITH_WEIGHT
             ),
         )
     return sums

@@ -186,6 +186,10 @@ def add_product(b_total, b_x, p_y, padded, o_c, PRECISION: tl.constexpr):
     if INTERPRETED:  # whose bfloat16 is wrong
         b_x = b_x.to(b_total.dtype)
         b_y = b_y.to(b_total.dtype)
+    elif b_x.dtype == tl.float64:
+        # Triton 3.6 lays x out by the narrowest number that it follows from, such as a mask's
+        # byte, and then has no such product; it looks no further back than a sum.
+        b_x = tl.sum(b_x[:, :, None], 2)
     return tl.dot(b_x, b_y, b_total, input_precision=PRECISION, out_dtype=b_total.dtype)
 
 
