@@ -151,7 +151,8 @@ def elementwise_scores(
     PADDED: tl.constexpr = SCORER.padded
     VALUE: tl.constexpr = SCORER.pair.value
     WIDTH: tl.constexpr = SCORER.width
-    UNROLL: tl.constexpr = SCORER.at_once if WIDTH % SCORER.at_once == 0 else 1
+    MOST: tl.constexpr = SCORER.at_once
+    UNROLL: tl.constexpr = MOST if WIDTH % MOST == 0 else 4 if WIDTH % 4 == 0 else 1
     o_t = tl.arange(0, TILE)
     p_a = a.features + i_a * (PADDED * TILE) + o_t
     p_b = b.features + i_b * (PADDED * TILE) + o_t
