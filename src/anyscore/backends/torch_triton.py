@@ -70,7 +70,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     if _problem() is not None:
         return _problem()
     values = [] if task.value is None else [task.value]
-    if any(x.dtype == torch.float64 for x in xs + values) and (found := _older_than(_FLOAT64)):
+    if (found := _older_than(_FLOAT64)) and any(x.dtype == torch.float64 for x in xs + values):
         return f"float64 needs Triton 3.5, and {found} is installed"
     if reason := torch_modes.why_not() or torch_core.why_not_made_of(xs):
         return reason

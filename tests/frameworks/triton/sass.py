@@ -111,7 +111,7 @@ def compile(
     kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **constant: Any
 ) -> Compiled:
     """`kernel[...](*args, **constant)` for a chip."""
-    asked = {name: constant.pop(name) for name in ("maxnreg",) if name in constant}
+    registers = constant.pop("maxnreg", None)
     constants: dict[Any, Any] = {}
     attributes: dict[Any, Any] = {}
     names = kernel.arg_names
@@ -124,7 +124,7 @@ def compile(
         constants[(names.index(name),)] = x
     source = ASTSource(kernel, types, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
-    settings = {"num_warps": warps, "enable_fp_fusion": True} | asked
+    settings = {"num_warps": warps, "enable_fp_fusion": True, "maxnreg": registers}
     made = triton.compile(source, target=target, options=settings)
     return read(made.asm["cubin"], made.metadata.shared)
 

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.forward import sigmoid
 from anyscore.kernels.triton.scores import constant_of, tile_scores
-from anyscore.kernels.triton.slopes import COUNT, Sums, Two, gradients_of
+from anyscore.kernels.triton.slopes import COUNT, Sums, Two, part_of, strip_of
 from anyscore.kernels.triton.tiles import (
     INTERPRETED,
     LOG2_E,
@@ -152,7 +152,7 @@ def feature_sums(
         n_others, step = n_queries, n_band
         p_some = some + i_p * n_queries * n_band + i_tile
     i_w = problem_of(weights, i_p, sizes.heads)
-    ds = gradients_of(ds_band, i_p, i_tile * TILE, band, sizes, OF_QUERY)
+    ds = strip_of(ds_band, i_p, i_tile * TILE, band, sizes, COUNT, OF_QUERY)
     p_own = d_own + (i_p * n_rows + o_r) * WIDTH
     p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
     for i_f in range(i_chunk * FEATURES, tl.minimum(i_chunk * FEATURES + FEATURES, WIDTH), 4):
@@ -190,23 +190,6 @@ def _add_sums(
 
 
 @triton.jit
-def _part_of(data, i_p, i_own, i_other, band, sizes, OF_QUERY: tl.constexpr):
-    """Return 64 rows from i_own and 64 columns from i_other on of a band (problems, T_q, band).
-
-    Rows are queries and columns keys, counted from the first of the band; or else the reverse.
-    """
-    o_r, o_c = tl.arange(0, TILE) + i_own, tl.arange(0, TILE) + i_other
-    p_band = data + i_p * sizes.queries * band
-    if OF_QUERY:
-        o_x = o_r.to(tl.int64)[:, None] * band + o_c[None, :]  # (64, 64)
-        m_x = (o_r < sizes.queries)[:, None] & (o_c < band)[None, :]
-    else:
-        o_x = o_c.to(tl.int64)[None, :] * band + o_r[:, None]
-        m_x = (o_c < sizes.queries)[None, :] & (o_r < band)[:, None]
-    return tl.load(p_band + o_x, mask=m_x, other=0.0)
-
-
-@triton.jit
 def matrix_sums(
     band_of, finite, raw, some, target, first, band, sizes, scale, WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr, PRECISION: tl.constexpr, OF_QUERY: tl.constexpr,
@@ -232,6 +215,7 @@ def matrix_sums(
         p_raw += (i_p * 0 + first) * raw.row
         n_rows = sizes.keys - first
     p_others = finite.data + i_others * TILE * finite.padded
+    strip = strip_of(band_of, i_p, i_tile * TILE, band, sizes, TILE, OF_QUERY)
     b_total = tl.zeros((TILE, COLUMNS), ACC)
     p_some, step = some + (i_p * n_queries + i_tile) * n_band, 1
     if not OF_QUERY:
@@ -239,14 +223,14 @@ def matrix_sums(
     n_others = n_band if OF_QUERY else n_queries
     for i in range(n_others):
         if tl.load(p_some + i * step) != 0:
-            b_x = _part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, OF_QUERY)
+            b_x = part_of(strip, i * TILE, TILE)
             p_y = p_others + (i_p * 0 + i) * TILE * finite.padded
             b_total = add_product(b_total, b_x, p_y, finite.padded, o_c, PRECISION)
     if some_nonfinite(finite.nonfinite + i_others, 0, n_others):
         for i in range(n_others):
             there = tl.load(finite.nonfinite + i_others + i) != 0
             if (tl.load(p_some + i * step) != 0) & there:
-                b_x = _part_of(band_of, i_p, i_tile * TILE, i * TILE, band, sizes, OF_QUERY)
+                b_x = part_of(strip, i * TILE, TILE)
                 b_total = add_nonfinite(
                     b_total, b_x != 0, p_raw + (i_p * 0 + i) * TILE * raw.row, raw.row, raw.column,
                     n_rows - i * TILE, o_c, WIDTH,

@@ -82,9 +82,11 @@ class Sums(NamedTuple):
     values_1: Any
 
 
-class Gradients(NamedTuple):
-    """dS of one's own tile. p (64, COUNT): pointers to that of the first others, of which the next
-    is `step` numbers further. m_own (64, 1): which rows there are; n_others: how many others.
+class Strip(NamedTuple):
+    """Says where what a band stores of one's own tile is, dS or weights.
+
+    p (64, N): pointers to that of the first N others, of which the next is `step` numbers further.
+    m_own (64, 1): which rows there are; n_others: how many others.
     """
 
     p: Any
@@ -94,7 +96,7 @@ class Gradients(NamedTuple):
 
 
 class Others(NamedTuple):
-    """What is read of COUNT others: dS (64, COUNT), and of each pair both features (1, COUNT)."""
+    """Holds dS of COUNT others (64, COUNT), and both features of each pair (1, COUNT)."""
 
     ds: Any
     one_0: Any
@@ -104,30 +106,43 @@ class Others(NamedTuple):
 
 
 @triton.jit
-def gradients_of(ds_band, i_p, i_own, band, sizes, OF_QUERY: tl.constexpr):
-    """Return the `Gradients` of 64 rows from i_own on of a band (problems, T_q, band)."""
-    o_r, o_c = i_own + tl.arange(0, TILE), tl.arange(0, COUNT)
-    p_band = ds_band + i_p * sizes.queries * band
+def strip_of(stored, i_p, i_own, band, sizes, N: tl.constexpr, OF_QUERY: tl.constexpr):
+    """Return the `Strip` of 64 rows from i_own on of what is stored (problems, T_q, band).
+
+    Rows are queries and others keys, counted from the first of the band; or else the reverse.
+    """
+    o_r, o_c = i_own + tl.arange(0, TILE), tl.arange(0, N)
+    p_band = stored + i_p * sizes.queries * band
     own_step, step = i_p * 0 + 1, i_p * 0 + band  # 64 bits
     n_own, n_others = band, sizes.queries
     if OF_QUERY:
         own_step, step = step, own_step
         n_own, n_others = n_others, n_own
     p = p_band + o_r[:, None] * own_step + o_c[None, :] * step
-    return Gradients(p, step, (o_r < n_own)[:, None], n_others)
+    return Strip(p, step, (o_r < n_own)[:, None], n_others)
+
+
+@triton.jit
+def part_of(strip, i_first, N: tl.constexpr):
+    """Return what is stored of N others from i_first on, (64, N); 0 where there are none."""
+    m_others = (tl.arange(0, N) + i_first < strip.n_others)[None, :]
+    return tl.load(strip.p + i_first * strip.step, mask=strip.m_own & m_others, other=0.0)
+
+
+@triton.jit
+def _features(p_y, i, part, PADDED: tl.constexpr):
+    """Read both features (1, COUNT) of a part of the others' tile i."""
+    p_y += i * (PADDED * TILE) + part * COUNT
+    return tl.load(p_y), tl.load(p_y + TILE)
 
 
 @triton.jit
 def _others(p, ds, i, part, PADDED: tl.constexpr):
-    """Read what is needed of a part of the others' tile i; 0 is dS where there are none."""
-    i_first = i * TILE + part * COUNT
-    m_others = (tl.arange(0, COUNT) + i_first < ds.n_others)[None, :]
-    b_ds = tl.load(ds.p + i_first * ds.step, mask=ds.m_own & m_others, other=0.0)
-    step = i * (PADDED * TILE) + part * COUNT
-    p_one, p_other = p.one + step, p.other + step
-    return Others(
-        b_ds, tl.load(p_one), tl.load(p_one + TILE), tl.load(p_other), tl.load(p_other + TILE)
-    )
+    """Read what is needed of a part of the others' tile i, for two pairs of features."""
+    b_ds = part_of(ds, i * TILE + part * COUNT, COUNT)
+    one_0, one_1 = _features(p.one, i, part, PADDED)
+    other_0, other_1 = _features(p.other, i, part, PADDED)
+    return Others(b_ds, one_0, one_1, other_0, other_1)
 
 
 @triton.jit
@@ -266,7 +281,10 @@ def exponential_slopes(
     if WITH_WEIGHT:
         careful = careful | (states.one.size + size < SMALL)
     if careful:
-        sums = _slopes_carefully(states, sums, i, ds, SCORER, OF_QUERY, WITH_WEIGHT)
+        sums = Two(
+            _slopes_carefully(states.one, sums.one, i, ds, SCORER, OF_QUERY, WITH_WEIGHT),
+            _slopes_carefully(states.other, sums.other, i, ds, SCORER, OF_QUERY, WITH_WEIGHT),
+        )
     elif bound <= PAIRED:
         sums = _slopes_by_reciprocals(states, sums, i, ds, SCORER, True, WITH_WEIGHT)
     else:
@@ -276,24 +294,17 @@ def exponential_slopes(
 
 @triton.jit
 def _slopes_carefully(
-    states, sums, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr
+    state, b_sums, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Return the sums with the others' tile i added, by tanh itself: a pair after the other."""
-    p, one, other = Two(states.one.p_y, states.other.p_y), states.one, states.other
-    b_one, b_other = sums.one, sums.other
+    """Return b_sums of a pair of features with the others' tile i added, by tanh itself."""
     for part in range(TILE // COUNT):
-        y = _others(p, ds, i, part, SCORER.padded)
-        b_one = _add_by_pair(
-            one, y.one_0, y.one_1, y.ds, b_one, 0.25, one.sign_0, one.sign_1,
+        b_ds = part_of(ds, i * TILE + part * COUNT, COUNT)
+        b_y0, b_y1 = _features(state.p_y, i, part, SCORER.padded)
+        b_sums = _add_by_pair(
+            state, b_y0, b_y1, b_ds, b_sums, 0.25, state.sign_0, state.sign_1,
             SCORER, OF_QUERY, WITH_WEIGHT,
         )  # fmt: skip
-    for part in range(TILE // COUNT):
-        y = _others(p, ds, i, part, SCORER.padded)
-        b_other = _add_by_pair(
-            other, y.other_0, y.other_1, y.ds, b_other, 0.25, other.sign_0, other.sign_1,
-            SCORER, OF_QUERY, WITH_WEIGHT,
-        )  # fmt: skip
-    return Two(b_one, b_other)
+    return b_sums
 
 
 @triton.jit
