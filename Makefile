@@ -165,5 +165,5 @@ clean:
 .venv/mxnet/dev: constraints-mxnet.txt $(SOURCES)
 	test -x $(MXNET)/pip || $(PYTHON) -m venv .venv/mxnet
 	$(MXNET)/pip install $(QUIET) -c constraints-mxnet.txt \
-		-C cmake.define.ANYSCORE_KNOWS_X86_LEVELS=OFF -e '.[mxnet-dev]'
+		-C cmake.define.ANYSCORE_ISAS=baseline -e '.[mxnet-dev]'
 	touch $@

@@ -158,6 +158,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("builds", nargs="+", type=Path, help="files of builds, the oldest first")
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="B,T_q,T_k,H,D_v of each")
     parser.add_argument("--pairs", nargs="+", default=PAIRS, choices=PAIRS)
+    parser.add_argument("--isa", help="the instruction set of all builds; their own choice")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args(arguments)
@@ -175,6 +176,12 @@ def main(arguments: list[str]) -> int:
         shutil.copy(asked.builds[0], copy)
         paths = [asked.builds[0], copy, *asked.builds[1:]]
         cores = [load(path.resolve()) for path in paths]
+        for path, core in zip(paths, cores, strict=True):
+            if asked.isa and asked.isa not in core.isas():
+                known = ", ".join(core.isas())
+                parser.error(f"{path.name} has no --isa {asked.isa}, expected one of {known}")
+            if asked.isa:
+                core.use(asked.isa)
         print("B, T_q, T_k, H, D_v | pair | pass | µs of the first ÷ its copy's", end="")
         print("".join(f" | ÷ {path}'s" for path in asked.builds[1:]))
         for row in rows(cores, asked):

@@ -209,12 +209,12 @@ public:
 
 private:
     // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
-    __attribute__((noinline)) void find_keys(const Tile& tile) {
+    ANYSCORE_NOINLINE void find_keys(const Tile& tile) {
         given = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
         if (!tile.call.kept) rows = scorer.decode_keys(given, tile.keys, room);
     }
 
-    __attribute__((noinline)) void read_kept(const Tile& tile) {
+    ANYSCORE_NOINLINE void read_kept(const Tile& tile) {
         const Call& call = tile.call;
         const T* kept = (const T*)call.kept + tile.problem * call.scores();
         for (int i = 0; i < tile.queries; i++)

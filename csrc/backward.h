@@ -46,11 +46,11 @@ public:
         if (call.outer != Outer::NONE) scores->slopes = arena.take<T>(TILE * TILE);
     }
 
-    void read_queries(const Tile& tile) {
+    ANYSCORE_NOINLINE void read_queries(const Tile& tile) {
         scores->queries(tile);
         scores->queries_for_gradients(tile);
     }
-    void read_keys(const Tile& tile, const KeySets<Scorer, T>& sets) {
+    ANYSCORE_NOINLINE void read_keys(const Tile& tile, const KeySets<Scorer, T>& sets) {
         scores->keys(tile, sets);
         scores->keys_for_gradients(tile);
         values.read_values(tile);
@@ -58,7 +58,7 @@ public:
 
     // Writes P, with dropout, where the scores stand, and dS, of the queries and keys last read. Adds the gradients of a
     // bias and, to d_bias, of key biases. delta: D of the problem; d_diagonals: where those of diagonals go.
-    void compute(const Tile& tile, const Backward& back, const T* delta, T* d_bias, double* d_diagonals) {
+    ANYSCORE_NOINLINE void compute(const Tile& tile, const Backward& back, const T* delta, T* d_bias, double* d_diagonals) {
         const Call& call = tile.call;
         if (needs_weights(back) || call.outer != Outer::NONE) scores->compute(tile);  // as in the forward, to the last bit
         values.read_output(tile, back);
@@ -120,7 +120,7 @@ private:
     }
 
     // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which the log-sum-exp has rounded.
-    __attribute__((noinline)) T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
+    ANYSCORE_NOINLINE T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
         if (values.is_nonfinite(i)) return nan<T>();
         if (tile.call.normalizer != Normalizer::SOFTMAX) return T(0);
         const int keys = tile.keys;
@@ -144,7 +144,7 @@ private:
         }
     }
 
-    void add_irregular(const Tile& tile, T* d_a, T* d_b, T* d_weight) {
+    ANYSCORE_NOINLINE void add_irregular(const Tile& tile, T* d_a, T* d_b, T* d_weight) {
         const Size padded = scores->padded;
         for (int i = 0; i < tile.queries; i++) {
             AttendedColumns attended(tile, i);

@@ -193,10 +193,11 @@ struct EnergyKernels {
     void (*backward)(const Energies&, int threads);
 };
 
+// All of one instruction set and one type of the sums.
 struct KernelTable {
-    Kernels of[PAIRS][2];  // [row of pair_list.h][0: float, 1: double]
-    SparseKernels sparse[2];  // likewise
-    EnergyKernels energies[2];
+    Kernels of[PAIRS];  // by row of pair_list.h
+    SparseKernels sparse;
+    EnergyKernels energies;
 };
 
 }  // namespace anyscore

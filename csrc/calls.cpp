@@ -11,7 +11,7 @@ namespace anyscore {
 
 Kernels find(const std::string& pair, Type sums) {
     int row = pair_row(pair);
-    if (row < PAIRS) return kernels().of[row][sums == Type::F64];
+    if (row < PAIRS) return kernels(sums).of[row];
     if (Kernels own = find_own(pair, sums); own.forward) return own;
     std::string names;
     for (std::string_view name : PAIR_NAMES) names += (names.empty() ? "" : ", ") + std::string(name);
@@ -147,7 +147,7 @@ std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
     if (to.rank() < 1) Arrays::refuse("the result", "must have rank 1 or more");
     Arrays::contiguous("the result", to, to.shape);
     Size keys = to.shape.back();
-    return {kernels().sparse[type == Type::F64], keys ? to.size() / keys : 0};
+    return {kernels(type).sparse, keys ? to.size() / keys : 0};
 }
 
 // The data of an array of the type and shape of another, C-contiguous.
@@ -248,7 +248,7 @@ void* dense(const char* name, const View& array, const Located& x, const std::ve
     return Arrays::contiguous(name, array, shape);
 }
 
-const EnergyKernels& energy_kernels(const Located& x) { return kernels().energies[Arrays::type("key", x.key) == Type::F64]; }
+const EnergyKernels& energy_kernels(const Located& x) { return kernels(Arrays::type("key", x.key)).energies; }
 
 // The arrays of a step, checked against each other.
 Energies describe(const Located& x) {

@@ -104,7 +104,7 @@ private:
     }
 
     // Prefetches the part of the tile's values that falls to query i.
-    static __attribute__((noinline)) void prefetch_values(const Tile& tile, int i) {
+    static ANYSCORE_NOINLINE void prefetch_values(const Tile& tile, int i) {
         const Call& call = tile.call;
         RowRange part = tile.keys_of(call.value, call.value_width);
         const int from = tile.keys * i / tile.queries;
@@ -178,7 +178,7 @@ private:
         drop(tile, i, end);
     }
 
-    __attribute__((noinline)) void rescale(int i, T factor) {
+    ANYSCORE_NOINLINE void rescale(int i, T factor) {
         store(sum + i * L, factor * load(sum + i * L));
         T* row = output + i * values.padded;
         for (Size d = 0; d < values.padded; d++) row[d] *= factor;

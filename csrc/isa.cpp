@@ -5,33 +5,35 @@
 #include <stdexcept>
 #include <utility>
 
-#if defined(ANYSCORE_X86)
+#include "x86_level.h"
+
+#if defined(ANYSCORE_AVX512)
 #include <cpuid.h>
 #endif
 
 namespace anyscore {
 
-namespace baseline {
-extern const KernelTable DIVIDING;
-}
-#if defined(ANYSCORE_X86)
-namespace avx2 {
-extern const KernelTable DIVIDING;
-}
-namespace avx512 {
-extern const KernelTable DIVIDING, ESTIMATING;
-}
-#endif
+// The tables of kernel.cpp.
+#define ANYSCORE_TABLES(isa) \
+    namespace isa { \
+    template <class T> struct Tables { \
+        static const KernelTable DIVIDING, ESTIMATING; \
+    }; \
+    }
+ANYSCORE_TABLES(baseline)
+ANYSCORE_TABLES(avx2)
+ANYSCORE_TABLES(avx512)
+#undef ANYSCORE_TABLES
 
 namespace {
 
 struct Isa {
     const char* name;
-    const KernelTable* table;
+    const KernelTable *of_floats, *of_doubles;
     bool dots, runs;
 };
 
-#if defined(ANYSCORE_X86)
+#if defined(ANYSCORE_AVX512)
 // Whether a division of 16 numbers beats an estimate and Newton's step. It takes 2.5 cycles on Zen 5 and
 // 10 on Emerald Rapids; whatever was not measured is taken to be slow.
 bool divides_fast() {
@@ -59,19 +61,18 @@ bool dots_pay() { return __builtin_cpu_is("amd"); }
 
 std::vector<Isa> find_all() {
     std::vector<Isa> all;
-#if defined(ANYSCORE_X86)
-    __builtin_cpu_init();
-    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-              __builtin_cpu_supports("bmi2");
-    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    all.push_back({"avx512-estimate", &avx512::ESTIMATING, false, v4});
-    all.push_back({"avx512", &avx512::DIVIDING, false, v4});
+#if defined(ANYSCORE_AVX512)
+    const bool v4 = x86_level() >= 4;
+    all.push_back({"avx512-estimate", &avx512::Tables<float>::ESTIMATING, &avx512::Tables<double>::ESTIMATING, false, v4});
+    all.push_back({"avx512", &avx512::Tables<float>::DIVIDING, &avx512::Tables<double>::DIVIDING, false, v4});
     if (divides_fast()) std::swap(all[0], all[1]);
-    all.insert(dots_pay() ? all.begin() : all.end(), {"avx512-bf16", all[0].table, true, v4 && has_dots()});
-    all.push_back({"avx2", &avx2::DIVIDING, false, v3});
+    Isa with_dots = {"avx512-bf16", all[0].of_floats, all[0].of_doubles, true, v4 && has_dots()};
+    all.insert(dots_pay() ? all.begin() : all.end(), with_dots);
 #endif
-    all.push_back({"baseline", &baseline::DIVIDING, false, true});
+#if defined(ANYSCORE_AVX2)
+    all.push_back({"avx2", &avx2::Tables<float>::DIVIDING, &avx2::Tables<double>::DIVIDING, false, x86_level() >= 3});
+#endif
+    all.push_back({"baseline", &baseline::Tables<float>::DIVIDING, &baseline::Tables<double>::DIVIDING, false, true});
     return all;
 }
 
@@ -107,7 +108,17 @@ void use(const std::string& name) {
     throw std::invalid_argument("isa is \"" + name + "\", expected one of " + names + ".");
 }
 
-const KernelTable& kernels() { return *current().load()->table; }
+const KernelTable& kernels(Type sums) {
+    const Isa& isa = *current().load();
+    return sums == Type::F64 ? *isa.of_doubles : *isa.of_floats;
+}
+
+std::string missing_isa() {
+    const char* best = x86_level() >= 4 ? "avx512" : x86_level() == 3 ? "avx2" : "baseline";
+    for (const Isa& one : known())
+        if (std::string(one.name) == best) return "";
+    return best;
+}
 
 bool dots() { return current().load()->dots; }
 

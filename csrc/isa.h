@@ -13,7 +13,10 @@ std::vector<std::string> isas();
 std::string isa();
 // Raises std::invalid_argument for one that cannot run here.
 void use(const std::string& isa);
-const KernelTable& kernels();
+// Of this set and one type of the sums.
+const KernelTable& kernels(Type sums);
+// The set that this processor would run, had the core been built for it; empty if there is none.
+std::string missing_isa();
 // Whether they may multiply two bfloat16 numbers at a time.
 bool dots();
 

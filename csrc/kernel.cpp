@@ -1,4 +1,4 @@
-// The kernels of one instruction set, for every pair of pair_list.h.
+// The kernels of one instruction set, ANYSCORE_ISA, and one type of the sums, ANYSCORE_SUMS, for every pair of pair_list.h.
 #include "energies.h"
 #include "gradients.h"
 #include "halves.h"
@@ -36,21 +36,22 @@ template <> constexpr Kernels make<Plain<Product, float>, float>() {
 ANYSCORE_PAIRS(ANYSCORE_KERNELS)
 #undef ANYSCORE_KERNELS
 
-// Reciprocal: that of float32; double divides.
-template <class Reciprocal> constexpr KernelTable make_all() {
-#define ANYSCORE_ROW(name, ...) {name##_kernels<float, Reciprocal>(), name##_kernels<double, Divide>()},
-    return {{ANYSCORE_PAIRS(ANYSCORE_ROW)},
-            {{sparse<float>, sparse_backward<float>}, {sparse<double>, sparse_backward<double>}},
-            {{energies<float>, energies_backward<float>}, {energies<double>, energies_backward<double>}}};
+template <class T, class Reciprocal> constexpr KernelTable make_all() {
+#define ANYSCORE_ROW(name, ...) name##_kernels<T, Reciprocal>(),
+    return {{ANYSCORE_PAIRS(ANYSCORE_ROW)}, {sparse<T>, sparse_backward<T>}, {energies<T>, energies_backward<T>}};
 #undef ANYSCORE_ROW
 }
 
 // Made by the compiler: no instruction of the set runs before it is chosen.
-extern const KernelTable DIVIDING;
-constexpr KernelTable DIVIDING = make_all<Divide>();
-#if defined(__AVX512F__)
-extern const KernelTable ESTIMATING;
-constexpr KernelTable ESTIMATING = make_all<Estimate>();
+template <class T> struct Tables {
+    static const KernelTable DIVIDING, ESTIMATING;
+};
+constexpr KernelTable OF_DIVISIONS = make_all<ANYSCORE_SUMS, Divide>();
+template <> const KernelTable Tables<ANYSCORE_SUMS>::DIVIDING = OF_DIVISIONS;
+#if defined(__AVX512F__)  // sums of float64 divide
+using Reciprocal = std::conditional_t<sizeof(ANYSCORE_SUMS) == 4, Estimate, Divide>;
+constexpr KernelTable OF_ESTIMATES = make_all<ANYSCORE_SUMS, Reciprocal>();
+template <> const KernelTable Tables<ANYSCORE_SUMS>::ESTIMATING = OF_ESTIMATES;
 #endif
 
 }  // namespace anyscore::ANYSCORE_ISA

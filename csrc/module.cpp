@@ -161,5 +161,6 @@ NB_MODULE(_core, module) {
     module.attr("headers") = ANYSCORE_HEADERS;
     module.def("isas", &isas);
     module.def("isa", &isa);
+    module.def("missing_isa", &missing_isa);
     module.def("use", &use, "isa"_a);
 }

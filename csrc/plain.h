@@ -118,7 +118,7 @@ protected:
     }
 
     template <int KEYS>
-    __attribute__((noinline)) void split(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
+    ANYSCORE_NOINLINE void split(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
         Size middle = from + round_up((to - from) / 2, L);
         Vector<T> right[KEYS];
         by_halves<KEYS>(a, keys, stride, from, middle, sums);

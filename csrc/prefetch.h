@@ -61,7 +61,7 @@ private:
     };
 
     // Not inlined: products need their registers.
-    __attribute__((noinline)) void next_of_rows(int lines) {
+    ANYSCORE_NOINLINE void next_of_rows(int lines) {
         while (at && lines > 0) {
             const char* from = at;
             for (; from < end && lines > 0; from += LINE, lines--) prefetch(from);

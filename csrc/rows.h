@@ -48,7 +48,7 @@ ANYSCORE_INLINE std::uint16_t to_f16(float x) {
 }
 
 // x[0 … n) = element `first` and the following of an array, `stride` apart.
-template <class T> inline void read(const Rows& from, Size first, Size n, Size stride, T* x) {
+template <class T> ANYSCORE_NOINLINE void read(const Rows& from, Size first, Size n, Size stride, T* x) {
     switch (from.type) {
         case Type::F32: {
             const float* p = (const float*)from.data + first;
@@ -76,7 +76,7 @@ template <class T> inline void read(const Rows& from, Size first, Size n, Size s
     }
 }
 
-template <class T> inline void write(void* to, Type type, Size first, Size n, const T* x) {
+template <class T> ANYSCORE_NOINLINE void write(void* to, Type type, Size first, Size n, const T* x) {
     switch (type) {
         case Type::F32: {
             float* p = (float*)to + first;
@@ -113,7 +113,7 @@ template <class T> ANYSCORE_INLINE void zero(T* x, Size n) {
 }
 
 // Row i of problem n, as it is.
-template <class T> inline void read_row(const Rows& from, Size n, Size i, Size width, T* x) {
+template <class T> ANYSCORE_NOINLINE void read_row(const Rows& from, Size n, Size i, Size width, T* x) {
     read(from, from.at[n] + i * from.stride, width, 1, x);
 }
 
@@ -163,7 +163,7 @@ template <class T> inline void read_rows(const RowRange& from, Size padded, T* x
 
 // A row with an entry that is not finite, or beyond `limit`, is marked as irregular and becomes 0: kernels for finite
 // numbers pass over it, and what attends it is done by the literal formula. Gives whether there are any.
-template <class T> inline bool mark_irregular(T* x, int count, Size padded, T limit, bool* irregular) {
+template <class T> ANYSCORE_NOINLINE bool mark_irregular(T* x, int count, Size padded, T limit, bool* irregular) {
     for (int i = 0; i < count; i++) irregular[i] = false;
     if (largest(x, count * padded) <= bits(limit)) return false;
     for (int i = 0; i < count; i++) {
@@ -174,7 +174,7 @@ template <class T> inline bool mark_irregular(T* x, int count, Size padded, T li
 }
 
 // Both.
-template <class T> inline bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
+template <class T> ANYSCORE_NOINLINE bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
     read_rows(from, padded, x);
     return mark_irregular(x, from.count, padded, limit, irregular);
 }

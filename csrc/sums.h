@@ -45,7 +45,7 @@ private:
     }
 
     // Not inlined: its loops need all registers.
-    template <int ROWS, int COUNT> __attribute__((noinline)) void write_panels(int from, int to, int p, T* s) const {
+    template <int ROWS, int COUNT> ANYSCORE_NOINLINE void write_panels(int from, int to, int p, T* s) const {
         for (int i = from; i < to; i += ROWS) write_tile<ROWS, COUNT>(i, p, s);
     }
 

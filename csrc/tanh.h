@@ -199,8 +199,8 @@ private:
 
     // Σ z/(2 ± C z) over `count` features.
     template <int ROWS>
-    static __attribute__((noinline)) void small(const T* a, Size padded, const T* panel, const int* order, const T* c,
-                                                int count, V* sums) {
+    static ANYSCORE_NOINLINE void small(const T* a, Size padded, const T* panel, const int* order, const T* c, int count,
+                                        V* sums) {
         V sum[ROWS] = {};
         int k = 0;
         for (; k + SHARE <= count; k += SHARE) add_small<ROWS, SHARE>(a, padded, panel, order + k, c + k, sum);
@@ -225,8 +225,8 @@ private:
 
     // Σ 1/x − 1/(2C) over `count` features. A function of its own: it needs all registers.
     template <int ROWS, bool IS_BOUNDED>
-    static __attribute__((noinline)) void narrow(const T* a, Size padded, const T* panel, const int* order, const T* c,
-                                                 const T* half, int count, V* sums) {
+    static ANYSCORE_NOINLINE void narrow(const T* a, Size padded, const T* panel, const int* order, const T* c,
+                                         const T* half, int count, V* sums) {
         V sum[ROWS];
         for (int t = 0; t < ROWS; t++) sum[t] = V{};
         for (; count > 0; count -= GROUP, order += GROUP, c += GROUP, half++) {
@@ -257,7 +257,7 @@ private:
     }
 
     template <int ROWS>
-    __attribute__((noinline)) void wide(const T* a, const T* panel, Size from, const T* half, int count, V* sums) const {
+    ANYSCORE_NOINLINE void wide(const T* a, const T* panel, Size from, const T* half, int count, V* sums) const {
         for (int t = 0; t < ROWS; t++) sums[t] = V{};
         for (int p = 0; p < count; p += GROUP, half++) {
             V part[ROWS];

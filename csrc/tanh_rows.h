@@ -180,8 +180,8 @@ private:
 
     // One vector of features. A function of its own: it needs all registers.
     template <Form FORM, int ROWS, bool IS_BOUNDED>
-    static __attribute__((noinline)) void gradient_tile(const T* query, Size padded, const KeyColumn<T>& column, const T* ds,
-                                                        const T* total, T* da, T* dw) {
+    static ANYSCORE_NOINLINE void gradient_tile(const T* query, Size padded, const KeyColumn<T>& column, const T* ds,
+                                                const T* total, T* da, T* dw) {
         const Size plane = TILE * padded, next = column.stride;
         const T* key = column.key;
         T* db = column.sum;

@@ -134,7 +134,8 @@ template <class T> ANYSCORE_INLINE T sigmoid(T x) {
 }
 
 // Turns the scores s of one query into weights, from its log-sum-exp; beyond the keys their last vector gets anything.
-template <class T> inline void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T lse, int keys) {
+template <class T>
+ANYSCORE_NOINLINE void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T lse, int keys) {
     constexpr int L = LANES<T>;
     const int end = int(round_up(keys, L));
     bool poisoned = is_nan(lse), empty = bits(lse) == bits(minus_infinity<T>());
@@ -176,7 +177,7 @@ private:
 
 // to = factor · weight · from, or += if it is not the first; what is 0 stays 0 whatever the weight.
 template <class T>
-inline void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width, bool is_first) {
+ANYSCORE_NOINLINE void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width, bool is_first) {
     if (weight.has_nonfinite)
         for (Size d = 0; d < width; d++)
             to[d] = (is_first ? T(0) : to[d]) + (bits(from[d]) << 1 ? factor * weight.raw[d] * from[d] : T(0));
@@ -187,7 +188,7 @@ inline void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, 
 }
 
 // Adds the term of edge e of problem n to its key.
-template <class T> inline void add_term(const Call& call, Size n, Size e, T* key) {
+template <class T> ANYSCORE_NOINLINE void add_term(const Call& call, Size n, Size e, T* key) {
     T term[PIECE];
     for (Size d = 0; d < call.width; d += PIECE) {
         const int count = left_of(call.width, d, PIECE);
@@ -197,7 +198,7 @@ template <class T> inline void add_term(const Call& call, Size n, Size e, T* key
 }
 
 // read_tile for the keys of a tile, with the terms of its edges.
-template <class T> inline bool read_tile_of_keys(const Tile& tile, Size padded, T limit, T* x, bool* irregular) {
+template <class T> ANYSCORE_NOINLINE bool read_tile_of_keys(const Tile& tile, Size padded, T limit, T* x, bool* irregular) {
     const Call& call = tile.call;
     read_rows(tile.keys_of(call.b, call.width), padded, x);
     for (int j = 0; call.has_terms() && j < tile.keys; j++) add_term(call, tile.problem, tile.first_key + j, x + j * padded);

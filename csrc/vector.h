@@ -15,6 +15,8 @@
 #define ANYSCORE_VECTOR_BYTES 16
 #endif
 #define ANYSCORE_INLINE inline __attribute__((always_inline))
+// A function that needs all registers, or runs once a row or a tile: the compiler makes it once.
+#define ANYSCORE_NOINLINE __attribute__((noinline))
 
 namespace anyscore::ANYSCORE_ISA {
 

@@ -182,7 +182,7 @@ class Copy:
             "Ninja",
             "-DCMAKE_BUILD_TYPE=Release",
         ]
-        configure += [f"-DPython_EXECUTABLE={self.python}", "-DANYSCORE_KNOWS_X86_LEVELS=OFF"]
+        configure += [f"-DPython_EXECUTABLE={self.python}", "-DANYSCORE_ISAS=baseline"]
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
         for command in (configure, ["cmake", "--build", build]):
             done = subprocess.run(

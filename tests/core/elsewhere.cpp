@@ -8,7 +8,9 @@
 #include "call.h"
 
 namespace anyscore::ANYSCORE_ISA {
-extern const KernelTable DIVIDING;
+template <class T> struct Tables {
+    static const KernelTable DIVIDING;
+};
 }
 
 using namespace anyscore;
@@ -57,7 +59,7 @@ template <class In, class T> void run(const Sizes& s) {
     auto scores = empty<T>(n * s.queries * s.keys);
     Forward made;
     made.output = output.data(), made.output_type = sums, made.lse = lse.data(), made.scores = scores.data();
-    const Kernels& kernels = ANYSCORE_ISA::DIVIDING.of[s.row][sums == Type::F64];
+    const Kernels& kernels = ANYSCORE_ISA::Tables<T>::DIVIDING.of[s.row];
     kernels.forward(call, made, 2);
 
     auto d_a = empty<T>(n * s.queries * s.width), d_b = empty<T>(n * s.keys * s.width), d_weight = empty<T>(s.width);

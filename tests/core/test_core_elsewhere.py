@@ -33,7 +33,7 @@ MACHINES = {
 }
 FLAGS = [
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-pthread",
     "-static",
     "-fno-math-errno",
@@ -53,14 +53,21 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} here")
     target = tmp_path_factory.mktemp("emulated") / "program"
-    sources = HERE / "elsewhere.cpp", *(CSRC / f"{x}.cpp" for x in ("kernel", "memory", "parallel"))
-    command = [compiler, *FLAGS, *flags, f"-I{CSRC}", *map(str, sources), "-o", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    kernels = {f"kernel_{sums}.o": f"-DANYSCORE_SUMS={sums}" for sums in ("float", "double")}
+    command = [compiler, *FLAGS, *flags, f"-I{CSRC}"]
+    for name, sums in kernels.items():
+        compiled([*command, sums, "-c", CSRC / "kernel.cpp", "-o", target.with_name(name)])
+    sources = HERE / "elsewhere.cpp", CSRC / "memory.cpp", CSRC / "parallel.cpp"
+    compiled([*command, *sources, *map(target.with_name, kernels), "-o", target])
     made = [*runner, str(target)]
     if _start(made, drawn("product", 67, "bfloat16")).returncode == -signal.SIGILL:
         pytest.skip("the processor has no such instructions")
     return made
+
+
+def compiled(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def drawn(pair: str, queries: int, dtype: str, width: int = WIDTH) -> Call:

@@ -41,3 +41,10 @@ def test_quiet_info_asks_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "plans", None)
     assert "are computed by" not in plain(call("info", "--quiet").output)
     assert json.loads(call("info", "--quiet", "--json").stdout)["plans"] == {}
+
+
+def test_info_says_that_the_core_was_built_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "problem", lambda: None)
+    monkeypatch.setattr(cpu, "missing_isa", lambda: "avx512")
+    said = " ".join(plain(call("info", "--quiet").output).split())
+    assert "built on another machine, without avx512, which this processor has" in said

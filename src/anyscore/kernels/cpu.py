@@ -97,6 +97,11 @@ def isa() -> str | None:
     return None if _core is None else str(_core.isa())
 
 
+def missing_isa() -> str | None:
+    """Return the instruction set that this processor has and the core was not built for."""
+    return None if _core is None else str(_core.missing_isa()) or None
+
+
 def xla_targets() -> dict[str, Any]:
     """The core as targets of XLA's foreign function interface, by name; see `kernels.xla`."""
     if _core is None:

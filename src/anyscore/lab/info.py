@@ -93,7 +93,15 @@ def room_for_trials(device: str) -> int:
 
 def core() -> str:
     """Return the instruction set of the C++ core here, or why there is no core and what to do."""
-    return cpu.problem() or f"the C++ core computes with the instruction set {cpu.isa()}"
+    if problem := cpu.problem():
+        return problem
+    text = f"the C++ core computes with the instruction set {cpu.isa()}"
+    if missing := cpu.missing_isa():
+        text += (
+            f"; it was built on another machine, without {missing}, which this processor has: "
+            "install anyscore from its source again, here"
+        )
+    return text
 
 
 def describe_machine(device: str) -> dict[str, Any]:
