@@ -1,7 +1,10 @@
-"""The examples in README.md, in docs/ and in docstrings are tests."""
+"""The examples in README.md, in docs/ and in docstrings as tests; a sample of all tests."""
+
+from __future__ import annotations
 
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 
+import pytest
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.doctest import DocTestParser
@@ -16,3 +19,33 @@ _docstrings = Sybil(
 )
 
 pytest_collect_file = (_pages + _docstrings).pytest()
+
+# Scores, with their variants, that a sample leaves out: it has one score of each pair.
+_STOOD_FOR = "dot", "bilinear", "cosine", "trilinear", "euclidean", "studentt", "lorentz", "concat"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        action="store_true",
+        help="run a sample: no test marked slow, and one score of each pair in place of all scores",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("sample"):
+        return
+    left_out = [item for item in items if not _is_sampled(item)]
+    items[:] = [item for item in items if _is_sampled(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _is_sampled(item: pytest.Item) -> bool:
+    if item.get_closest_marker("slow"):
+        return False
+    if item.get_closest_marker("every_score") or not hasattr(item, "callspec"):
+        return True
+    given = (item.callspec.params.get(name) for name in ("name", "score", "row"))
+    scores = (x[0] if isinstance(x, tuple) and x else x for x in given)  # row: score, shape, mask
+    names = [x.lower().replace("_", "") for x in scores if isinstance(x, str)]
+    return not any(name.startswith(_STOOD_FOR) for name in names)

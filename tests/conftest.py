@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from anyscore import functional
 from anyscore.kernels import cpu
+from anyscore.kernels.own_pairs import compiler
 
 if find_spec("torch"):
     import torch
@@ -59,11 +60,17 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def kept_pairs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of formulas can be compiled, and are kept for this session; skipped elsewhere."""
+def kept_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of formulas can be compiled, and are kept for all tests; skipped elsewhere.
+
+    A sample compiles them with -O1, in a third of the time.
+    """
     if cpu.problem() is not None:
         pytest.skip("the C++ core is not built")
     asked = os.environ.get("CXX")
     if not any(map(shutil.which, [asked.split()[0]] if asked else ["c++", "g++", "clang++"])):
         pytest.skip("there is no C++ compiler")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    if request.config.getoption("sample"):
+        sooner = tuple("-O1" if flag == "-O3" else flag for flag in compiler.FLAGS)
+        monkeypatch.setattr(compiler, "FLAGS", sooner)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(request.config.rootpath / "build" / "pairs"))

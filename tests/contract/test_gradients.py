@@ -92,6 +92,7 @@ def small(score: str) -> tuple[list[Tensor], Any]:
     return [*data, *tensors], call
 
 
+@pytest.mark.every_score
 @pytest.mark.parametrize("score", SCORES)
 def test_gradcheck(score: str) -> None:
     """First and second derivatives, with a row that attends nothing."""

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from anyscore.factors import Pair
 from anyscore.kernels import cpu, own_pairs
+from hang import HANG
 
 SCRIPT = """
 import numpy as np
@@ -72,7 +72,7 @@ def start(tmp_path: Path, compiler: Path) -> Run:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    out, errors = process.communicate(timeout=300)
+    out, errors = process.communicate(timeout=HANG)
     assert process.returncode == 0, errors
     assert errors == ""
     return out
@@ -142,7 +142,7 @@ def test_a_compiler_that_refuses(start: Run, tmp_path: Path) -> None:
 def test_a_fused_call_that_cannot_be_raises(start: Run) -> None:
     script = SCRIPT.replace("score=score),", 'score=score, impl="fused"),')
     process = start(script, CXX="/no/compiler")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     assert 'NotImplementedError: impl="fused" cannot run: cpu: the pair' in errors
 
 
@@ -168,6 +168,4 @@ def test_another_instruction_set_has_kernels_of_its_own(monkeypatch: pytest.Monk
 
 def test_nothing_is_compiled_where_a_pair_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("compiled"))
-    started = time.perf_counter()
     Pair.from_formula("of this test", "a + 3.75 * b")
-    assert time.perf_counter() - started < 1

@@ -198,6 +198,7 @@ def test_it_is_fused_and_prepared() -> None:
     np.testing.assert_array_equal(lse[..., offsets(QUERIES)[3]], -np.inf)  # that has no keys
 
 
+@pytest.mark.slow
 def test_jax_and_tensorflow_agree() -> None:
     jax, tf = pytest.importorskip("jax"), pytest.importorskip("tensorflow")
     xs = [x.astype(np.float32) for x in inputs(True)]

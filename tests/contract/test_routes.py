@@ -29,6 +29,7 @@ from anyscore import (
 )
 from anyscore.factors import TANH, Factors, Pair
 from anyscore.kernels import cpu
+from hang import HANG
 from samples import NAMES, make_score, normal
 from transformed import WARNINGS
 
@@ -273,7 +274,7 @@ assert attention(x, x, x).shape == x.shape
 
 def test_without_the_core_everything_works_and_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=HANG
     )
     assert done.stdout.startswith("cpu: the C++ core cannot be loaded (")
     assert "C++17 compiler" in done.stdout

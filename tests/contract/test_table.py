@@ -36,6 +36,7 @@ MODES: dict[str, tuple[Any, Any, dict[str, str]]] = {
 HANDS = dealt(list(MODES))
 
 
+@pytest.mark.every_score
 @each_hand(HANDS)
 def test_values(mode: str, score: str) -> None:
     xp, to, options = MODES[mode]

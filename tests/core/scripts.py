@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hang import HANG
 
-def run_script(script: str, timeout: float = 120) -> str:
+
+def run_script(script: str, timeout: float = HANG) -> str:
     """What a Python of its own prints; a failure shows what it said."""
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent / "helpers"), *filter(None, sys.path)])

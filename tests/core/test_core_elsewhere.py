@@ -21,6 +21,10 @@ from cpp import CSRC
 from literal import Results
 from raw import compare
 
+from hang import HANG
+
+pytestmark = pytest.mark.slow
+
 TYPES = "float32", "float64", "float16", "bfloat16"  # as call.h counts them
 HERE = Path(__file__).parent
 HEADS, KEYS, HIDDEN, WIDTH = 2, 70, 21, 18
@@ -114,7 +118,7 @@ def _start(program: list[str], call: Call) -> subprocess.CompletedProcess[bytes]
     weight = np.zeros(HIDDEN, call.a.dtype) if call.weight is None else call.weight
     head = np.array(sizes, np.int64), np.array(call.scale), call.a, call.b, weight
     told = b"".join(np.ascontiguousarray(x).tobytes() for x in (*head, call.value, call.d_output))
-    return subprocess.run(program, input=told, capture_output=True, timeout=120)
+    return subprocess.run(program, input=told, capture_output=True, timeout=HANG)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -20,6 +20,7 @@ from raw import check, core, run, same
 from scripts import run_script
 
 from anyscore.operands import Operands, Settings
+from hang import HANG
 
 PAIR = pytest.mark.parametrize("pair", PAIRS)
 
@@ -170,7 +171,7 @@ for thread in busy:
 for _ in range({forks}):
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a child that hangs is killed
+        signal.alarm({hang})  # a child that hangs is killed
         right = all(same(alone, run(call, threads=n)) for n in (2, 1, 3))
         os._exit(0 if right else 1)
     status = os.waitpid(child, 0)[1]
@@ -187,7 +188,7 @@ print("done")
 @pytest.mark.parametrize(("before", "busy"), [(1, 0), (2, 0), (2, 2)])
 def test_after_a_fork(before: int, busy: int) -> None:
     """A forked worker has none of its parent's threads: it must not wait for them."""
-    script = AFTER_FORK.format(before=before, busy=busy, forks=10 if busy else 3)
+    script = AFTER_FORK.format(before=before, busy=busy, hang=HANG, forks=10 if busy else 3)
     assert run_script(script) == "done\n"
 
 
@@ -196,6 +197,7 @@ import multiprocessing as mp, warnings
 warnings.simplefilter("ignore")
 from anyscore.operands import Operands, Settings
 from raw import run
+from hang import HANG
 from test_core_threads import large
 
 def work(n):
@@ -204,7 +206,7 @@ def work(n):
 if __name__ == "__main__":
     first = work(0)
     with mp.get_context("fork").Pool(2) as pool:
-        assert set(pool.map_async(work, range(8)).get(timeout=60)) == {first}
+        assert set(pool.map_async(work, range(8)).get(timeout=HANG)) == {first}
     print("done")
 """
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hang import HANG
+
 HERE = Path(__file__).parent
 COMPILER = shutil.which(os.environ.get("CXX") or "c++")
 
@@ -45,7 +47,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(program: Path, name: str) -> None:
-    done = subprocess.run([program, name], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, name], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,7 +15,10 @@ from anyscore.operands import Operands, Results, Settings
 from samples import normal
 from separable_calls import bare, inputs
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+]
 
 PAGE = Path(__file__).parents[2] / "docs" / "separable.md"
 SIZES = {"h": 64, "t_q": 256, "t_k": 256}

@@ -21,6 +21,8 @@ from runners import Answered, NumPy
 import anyscore
 from anyscore.backends import host
 
+pytestmark = pytest.mark.slow
+
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
     """Outputs, weights, log-sum-exp and gradients; what is masked; the same bits every time."""

@@ -23,6 +23,8 @@ from runners import NumPy
 from anyscore import biases, dropout, functional, mask_context, masks, normalizers, outer, reference
 from anyscore.backends import reference as backend
 
+pytestmark = pytest.mark.slow
+
 Defect = Callable[[pytest.MonkeyPatch], None]
 QUICK = Effort(simplify=False)
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from hang import HANG
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "builds.py"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
 
 
 def test_a_build_beside_itself() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from hostile_comparison import HOSTILE, hostile_comparison
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 from sample_comparison import sample_comparison
 
 from anyscore.lab.report.page import write_report
@@ -21,53 +21,18 @@ PHONE = {"width": 390, "height": 844}
 Open = Callable[..., Page]
 
 
-def find_browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.fail(
-        "the report is tested in a real browser, and none was found: "
-        "install chromium (Debian: apt-get install chromium)"
-    )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = find_browser()
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=options)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def open_report(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the report of a comparison; at the end nothing may have gone wrong in it."""
-    pages: list[Page] = []
-    wrong: list[str] = []
+def open_report(open_file: Open, tmp_path: Path) -> Open:
+    """Opens the report of a comparison."""
+    numbers = itertools.count()
 
     def open_page(comparison: dict[str, Any] | None = None, **options: Any) -> Page:
-        path = tmp_path / f"report{len(pages)}.html"
+        path = tmp_path / f"report{next(numbers)}.html"
         write_report(comparison or sample_comparison(), path)
-        page = browser.new_page(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
-        pages.append(page)
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: note_request(request.url))
-        page.goto(path.as_uri())
-        return page
+        return open_file(path, **options)
 
-    def note_request(url: str) -> None:
-        if not url.startswith(("file://", "data:")):
-            wrong.append(f"request: {url}")
-
-    open_page.wrong = wrong  # type: ignore[attr-defined]
-    yield open_page
-    for page in pages:
-        page.close()
-    assert wrong == []
+    open_page.wrong = open_file.wrong  # type: ignore[attr-defined]
+    return open_page
 
 
 def colour(page: Page, selector: str, name: str = "color") -> tuple[int, ...]:

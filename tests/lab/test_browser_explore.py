@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from test_browser import DESKTOP, PHONE, colour, complaints, find_browser, width
+from playwright.sync_api import Page, expect
+from test_browser import DESKTOP, PHONE, colour, complaints, width
 
 from anyscore.plot import explore
 from anyscore.recording import Recording
@@ -38,26 +38,10 @@ def weights(*shape: int) -> np.ndarray[Any, Any]:
 ENCODER, DECODER = weights(2, 3, 5, 5), weights(2, 2, 4, 5)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(
-            executable_path=find_browser(), headless=True, args=options
-        )
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page of weights; at the end nothing may have gone wrong in it."""
-    wrong: list[str] = []
-    pages: list[Page] = []
-
-    def note_request(url: str) -> None:
-        if not url.startswith(("file://", "data:")):
-            wrong.append(f"request: {url}")
+def open_page(open_file: Open, tmp_path: Path) -> Open:
+    """Opens a page of weights."""
+    numbers = itertools.count()
 
     def opened(
         recording: Any = None, queries: Any = None, keys: Any = None, **options: Any
@@ -66,20 +50,10 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
             recording = {"encoder": ENCODER, "decoder": DECODER}
             queries = {"encoder": WORDS, "decoder": ["Die", "Katze", "saß", "da"]}
             keys = {"decoder": WORDS, "encoder": WORDS}
-        path = explore(recording, queries, keys, tmp_path / f"page{len(pages)}.html")
-        page = browser.new_page(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
-        pages.append(page)
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: note_request(request.url))
-        page.goto(path.as_uri())
-        return page
+        path = tmp_path / f"page{next(numbers)}.html"
+        return open_file(explore(recording, queries, keys, path), **options)
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert wrong == []
+    return opened
 
 
 def said(page: Page) -> str:
@@ -102,16 +76,19 @@ def point(page: Page, row: int, column: int, tap: bool = False) -> None:
     page.touchscreen.tap(x, y) if tap else page.mouse.move(x, y)
 
 
+PIXEL = """(canvas, [x, y]) => {
+    const copy = document.createElement("canvas");
+    [copy.width, copy.height] = [canvas.width, canvas.height];
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const [r, g, b] = context.getImageData(x, y, 1, 1).data;
+    return 765 - r - g - b;
+}"""
+
+
 def pixel(page: Page, selector: str, row: int, column: int) -> int:
     """How far a pixel of a small picture is from white, of 765."""
-    return int(page.locator(selector).evaluate("""(canvas, [x, y]) => {
-        const copy = document.createElement("canvas");
-        [copy.width, copy.height] = [canvas.width, canvas.height];
-        const context = copy.getContext("2d", { willReadFrequently: true });
-        context.drawImage(canvas, 0, 0);
-        const [r, g, b] = context.getImageData(x, y, 1, 1).data;
-        return 765 - r - g - b;
-    }""", [column, row]))  # fmt: skip
+    return int(page.locator(selector).evaluate(PIXEL, [column, row]))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +239,8 @@ def test_themes_and_paper(open_page: Open) -> None:
     page.emulate_media(media="print")
     page.wait_for_function("matchMedia('print').matches")
     assert min(colour(page, "html", "background-color")) > 230
-    assert pixel(page, "#scale", 0, 5) == light
+    drawn = f"light => ({PIXEL})(document.querySelector('#scale'), [5, 0]) === light"
+    page.wait_for_function(drawn, arg=light)  # a moment after the page knows of the paper
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
@@ -276,13 +254,11 @@ def test_not_a_number_has_a_colour_of_its_own(open_page: Open) -> None:
     assert len(shades) == 4
 
 
-def test_twelve_layers_of_sixty_tokens_are_quick(open_page: Open) -> None:
+def test_twelve_layers_of_sixty_tokens_are_shown(open_page: Open) -> None:
     layers = {f"layer {i}": weights(1, 8, 60, 60) for i in range(12)}
-    start = time.perf_counter()
     page = open_page(layers, [f"token{i}" for i in range(60)])
     page.locator("#layer").select_option(index=11)
     expect(page.locator("#weights-title")).to_have_text("layer 11, head 1")
-    assert time.perf_counter() - start < 20  # about one second where nothing else runs
     assert page.locator("#overview button").count() == 96
 
 

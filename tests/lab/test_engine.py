@@ -17,6 +17,7 @@ from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Trial
+from hang import HANG
 
 TRIALS = [Trial(score, seed) for seed in range(2) for score in ("worse", "even", "better")]
 
@@ -88,11 +89,11 @@ def test_a_disk_that_is_full_ends_it(tmp_path: Path) -> None:
 
 
 def test_closing_ends_those_at_work(tmp_path: Path) -> None:
-    events = run_processes(TRIALS, Trainer(seconds=60), tmp_path, 2)
+    events = run_processes(TRIALS, Trainer(seconds=2 * HANG), tmp_path, 2)
     assert next(events).kind == "began"
     begun = time.monotonic()
     events.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < HANG
     assert Comparison(tmp_path).names() == set()
 
 

@@ -19,6 +19,7 @@ from sample_comparison import sample_comparison
 
 from anyscore.lab.terminal import TerminalWatcher, show_outcome
 from anyscore.layers import SCORES
+from hang import HANG
 
 
 def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
@@ -60,7 +61,7 @@ def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Pa
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=HANG) == 1
     assert process.stderr.read() == ""
     process.stderr.close()
 
@@ -107,7 +108,7 @@ def test_a_signal_keeps_what_is_finished_and_reports_it(
         assert line, process.communicate()
         said += line
     process.send_signal(getattr(signal, name))
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130, errors
     assert errors == ""
     assert "Stopped. Writing what is finished" in rest
@@ -127,7 +128,7 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
         stream.flush()
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert errors == "anyscore: stopped; what was finished is kept\n"
 

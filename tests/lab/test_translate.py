@@ -27,6 +27,7 @@ from anyscore.lab.translate.heatmap import heatmap
 from anyscore.lab.translate.translations import notes_for, translate
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Trial
+from hang import HANG
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 
@@ -293,7 +294,7 @@ def test_ctrl_c_is_quiet_and_so_is_a_reader_that_leaves(run: Path, tmp_path: Pat
     assert process.stdout.readline() == "cba\n"
     process.send_signal(signal.SIGINT)
     process.stdout.read()
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=HANG) == 130
     assert process.stderr.read() == ""
     process.stdout.close()
     process.stderr.close()
@@ -302,7 +303,7 @@ def test_ctrl_c_is_quiet_and_so_is_a_reader_that_leaves(run: Path, tmp_path: Pat
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=HANG) == 1
     assert process.stderr.read() == ""
     process.stderr.close()
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from hang import HANG
+
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
 """With PyTorch's compiler, which takes as long to import as PyTorch itself."""
 HEAVY = FRAMEWORKS | {"matplotlib", "rich", "sympy", "typer"}
@@ -43,7 +45,7 @@ def heavy_modules_after(*steps: str) -> list[set[str]]:
     """The modules of HEAVY that a fresh interpreter has after each of these steps."""
     done = subprocess.run(
         [sys.executable, "-c", "".join(step + SAY for step in steps)],
-        capture_output=True, text=True, check=True, timeout=300,
+        capture_output=True, text=True, check=True, timeout=HANG,
     )  # fmt: skip
     said = [set(line.split()) for line in done.stdout.splitlines()]
     assert len(said) == len(steps)

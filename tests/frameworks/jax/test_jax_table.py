@@ -50,7 +50,7 @@ def test_values(score: str) -> None:
     [
         *((score, np.float64) for score in SCORES),
         *(
-            pytest.param(score, np.float32, marks=pytest.mark.smoke)
+            (score, np.float32)
             for score in ("bilinear", "trilinear", "gaussian_each", "additive_bias")
         ),
     ],

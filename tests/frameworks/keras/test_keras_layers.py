@@ -25,6 +25,7 @@ from anyscore.keras import (
     masked_softmax,
 )
 from anyscore.layers import SCORES
+from hang import HANG
 from samples import normal
 
 BACKEND = keras.backend.backend()
@@ -289,7 +290,7 @@ def test_imports() -> None:
     code = "import sys, anyscore; assert 'keras' not in sys.modules\nimport anyscore.keras"
     other = {"tensorflow": "torch", "jax": "torch", "torch": "tensorflow"}[BACKEND]
     code += f"\nassert {other!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from anyscore.lab.engine import run_here
 from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Outcome, Report, Trial
+from hang import HANG
 
 QUICK = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
 """A lost machine is noticed after a second, in place of many."""
@@ -104,10 +105,10 @@ def test_what_fails_leaves_the_others_alone(two: tuple[Cluster, Any], tmp_path: 
 
 
 def test_closing_ends_those_at_work(two: tuple[Cluster, Any], tmp_path: Path) -> None:
-    events = run_ray(TRIALS, Trainer(seconds=60), tmp_path, jobs=1, cluster=two[0])
+    events = run_ray(TRIALS, Trainer(seconds=2 * HANG), tmp_path, jobs=1, cluster=two[0])
     assert next(events).kind == "began"
     events.close()  # type: ignore[attr-defined]
-    late = time.monotonic() + 10
+    late = time.monotonic() + HANG
     while ray.available_resources().get("CPU") != 2 and time.monotonic() < late:
         time.sleep(0.1)
     assert ray.available_resources()["CPU"] == 2

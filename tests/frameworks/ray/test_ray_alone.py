@@ -12,6 +12,7 @@ import pytest
 from command_line import SMALL, call, plain, start
 
 from anyscore.lab.comparison import Comparison
+from hang import HANG
 
 
 def given(pairs: Path, out: Path) -> tuple[Any, ...]:
@@ -26,7 +27,7 @@ def test_ctrl_c_ends_ray_too(pairs: Path, tmp_path: Path) -> None:
         assert process.poll() is None
     time.sleep(2)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=HANG)
     assert process.returncode == 130, error
     assert "Interrupted: this covers the trials that had finished" in plain(out)
     assert Comparison(tmp_path / "run").names() == set()

@@ -97,22 +97,16 @@ def test_halves(score: str, dtype: str, impl: str) -> None:
     np.testing.assert_allclose(tf.cast(found, tf.float64), expected, atol=band, rtol=band)
 
 
-GRADIENT_ROWS = [
+GRADIENT_ROWS: list[Row] = [
     *((score, "heads", "four") for score in SCORES),
     *((score, "heads", "none") for score in ("additive", "cosine", "trilinear", "callable")),
     *(("gatv2", shape, "lengths_full") for shape in ("no_key", "no_query", "rank_2", "no_batch")),
-]
-SMOKE_ROWS = [
     *((score, "grouped_6_2", "four") for score in ("additive_each", "dot", "trilinear")),
     *((score, "broadcast", "boolean_full") for score in ("additive", "gaussian")),
 ]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [*GRADIENT_ROWS, *(pytest.param(row, marks=pytest.mark.smoke) for row in SMOKE_ROWS)],
-    ids="-".join,
-)
+@pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
 @pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
 def test_gradients(row: Row, dtype: str, impl: str) -> None:
     """Of output and log-sum-exp at once, with respect to everything."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 # As CMakeLists.txt has them for the kernels, with the reasons.
 HIDDEN = "-fvisibility=hidden", "-fvisibility-inlines-hidden"
-_FLAGS = (
+FLAGS = (
     "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno",
     "-fno-trapping-math", "-fno-signed-zeros", "-ffinite-math-only", "-ffp-contract=fast",
     "-falign-loops=64", "-falign-functions=64",
@@ -65,7 +65,7 @@ def libraries(source: str, headers: Path, isa: str) -> Iterator[Path]:
 def flags(isa: str) -> tuple[str, ...]:
     """Return what the compiler is told, beside files."""
     base, *choices = isa.split("-")
-    return (*_FLAGS, *_OF_ISA.get(base, ()), *(("-DANYSCORE_DOTS",) if "bf16" in choices else ()))
+    return (*FLAGS, *_OF_ISA.get(base, ()), *(("-DANYSCORE_DOTS",) if "bf16" in choices else ()))
 
 
 def _compiler() -> tuple[list[str], str]:

@@ -25,6 +25,7 @@ from anyscore.torch import (
     MultiHeadAttention,
     SelfAttention,
 )
+from hang import HANG
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "Attention": lambda: Attention("gatv2", hidden=5, d_q=D, d_k=D),
@@ -98,7 +99,7 @@ assert not [x for x in found if x.filename.startswith(ours)], found
 
 def test_traces_are_quiet() -> None:
     """Each comparison of two sizes would be warned of."""
-    subprocess.run([sys.executable, "-c", QUIET], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", QUIET], check=True, timeout=HANG)
 
 
 def reason_under(transform: Callable[..., Any]) -> str:
