@@ -1,4 +1,7 @@
 # Two commands do all the set-up on a fresh machine:  make demo   and   make test
+#
+# `make test` runs a sample of the tests; `make test-all`, which continuous integration runs, has every
+# test. A target by its own name, such as `make contract`, runs all of it: SAMPLE is empty then.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,82 +10,107 @@ MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
 # The examples of a file build on each other, so that a file stays on one worker.
 WORKERS := -n auto --maxprocesses 8 --dist loadfile
-WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
-KERAS := keras-tensorflow keras-jax keras-torch
-FRAMEWORKS := mxnet torch torch-exports triton triton-torch triton-oldest jax tensorflow $(KERAS) ray trackio chapter
+# Notes the processor seconds of a command, which a run of many targets ends with.
+NOTED = $(PYTHON) tests/processor_seconds.py run $@
+EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
+PYTEST = $(NOTED) $(BIN)/pytest $(SAMPLE)
+WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 
 LAB := tests/lab tests/package src/anyscore/lab
+KERAS := keras-tensorflow keras-jax keras-torch
+# Each is one process, for frameworks are slow to import; the ones that take longest come first.
+BOTH := contract lab torch types compare lint
+OTHERS := jax pallas triton-torch triton chapter mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest trackio
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
 	frameworks/torch/test_torch_layers
 # Results of one framework may come in parts: JAX takes an hour.
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
 
-.PHONY: demo test quick all lint types check lab contract frameworks $(FRAMEWORKS) compare parity age fuzz mutate
-.PHONY: sanitize gpu clean
+.PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz mutate sanitize gpu clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare --no-rates
 
-test:  ## all that continuous integration runs, to the end, whatever fails on the way
-	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target all
+test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
+	$(PYTHON) tests/processor_seconds.py begin
+	$(EACH) SAMPLE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table; exit $$status
+
+test-all:  ## in half an hour: every test, as continuous integration runs them
+	$(PYTHON) tests/processor_seconds.py begin
+	$(EACH) $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table; exit $$status
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
-	$(BIN)/pytest $(WORKERS) $(QUICK:%=tests/%.py)
-	$(BIN)/pytest -m smoke tests/frameworks/jax/test_jax_table.py
-	$(BIN)/pytest -m smoke tests/frameworks/tensorflow/test_tensorflow_table.py
+	$(BIN)/pytest --sample $(WORKERS) $(QUICK:%=tests/%.py)
+	$(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py
+	$(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
 
-# Each target is one process, for frameworks are slow to import; those that take longest come first.
-all: jax lab contract frameworks compare lint types age
-
-lint: .venv/dev
-	$(BIN)/pre-commit run --all-files
-
-types: .venv/dev
-	$(BIN)/mypy
-
-check: lab contract  ## everything that must not notice which other frameworks are there
+contract: .venv/dev  ## all tests that no other target has, and the examples of pages and docstrings
+	$(PYTEST) $(LAB:%=--ignore=%)
 
 lab: .venv/dev  ## the laboratory, and the package as it is installed
-	$(BIN)/pytest $(LAB)
-
-contract: .venv/dev  ## all other tests, and the examples of pages and docstrings
-	$(BIN)/pytest $(LAB:%=--ignore=%)
-
-frameworks: $(FRAMEWORKS)  ## each in processes of its own
+	$(PYTEST) $(LAB)
 
 torch: .venv/dev
-	$(BIN)/pytest tests/frameworks/torch
+	$(PYTEST) tests/frameworks/torch
+
+tables: .venv/dev  ## a table each of JAX, TensorFlow and Keras
+	$(NOTED) $(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py
+	$(NOTED) $(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
+	KERAS_BACKEND=torch $(NOTED) $(BIN)/pytest --sample tests/frameworks/keras/test_keras_contract.py
+
+types: .venv/dev
+	$(NOTED) $(BIN)/mypy
+
+lint: .venv/dev
+	$(NOTED) $(BIN)/pre-commit run --all-files
+	@PYTHONPATH=tests/docs $(PYTHON) -m parity.age  # of the parity page, which has every cell
+
+compare: .venv/dev  ## one tiny real comparison
+	rm -rf .venv/tiny
+	$(NOTED) $(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
+	test -s .venv/tiny/report.html
 
 torch-exports: .venv/dev  ## and the libraries that wrap modules
-	$(BIN)/pytest tests/frameworks/torch/exports
+	$(PYTEST) tests/frameworks/torch/exports
 
 jax: .venv/dev
-	$(BIN)/pytest tests/frameworks/jax
-	$(BIN)/pytest src/anyscore/jax
+	$(PYTEST) tests/frameworks/jax --ignore-glob='*/test_pallas_*'
+	$(PYTEST) src/anyscore/jax
+
+pallas: .venv/dev  ## the kernels of JAX for GPUs, interpreted, and lowered for them
+	$(PYTEST) $(wildcard tests/frameworks/jax/test_pallas_*.py)
 
 tensorflow: .venv/dev
-	$(BIN)/pytest tests/frameworks/tensorflow
+	$(PYTEST) tests/frameworks/tensorflow
 
 $(KERAS): keras-%: .venv/dev
-	KERAS_BACKEND=$* $(BIN)/pytest tests/frameworks/keras src/anyscore/keras
+	KERAS_BACKEND=$* $(PYTEST) tests/frameworks/keras src/anyscore/keras
 
 mxnet: .venv/mxnet/dev
-	$(MXNET)/pytest tests/frameworks/mxnet src/anyscore/mxnet
+	$(NOTED) $(MXNET)/pytest tests/frameworks/mxnet src/anyscore/mxnet
 
-# What the core is tested by, with the interpreted kernels in its place; then compiled ones.
+# A build for a machine with AVX-512 leaves AVX2 out.
+isas: .venv/dev  ## the kernels for AVX2
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/cmake -S . -B build/isas -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+		"-DANYSCORE_ISAS=baseline;avx2" -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG"
+	PATH=$(CURDIR)/$(BIN):$$PATH $(NOTED) $(BIN)/cmake --build build/isas
+	PYTHONPATH=.ci ANYSCORE_CORE=$$(echo build/isas/_core.*.so) $(PYTEST) -p sanitized -k "isa or width or share or energies" \
+		$(addprefix tests/core/test_core_,symbols.py threads.py width.py energies.py)
+
+# The tests that the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -p stand_in tests/frameworks/triton
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in tests/frameworks/triton
 
 triton-torch: .venv/dev .venv/triton
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -p stand_in -m triton \
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
-	$(WITH_TRITON) $(BIN)/pytest tests/frameworks/triton/test_triton_compiled.py
+	$(WITH_TRITON) $(PYTEST) tests/frameworks/triton/test_triton_compiled.py
 
 # The oldest Triton that `backends/torch_triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
-	PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(BIN)/pytest -m oldest \
+	PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(PYTEST) -m oldest \
 		tests/frameworks/triton/test_triton_compiled.py
 
 gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
@@ -90,22 +118,14 @@ gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integra
 		--ignore tests/frameworks/triton/test_triton_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
-	$(BIN)/pytest tests/frameworks/ray
+	$(PYTEST) tests/frameworks/ray
 
 trackio: .venv/dev .venv/trackio
-	PYTHONPATH=.venv/trackio $(BIN)/pytest tests/frameworks/trackio
+	PYTHONPATH=.venv/trackio $(PYTEST) tests/frameworks/trackio
 
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
-	$(BIN)/pytest tests/docs/chapter -k "not mxnet"
-	$(MXNET)/pytest tests/docs/chapter -k mxnet
-
-compare: .venv/dev  ## one tiny real comparison
-	rm -rf .venv/tiny
-	$(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
-	test -s .venv/tiny/report.html
-
-age:  ## of the parity page, which has every cell; the tests have every pair of what it crosses
-	@PYTHONPATH=tests/docs $(PYTHON) -m parity.age
+	$(PYTEST) tests/docs/chapter -k "not mxnet"
+	$(NOTED) $(MXNET)/pytest tests/docs/chapter -k mxnet
 
 parity: $(PARITY:%=build/parity/%.json)  ## docs/parity.md anew; goes on where it was stopped
 	$(WITH_PARITY) $(BIN)/python -m parity.page $^ --out docs/parity.md
@@ -138,24 +158,25 @@ clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A file says what has been installed beside it, from these sources of the C++ core.
+INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install $(QUIET)
 .venv/lab .venv/dev: .venv/%: constraints.txt $(SOURCES)
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(BIN)/pip install $(QUIET) -c constraints.txt torch
-	$(BIN)/pip install $(QUIET) -c constraints.txt -e '.[$*]'
+	$(INSTALLED) -c constraints.txt torch
+	$(INSTALLED) -c constraints.txt -e '.[$*]'
 	touch $@
 
 # Beside the environment, not in it: TensorFlow and Triton abort where both are imported.
 .venv/triton: constraints.txt .venv/dev
-	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ triton
+	$(INSTALLED) -c constraints.txt --no-deps --upgrade --target $@ triton
 	touch $@
 
 .venv/triton-3.4: .venv/dev
-	$(BIN)/pip install $(QUIET) --no-deps --upgrade --target $@ triton==3.4.0
+	$(INSTALLED) --no-deps --upgrade --target $@ triton==3.4.0
 	touch $@
 
 # Beside it too: Trackio wants an older Pillow, for pictures, which are not logged here.
 .venv/trackio: constraints.txt .venv/dev
-	$(BIN)/pip install $(QUIET) -c constraints.txt --no-deps --upgrade --target $@ trackio==0.43.0 \
+	$(INSTALLED) -c constraints.txt --no-deps --upgrade --target $@ trackio==0.43.0 \
 		brotli gradio_client==2.7.2 httpcore==1.0.9 httpx==0.28.1 orjson python-multipart \
 		starlette==1.10.0 uvicorn
 	touch $@
@@ -164,6 +185,6 @@ clean:
 # processors only: quicker, and these kernels are tried once more.
 .venv/mxnet/dev: constraints-mxnet.txt $(SOURCES)
 	test -x $(MXNET)/pip || $(PYTHON) -m venv .venv/mxnet
-	$(MXNET)/pip install $(QUIET) -c constraints-mxnet.txt \
+	$(PYTHON) tests/processor_seconds.py run install-mxnet $(MXNET)/pip install $(QUIET) -c constraints-mxnet.txt \
 		-C cmake.define.ANYSCORE_ISAS=baseline -e '.[mxnet-dev]'
 	touch $@

@@ -163,6 +163,7 @@ def test_copies() -> None:
         same([attention(q, other, v, score=score)], [attention(q, k, v, score=score)])
 
 
+@pytest.mark.slow
 def test_transforms_and_compilation() -> None:
     score = make_score("Additive").map(torch.tensor)
     q, k, v = map(torch.tensor, arrays(H))

@@ -245,6 +245,7 @@ def test_any_callable() -> None:
     assert_near(found.output, expected("ScaledDot", *arrays)[0], 1e-12)
 
 
+@pytest.mark.slow
 def test_own_pair_and_grouped_heads() -> None:
     softplus = Pair.from_formula("softplus_of_edges", "log(1 + exp(a + b))")
 

@@ -194,6 +194,7 @@ def test_gradients_are_refused() -> None:
     assert int(cache.length) == T + 1
 
 
+@pytest.mark.slow
 def test_scores_of_other_frameworks() -> None:
     tf = pytest.importorskip("tensorflow")
     x = tf.ones((2, 3, 4))

@@ -213,6 +213,7 @@ MASKS = {
 }
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize("queries", [2, 130])
 @pytest.mark.parametrize("mask", MASKS)

@@ -82,6 +82,7 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache/anyscore/pairs").iterdir())
 
 
+@pytest.mark.slow
 def test_once_for_all_processes(start: Run, tmp_path: Path, compiler: Path) -> None:
     """Two at once both have it; the next compiles nothing; damaged or half a file, again once."""
     for process in [start(), start()]:

@@ -175,6 +175,7 @@ def test_other_layers_that_keep_their_weights_are_recorded() -> None:
     assert recording["0"][0].tolist() == [[[[0.5, 0.5], [0.5, 0.5]]]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, while it compiles
 def test_compiled_calls_are_not_recorded() -> None:
     model = nn.Sequential(SelfAttention(4, 4))

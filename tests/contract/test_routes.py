@@ -235,6 +235,7 @@ def test_forward_mode() -> None:
             f(dual, "fused")
 
 
+@pytest.mark.slow
 @needs_core
 @pytest.mark.parametrize("mask", [Lengths(4), Causal("end")])
 def test_compiled_forward_mode_is_not_silently_wrong(mask: Any) -> None:

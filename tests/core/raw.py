@@ -18,6 +18,13 @@ from budget import BAND, EPS, assert_near, error, size
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
+
+def runnable() -> set[str]:
+    """The instruction sets of this processor, of which a core of its own has not all."""
+    found = set(core.isas())
+    return found | {"avx2"} if "avx512" in found else found
+
+
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 GRADIENTS = Operands._fields[:FACTORS]
 

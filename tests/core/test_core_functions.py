@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cpp import CSRC, library
-from raw import core
+from raw import core, runnable
 
 from anyscore.kernels.own_pairs import compiler
 
@@ -32,7 +32,7 @@ TYPES = {"float": (np.float32, np.float64), "double": (np.float64, np.longdouble
 
 @pytest.fixture(scope="module", params=["baseline", "avx2", "avx512"])
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param not in core.isas():
+    if request.param not in runnable():
         pytest.skip(f"no {request.param} here")
     flags = compiler.flags(request.param)
     return library(tmp_path_factory.mktemp("functions"), CODE, *flags)

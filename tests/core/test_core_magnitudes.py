@@ -74,7 +74,9 @@ def made(pair: str, change: Change, rng: Random, heads: int = HEADS, **given: An
     return draw(rng, pair, mask, "float32", **(fields | given))
 
 
-@pytest.mark.parametrize("mask", ["none", "interval and boolean"])
+@pytest.mark.parametrize(
+    "mask", [pytest.param("none", marks=pytest.mark.slow), "interval and boolean"]
+)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_inputs(pair: str, change: str, mask: str) -> None:

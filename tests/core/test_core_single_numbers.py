@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cpp import CSRC, library
-from raw import core
+from raw import runnable
 
 CODE = """
 #define ANYSCORE_ISA here
@@ -59,7 +59,7 @@ ULP = {"tanh_of": 4, "arcosh_of_one_and": 5}
 @pytest.fixture(scope="module", params=SETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function from a name and an array to another array."""
-    if request.param not in core.isas():
+    if request.param not in runnable():
         pytest.skip(f"no {request.param} here")
     flags = "-O3", *FLAGS, *SETS[request.param]
     functions = library(tmp_path_factory.mktemp("numbers"), CODE, *flags)

@@ -56,7 +56,12 @@ def signs(mixed: bool) -> np.ndarray:
     return x if mixed else np.abs(x)
 
 
-@pytest.mark.parametrize("weights", ["none", "positive", "mixed"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "weights", [pytest.param("none", marks=SLOW), pytest.param("positive", marks=SLOW), "mixed"]
+)
 @pytest.mark.parametrize("near", NEAR)
 @pytest.mark.parametrize("pair", SPLIT)
 def test_as_exact_as_the_plain_sum(pair: str, near: str, weights: str) -> None:

@@ -14,7 +14,7 @@ from anyscore import Causal, Interval, Keys, Lengths, Window, attention
 from samples import make_score, normal
 from transformed import WARNINGS, autograd, loss_of, same, tensors, torch_score
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.slow, *WARNINGS]
 
 
 @pytest.fixture(autouse=True)

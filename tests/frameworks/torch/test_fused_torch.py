@@ -46,6 +46,7 @@ def record(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[Operands, 
     return operands, Settings("tanh", 0.5, H // KV, dropout, B * H, [B, H], *cap)
 
 
+@pytest.mark.slow
 @DROPOUT
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_opcheck(dtype: torch.dtype, dropout: float) -> None:

@@ -18,7 +18,7 @@ from anyscore import Causal, Lengths, attention, plan
 from samples import leaves, make_score, normal
 from transformed import autograd, same, torch_score
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.slow, *MARKS]
 
 
 @DROPOUT

@@ -106,6 +106,7 @@ def test_transforms_take_the_objects(bias: Any) -> None:
     torch.testing.assert_close(torch.autograd.grad(found, leaf)[0], want)
 
 
+@pytest.mark.slow
 def test_compiled_for_any_lengths() -> None:
     """Diagonals of lengths that are not known yet; of their distances, buckets."""
 

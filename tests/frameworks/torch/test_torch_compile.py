@@ -13,7 +13,7 @@ from anyscore import Causal, Lengths
 from anyscore.torch import Attention, MultiHeadAttention
 from transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.slow, *WARNINGS]
 
 
 @pytest.fixture(autouse=True)

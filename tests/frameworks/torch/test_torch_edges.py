@@ -34,6 +34,7 @@ def slopes(found: Tensor, xs: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(found.square().sum(), xs))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("given", ["closed over", "an argument", "made inside"])
 def test_compile(given: str) -> None:

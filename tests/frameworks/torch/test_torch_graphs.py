@@ -258,6 +258,7 @@ def test_export(kind: Kind) -> None:
     torch.testing.assert_close(exported(x, index), layer(x, index))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("kind", KINDS)
 def test_compile(kind: Kind) -> None:

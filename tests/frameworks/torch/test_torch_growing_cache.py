@@ -56,6 +56,7 @@ def step(cache: Cache, q: Tensor, k: Tensor, v: Tensor, score: Score, bias: Any 
     return cache.append(k, v, score=score).attend(q, score=score, bias=bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("name", ["additive", "dot"])
@@ -75,6 +76,7 @@ def test_one_graph_for_all_steps(name: str, window: int | None, backend: str) ->
     assert int(cache.length) == T
 
 
+@pytest.mark.slow
 def test_a_whole_loop_is_a_graph() -> None:
     (q, k, v), score = inputs(), scores()["additive"]
 
@@ -109,6 +111,7 @@ def test_beams_are_data() -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["additive", "dot"])
 def test_what_does_not_fit_is_nan(name: str) -> None:
     """A compiled step cannot say that the cache is full."""
@@ -212,6 +215,7 @@ def test_steps_are_recorded(window: int | None) -> None:
     assert "step" not in vars(layer)
 
 
+@pytest.mark.slow
 def test_a_compiled_layer() -> None:
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(16, 4, score="additive").eval(), torch.randn(2, 6, 16)

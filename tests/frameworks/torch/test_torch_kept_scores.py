@@ -139,6 +139,7 @@ def test_results_may_be_written_to(option: str, width: int) -> None:
             torch.testing.assert_close(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
 def test_second_derivatives(score: str) -> None:
     xs = inputs(queries=2)

@@ -179,6 +179,7 @@ def test_an_encoder_of_ours_is_made_without_pytorchs() -> None:
     assert output.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_compiled() -> None:
     _, ours = both()

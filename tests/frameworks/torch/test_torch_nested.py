@@ -212,6 +212,7 @@ def test_layers_of_one_sequence(make: type[nn.Module]) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled() -> None:
     packed = torch.randn(9, 4)

@@ -52,6 +52,7 @@ def test_vmap_and_forward_mode(normalizer: str) -> None:
     torch.testing.assert_close(ahead, sum(x.sum() for x in slopes))
 
 
+@pytest.mark.slow
 @each
 def test_compiled(normalizer: str) -> None:
     lengths = torch.as_tensor(LENGTHS)

@@ -135,6 +135,7 @@ def test_the_sinks_of_gpt_oss_are_taken() -> None:
     assert torch.equal(many.attention.sink.weight, values)
 
 
+@pytest.mark.slow
 def test_compiled_whole_forward_and_backward() -> None:
     for layer in (make(layers, "heads"), Attention("gaussian", d_q=6, d_k=6, sink=True)):
         given = torch.randn(3, 2, 5, 6).unbind()

@@ -157,6 +157,7 @@ def test_autocast_gives_its_dtype(name: str) -> None:
         assert layer(queries, keys).dtype == step.output.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
 @pytest.mark.parametrize("name", ["location", "mocha", "forward, location"])
 def test_steps_with_gradients_are_compiled(name: str) -> None:
@@ -187,6 +188,7 @@ class WithLengths(nn.Module):
         return self.layer(queries, keys, valid_lens=lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of tracing, that Python is seen once
 @pytest.mark.parametrize("how", ["trace", "export"])
 @LAYERS
@@ -202,6 +204,7 @@ def test_lengths_stay_tensors(name: str, how: str) -> None:
     torch.testing.assert_close(run(queries, keys, other), module(queries, keys, other))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the exporter
 def test_onnx() -> None:
     runtime = pytest.importorskip("onnxruntime")
