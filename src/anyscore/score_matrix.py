@@ -114,7 +114,7 @@ def log_sum_exp(
         log_sum_exp_i = log Σ_j e^s(query_i, key_j)        over the attended keys j
 
     Contrastive losses, kernel density estimates and optimal transport ask for nothing else; see
-    docs/scores.md.
+    docs/score_matrix.md.
 
     Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
 

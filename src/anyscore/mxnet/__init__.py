@@ -10,7 +10,7 @@ layer.attention_weights                                  # (batch, queries, keys
 MXNet is retired. To remove it from anyscore, delete this folder, `ops/mxnet.py`,
 `ops/mxnet_operator.py`, `backends/mxnet.py`, `tests/frameworks/mxnet`, `constraints-mxnet.txt` and
 its tabs in `docs/chapter.md`; then its lines in `ops/__init__.py`, `backends/__init__.py`,
-`lab/places.py`, `lab/info.py`, `pyproject.toml`, the `Makefile` and what the tests say is missing.
+`lab/plans.py`, `lab/info.py`, `pyproject.toml`, the `Makefile` and what the tests say is missing.
 """
 
 from anyscore.mxnet.attention import Attention

@@ -6,8 +6,9 @@ TITLE, BEYOND = "# The parity table", "## The worst beyond the textbook call"
 INTRODUCTION = """\
 # The parity table
 
-Every score × mask × dtype × implementation × framework, values and gradients, held against an \
-oracle in float64. This page is generated; do not edit it.
+Every score × mask × implementation, values and gradients, held against an oracle in float64: of \
+every dtype in NumPy, PyTorch, TensorFlow and MXNet, and of a sample of the rows in JAX. \
+Kernels of the CPU are measured, those of GPUs are not. This page is generated; do not edit it.
 
 A **cell** is one call of `attention`. Its output, weights and log-sum-exp are compared with the \
 papers' formulas, computed by loops over single numbers in float64 from the same inputs, rounded \
