@@ -32,6 +32,8 @@ from anyscore.lab.bench.truth import truth
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.lab.bench.worker import Lost, Worker
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Shape(2, 5, 7, 11, 3)
 QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)
 IN_TORCH = [OURS, *(RIVALS[name] for name in ("eager", "blocks", "cdist", "own pair", "dot"))]

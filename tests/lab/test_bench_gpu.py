@@ -28,6 +28,8 @@ from anyscore.lab.bench.truth import check, truth
 from anyscore.lab.bench.work import RANGES, TRAINING, Shape, Work
 from anyscore.lab.bench.worker import Here, Lost
 
+pytestmark = pytest.mark.slow
+
 TINY = Shape(2, 67, 67, 8, 8)
 H200 = Chip("H200", (9, 0), 132, 50 * 2**20, 141 * 2**30, mhz=1755.0, max_mhz=1980.0)
 PACE = Pace(rounds=15, seconds=3.0, turn=0.05, slow=10.0)

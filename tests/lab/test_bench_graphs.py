@@ -20,6 +20,8 @@ from anyscore.lab.bench.stages_models import EDGES, GRAPH
 from anyscore.lab.bench.timing import Pace
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Shape(2, 9, 13, 4, 4)
 NAMES = OURS.name, "pyg", "pyg-compile"
 

@@ -21,6 +21,8 @@ from anyscore.lab.bench.stages_models import LOCATIONS, PACKED
 from anyscore.lab.bench.timing import Pace
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 
+pytestmark = pytest.mark.slow
+
 PACKS, STEPS = Shape(4, 9, 9, 3, 5), Shape(3, 1, 17, 5, 4)
 PACE = Pace(rounds=3, seconds=0.01, turn=1e-3)
 

@@ -244,6 +244,7 @@ def test_version() -> None:
     assert result.output == f"anyscore {anyscore.__version__}\n"
 
 
+@pytest.mark.slow
 def test_info_says_what_runs_where_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
 

@@ -70,6 +70,7 @@ def test_files_lie_where_tmpdir_says_and_have_no_name(tmp_path: Path) -> None:
     assert all(name.endswith("(deleted)") for name in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
     """Streaming gives the same numbers with less than half of the address space."""

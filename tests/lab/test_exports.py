@@ -130,6 +130,7 @@ def test_hostile_names(text: str, tmp_path: Path) -> None:
     assert len(read(tmp_path / "trials.csv")) == len(comparison["trials"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [10, 12, 13, 14, 17])
 def test_hostile_names_are_drawn(number: int, tmp_path: Path) -> None:
     """Control characters, other scripts, half a character, formulas."""

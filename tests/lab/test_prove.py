@@ -192,6 +192,7 @@ def test_help_names_every_proof_and_does_not_wait_for_pytorch() -> None:
     check_help_does_not_wait_for_pytorch("prove")
 
 
+@pytest.mark.slow
 def test_in_processes_of_their_own(tmp_path: Path) -> None:
     """The proofs that there are can be given to other processes, by the command itself."""
     program = (

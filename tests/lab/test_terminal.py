@@ -35,7 +35,7 @@ def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-@pytest.mark.parametrize("command", ["info", "compare"])
+@pytest.mark.parametrize("command", ["info", pytest.param("compare", marks=pytest.mark.slow)])
 def test_output_that_cannot_be_written_is_one_clear_line(
     command: str, pairs: Path, tmp_path: Path
 ) -> None:
@@ -94,12 +94,17 @@ def test_the_bar_fits(width: int, left: str) -> None:
     assert said.endswith(left)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["SIGINT", pytest.param("SIGTERM", marks=SLOW), pytest.param("SIGHUP", marks=SLOW)]
+)
 def test_a_signal_keeps_what_is_finished_and_reports_it(
     name: str, pairs: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    options = ("--epochs", "40", "--hidden", "16", "--device", "cpu", "--seeds", "500")
+    options = ("--epochs", "4", "--hidden", "16", "--device", "cpu", "--seeds", "500")
     process = start("compare", pairs, "--scores", "dot", "--out", out, *options)
     assert process.stdout is not None
     said = ""

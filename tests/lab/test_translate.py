@@ -285,6 +285,7 @@ def test_an_own_model_cannot_be_asked(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_quiet_and_so_is_a_reader_that_leaves(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("abc\n" * 200_000, encoding="utf-8")

@@ -59,7 +59,10 @@ def test_these_tests_can_fail() -> None:
     assert found == [set(), {"rich"}, {"rich", "matplotlib"}]
 
 
-@pytest.mark.parametrize("name", ONES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow) if x in ("jax", "tensorflow") else x for x in ONES],
+)
 def test_a_tensor_s_framework_is_imported_and_no_other(name: str) -> None:
     """Neither by anyscore itself, a fused call, one of the definition nor its layers."""
     fronts = FRONTS.get(name, {})
