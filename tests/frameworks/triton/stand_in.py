@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import triton.language as tl
+from triton.runtime import interpreter
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
@@ -29,6 +33,23 @@ with warnings.catch_warnings():
 cpu.again = cpu.train_again = _refuse  # which go past the operators, to the core
 torch_core.pack_keys = lambda f: None
 torch_autograd.keeps_scores = lambda x, s: False  # which their backward computes again
+
+
+_LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+_patch = interpreter._patch_lang
+
+
+def _call(function: Any, *args: Any, **options: Any) -> Any:
+    try:
+        return function.rewrite()(*args, **options)
+    except Exception as error:
+        raise interpreter.InterpreterError(repr(error)) from error
+
+
+# The interpreter patches the language for every function that a kernel calls, which takes half of
+# its time: here once for a kernel, with all that its functions see.
+interpreter._patch_lang = lambda kernel: _patch(_LANGUAGE)
+interpreter.InterpretedFunction.__call__ = _call
 
 
 def pytest_configure(config: pytest.Config) -> None:
