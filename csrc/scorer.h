@@ -1,7 +1,8 @@
 // What the kernels ask of a scorer: the scores and gradients of a tile, of one pair and one type of sums.
 //
-// Plain (plain.h) and Tanh (tanh.h) are scorers. They share no base class and have no virtual functions:
-// the two structs below say what a scorer must have, are never defined, and check_scorer compares.
+// Plain (plain.h) and Tanh (tanh.h) are scorers; Split (split.h) and HalfProduct (halves.h) derive from
+// Plain. Scorers have no base class in common and no virtual functions: the two structs below say what a
+// scorer must have, are never defined, and check_scorer compares.
 #pragma once
 
 #include <type_traits>
