@@ -10,8 +10,9 @@ from anyscore.task import Task
 
 
 def snapshot(xp: Ops, task: Task) -> Task:
-    """Keep what `anyscore.functional.weights` needs of a task: without a graph, and no values.
+    """Keep what `anyscore.functional.weights` needs of a task: no values, and no graph but one.
 
+    The terms of edges (`Edges.with_terms`) keep the graph that they come from, until the next call.
     The rows of queries and keys and the mask are shared with the call. The score's weight is
     copied, so that a later step of an optimiser does not change it.
     """
