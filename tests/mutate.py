@@ -119,6 +119,14 @@ PLACES = (  # the first that the file's name matches: environment, and tests in 
     (r"torch|autocast|trees", {}, (*TORCH, *GENERAL, "tests/frameworks/torch/exports")),
     (r"", {}, (*GENERAL, *TORCH)),
 )
+SAMPLED = (  # the same of `make test`
+    (r"csrc/xla|pallas|xla|jax", {}, ("tests/frameworks/jax/test_jax_table.py",)),
+    (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_keras_contract.py",)),
+    (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_tensorflow_table.py",)),
+    (r"plot", {}, ("tests/package/test_plot.py",)),
+    (r"/torch|autocast|trees", {}, (*TORCH, *GENERAL)),
+    (r"", {}, (*GENERAL, *TORCH)),
+)
 START = """
 import sys
 sys.meta_path[:] = [x for x in sys.meta_path if "ScikitBuild" not in type(x).__name__]
@@ -131,10 +139,13 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 class Copy:
-    """A copy of a checkout to break: its sources, its tests, and the core as it was built."""
+    """A copy of a checkout to break: its sources, its tests, and the core as it was built.
 
-    def __init__(self, root: Path, folder: Path, python: Path) -> None:
-        self.folder, self.python = folder, python
+    sample: whether the tests are those of `make test`.
+    """
+
+    def __init__(self, root: Path, folder: Path, python: Path, sample: bool) -> None:
+        self.folder, self.python, self.sample = folder, python, sample
         self.unbroken: bytes | None = None
         copied(root, folder)
         code = "import anyscore._core; print(anyscore._core.__file__)"
@@ -183,6 +194,7 @@ class Copy:
             "-DCMAKE_BUILD_TYPE=Release",
         ]
         configure += [f"-DPython_EXECUTABLE={self.python}", "-DANYSCORE_ISAS=baseline"]
+        configure += ["-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"]
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
         for command in (configure, ["cmake", "--build", build]):
             done = subprocess.run(
@@ -198,10 +210,13 @@ class Copy:
         self, mutant: Mutant, env: dict[str, str], seconds: float, only: list[str] | None = None
     ) -> tuple[str, str | None]:
         """How the tests of the mutant's file end, or those in `only`; and the one that failed."""
-        more, patterns = next((e, t) for p, e, t in PLACES if re.search(p, mutant.file))
+        places = SAMPLED if self.sample else PLACES
+        more, patterns = next((e, t) for p, e, t in places if re.search(p, mutant.file))
         found = (str(x) for pattern in patterns for x in sorted(self.folder.glob(pattern)))
         paths = only or list(dict.fromkeys(found))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
+        if self.sample:
+            options.append("--sample")
         if "ANYSCORE_CORE" in env:
             options += ["-p", "sanitized"]
             path += [self.folder / ".ci"]
@@ -239,6 +254,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="files whose name starts so, such as csrc/")
+    parser.add_argument("--sample", action="store_true", help="by the tests of `make test` alone")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1800, help="for the tests of one mutant")
     parser.add_argument("--list", action="store_true", help="say what would be changed, no more")
@@ -254,7 +270,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for n in range(given.jobs):
-            copies.put(Copy(root, Path(folder) / str(n), python))
+            copies.put(Copy(root, Path(folder) / str(n), python, given.sample))
 
         def work(mutant: Mutant) -> None:
             copy, start = copies.get(), time.monotonic()
