@@ -36,12 +36,17 @@ class Instruction:
 
 @dataclass
 class Compiled:
-    """One kernel for one chip: what it needs, and its blocks of SASS by label, in order."""
+    """One kernel for one chip: what it needs, and its code."""
 
     registers: int
     stack: int
     shared: int
-    blocks: dict[str, list[Instruction]]
+    cubin: bytes
+
+    @cached_property
+    def blocks(self) -> dict[str, list[Instruction]]:
+        """Its blocks of SASS by label, in order: disassembled when asked for, which takes long."""
+        return blocks_of(tool("nvdisasm", self.cubin, "-c"))
 
     @cached_property
     def next(self) -> dict[str, list[str]]:
@@ -130,16 +135,21 @@ def compile(
 
 
 def read(cubin: bytes, shared: int) -> Compiled:
+    usage = tool("cuobjdump", cubin, "--dump-resource-usage")
+    number = lambda what: int(re.search(rf"{what}:(\d+)", usage).group(1))  # noqa: E731
+    return Compiled(number("REG"), number("STACK"), shared, cubin)
+
+
+def tool(name: str, cubin: bytes, *flags: str) -> str:
+    """Return what a tool of Triton's prints of a kernel."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
+        run = [str(BIN / name), *flags, str(path)]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
-        def tool(name: str, *flags: str) -> str:
-            run = [str(BIN / name), *flags, str(path)]
-            return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
-        usage, text = tool("cuobjdump", "--dump-resource-usage"), tool("nvdisasm", "-c")
-    number = lambda what: int(re.search(rf"{what}:(\d+)", usage).group(1))  # noqa: E731
+def blocks_of(text: str) -> dict[str, list[Instruction]]:
     blocks: dict[str, list[Instruction]] = {"start": []}
     name = "start"
     for line in text.splitlines():
@@ -157,4 +167,4 @@ def read(cubin: bytes, shared: int) -> Compiled:
             blocks[name].append(
                 Instruction(opcode, predicate is not None, target and target.group(1))
             )
-    return Compiled(number("REG"), number("STACK"), shared, {k: v for k, v in blocks.items() if v})
+    return {k: v for k, v in blocks.items() if v}
