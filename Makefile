@@ -55,8 +55,11 @@ lab: .venv/dev  ## the laboratory, and the package as it is installed
 torch: .venv/dev
 	$(PYTEST) tests/frameworks/torch
 
-tables: .venv/dev  ## a table each of JAX, TensorFlow and Keras
-	$(NOTED) $(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py
+tables: .venv/dev .venv/triton  ## a table each of JAX, TensorFlow, Keras and interpreted kernels of GPUs
+	$(NOTED) $(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py \
+		tests/frameworks/jax/test_pallas_table.py
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(NOTED) $(BIN)/pytest -p stand_in \
+		tests/frameworks/triton/test_triton_table.py
 	$(NOTED) $(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
 	KERAS_BACKEND=torch $(NOTED) $(BIN)/pytest --sample tests/frameworks/keras/test_keras_contract.py
 

@@ -54,6 +54,7 @@ ROWS += [(pair, "float64") for pair in ("product", "squared", "softsign")]
 ROWS += [(pair, dtype) for dtype, pairs in HALVES.items() for pair in pairs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pair", "dtype"), ROWS)
 def test_intervals(pair: str, dtype: str) -> None:
     """Grouped heads, a weight for each, a key bias; sizes that no tile divides.
@@ -66,6 +67,7 @@ def test_intervals(pair: str, dtype: str) -> None:
         check(alike(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES), cap))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "dtype", "mask"),
     [("tanh", "float32", mask) for mask in MASKS if mask not in INTERVALS]
@@ -89,6 +91,7 @@ def test_drawn(number: int) -> None:
     check(draw(rng, pair, mask, DTYPES[number % len(DTYPES)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "size"),
     [
@@ -105,6 +108,7 @@ def test_sizes(pair: str, size: tuple[int, ...]) -> None:
     check(draw(rng_of(pair), pair, "causal", "float32", lead=(), **given))
 
 
+@pytest.mark.slow
 def test_leading_dimensions() -> None:
     """Each operand is broadcast over others of them; two query heads share a key head."""
     call = draw(rng_of("lead"), "tanh", "none", "float32", lead=(2, 3, 4), groups=2, **FEW)
@@ -116,6 +120,7 @@ def test_leading_dimensions() -> None:
     check(replace(call, **operands, stop=stop, mask=rng.random((1, 3, 1, 5, 17)) < 0.7))
 
 
+@pytest.mark.slow
 def test_many_values() -> None:
     """More columns than one program takes."""
     given = {"queries": 5, "keys": 37, "hidden": 3, "width": 300, "lead": (2,)}
@@ -140,6 +145,7 @@ def small(pair: str, keep: np.ndarray | None = None, dropout: float = 0.0) -> Ca
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["product", "tanh", "absolute"])
 def test_what_is_not_finite_and_attended(pair: str) -> None:
     """One entry of one operand reaches what attends it, and the gradients of all they attend."""
@@ -151,6 +157,7 @@ def test_what_is_not_finite_and_attended(pair: str) -> None:
             check(call, alike=math.isinf(fill), gradients=seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["product", "tanh", "absolute"])
 def test_what_is_not_finite_and_masked(pair: str) -> None:
     """For some queries, and for all of them; the rest is what it would be without."""
@@ -175,6 +182,7 @@ def test_what_is_not_finite_and_masked(pair: str) -> None:
                 np.testing.assert_allclose(found[name][:, ::2], clean[name][:, ::2], 1e-5, 1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_and_dropped() -> None:
     """A key that dropout leaves out is attended all the same."""
     for which in ("a", "b", "value"):
@@ -183,6 +191,7 @@ def test_what_is_not_finite_and_dropped() -> None:
         check(call)
 
 
+@pytest.mark.slow
 def test_tanh_near_zero() -> None:
     """Where tanh is small it is exact relative to itself; the gradient of the weight is its sum."""
     call = small("tanh")
@@ -192,6 +201,7 @@ def test_tanh_near_zero() -> None:
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["leaky_relu", "absolute", "squared"])
 def test_width(pair: str) -> None:
     """Sums of 2,048 features, with no band for their terms: unit inputs, as layers begin."""
