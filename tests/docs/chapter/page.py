@@ -1,6 +1,7 @@
 """A page whose examples run: read, run for one framework, compared with what the page says.
 
     python page.py PAGE FRAMEWORK
+    python page.py --serve FRAMEWORK    (and the pages by lines: see `serve`)
 
 An example is one block marked `python numpy`, which every framework runs, or a row of blocks, one
 for each framework. A `text` block after it is what every block of it prints; without one it prints
@@ -9,8 +10,12 @@ nothing.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import io
+import json
 import math
+import os
 import re
 import sys
 from contextlib import redirect_stdout
@@ -110,5 +115,39 @@ def run(path: Path, framework: str) -> None:
         )
 
 
+IMPORTED = {
+    "pytorch": ["torch", "transformers.modeling_utils", "peft"],
+    "jax": ["jax.numpy"],
+    "tensorflow": ["tensorflow", "keras"],
+    "mxnet": ["mxnet"],
+}
+"""What pages import that takes long."""
+
+
+def serve(framework: str) -> None:
+    """Run pages, each in a process of its own: a fork of this one, which has imported much.
+
+    It reads lines of JSON: page, folder to run in, file for all that is written. For each that has
+    run it writes a line with the exit code.
+    """
+    for name in ("anyscore", "matplotlib.figure", *IMPORTED[framework]):
+        importlib.import_module(name)
+    gc.freeze()  # what is imported is shared, as long as nobody writes to it
+    for line in sys.stdin:
+        path, folder, written = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.chdir(folder)
+            with open(written, "w") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            return run(Path(path), framework)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return None
+
+
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2])
+    else:
+        run(Path(sys.argv[1]), sys.argv[2])

@@ -5,10 +5,13 @@ pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import page
@@ -20,7 +23,12 @@ CACHES = CHAPTER.parent / "caches.md"
 PAGES = "score_matrix", "sinks", "biases", "distances", "normalizers", "own_pair"
 EACH = [CHAPTER.parent / f"{name}.md" for name in PAGES]
 """Pages whose examples every framework runs."""
-QUIET = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+QUIET = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "JAX_PLATFORMS": "cpu",
+    "OMP_NUM_THREADS": "1",  # several wait for each other where other tests run beside them
+}
 
 
 def run(path: Path, framework: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -34,6 +42,47 @@ def run(path: Path, framework: str, folder: Path) -> subprocess.CompletedProcess
     )
 
 
+@dataclass
+class Server:
+    """Runs pages for one framework, which is imported once: that takes longer than most pages."""
+
+    framework: str
+
+    def __enter__(self) -> Server:
+        self.process = subprocess.Popen(
+            [sys.executable, page.__file__, "--serve", self.framework],
+            env={**os.environ, **QUIET},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.communicate()
+
+    def run(self, path: Path, folder: Path) -> None:
+        """Run a page in a process of its own. Raises AssertionError: it failed."""
+        inside = folder / "inside"
+        inside.mkdir()
+        asked = json.dumps([str(path), str(inside), str(folder / "written")])
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(asked, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        assert answer == "0\n", (folder / "written").read_text()
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(request.param) as server:
+        yield server
+
+
+def by(*frameworks: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("server", frameworks, indirect=True)
+
+
 @pytest.mark.parametrize("framework", page.FRAMEWORKS)
 def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
     done = run(CHAPTER, framework, tmp_path)
@@ -43,29 +92,25 @@ def test_chapter_prints_what_it_says(framework: str, tmp_path: Path) -> None:
     assert all((CHAPTER.parent / name).exists() for name in shown)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
-def test_other_libraries_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
-    done = run(OTHERS, framework, tmp_path)
-    assert done.returncode == 0, done.stderr
+@by("pytorch", "jax", "tensorflow")
+def test_other_libraries_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    server.run(OTHERS, tmp_path)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "jax"])
-def test_caches_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
-    done = run(CACHES, framework, tmp_path)
-    assert done.returncode == 0, done.stderr
+@by("pytorch", "jax")
+def test_caches_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    server.run(CACHES, tmp_path)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_models_of_others_do_what_the_page_says(framework: str, tmp_path: Path) -> None:
-    done = run(OTHERS.with_name("hugging_face.md"), framework, tmp_path)
-    assert done.returncode == 0, done.stderr
+@by("pytorch", "tensorflow")
+def test_models_of_others_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    server.run(OTHERS.with_name("hugging_face.md"), tmp_path)
 
 
 @pytest.mark.parametrize("path", EACH, ids=lambda path: path.stem)
-@pytest.mark.parametrize("framework", page.FRAMEWORKS)
-def test_pages_print_what_they_say(framework: str, path: Path, tmp_path: Path) -> None:
-    done = run(path, framework, tmp_path)
-    assert done.returncode == 0, done.stderr
+@by(*page.FRAMEWORKS)
+def test_pages_print_what_they_say(server: Server, path: Path, tmp_path: Path) -> None:
+    server.run(path, tmp_path)
 
 
 def test_chapter_has_every_example_in_every_framework() -> None:
@@ -120,6 +165,19 @@ def test_a_wrong_page_fails_with_its_line(what: str, tmp_path: Path) -> None:
     done = run(tmp_path / "page.md", "pytorch", tmp_path)
     assert done.returncode
     assert f"page.md{line}" in done.stderr
+
+
+@by("pytorch")
+def test_a_server_says_what_is_wrong_and_goes_on(server: Server, tmp_path: Path) -> None:
+    wrong, good = tmp_path / "wrong", tmp_path / "good"
+    for folder, text in (wrong, GOOD.replace("0.30001", "0.3002")), (good, GOOD):
+        folder.mkdir()
+        (folder / "page.md").write_text(text)
+    with pytest.raises(
+        AssertionError, match=r"page\.md:16: expected of the pytorch block of line 8"
+    ):
+        server.run(wrong / "page.md", wrong)
+    server.run(good / "page.md", good)
 
 
 @pytest.mark.parametrize(
