@@ -11,4 +11,7 @@ os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=4"
 
 import jax
 
+import one_context
+
+one_context.install()
 jax.config.update("jax_enable_x64", True)

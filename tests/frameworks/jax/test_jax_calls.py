@@ -75,16 +75,19 @@ def test_vmap_scan_and_checkpoint(name: str) -> None:
 
     expected = in_numpy(name, mask=Causal("end"), valid_lens=LENGTHS)
     lengths = jnp.asarray(LENGTHS)
-    batched = jax.vmap(one)(query, key, value, lengths)
-    _, scanned = jax.lax.scan(lambda _, x: (None, one(*x)), None, (query, key, value, lengths))
-    for found in (batched, scanned):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
     def total(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         return lambda *xs: (jax.vmap(call)(*xs, lengths) ** 2).sum()
 
-    plainly = jax.grad(total(one), argnums=(0, 1, 2))(query, key, value)
-    again = jax.jit(jax.grad(total(jax.checkpoint(one)), argnums=(0, 1, 2)))(query, key, value)
+    @jax.jit
+    def compiled(*xs: jax.Array) -> Any:
+        _, scanned = jax.lax.scan(lambda _, x: (None, one(*x)), None, (*xs, lengths))
+        slopes = (jax.grad(total(f), argnums=(0, 1, 2))(*xs) for f in (one, jax.checkpoint(one)))
+        return jax.vmap(one)(*xs, lengths), scanned, *slopes
+
+    *results, plainly, again = compiled(query, key, value)
+    for found in results:
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
     for x, y in zip(plainly, again, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
 

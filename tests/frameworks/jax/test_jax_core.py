@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -119,16 +120,20 @@ def test_vmap() -> None:
     """Batched alone, twice, with what is shared, and with one seed or many."""
     q, k, v = arrays()
     agree(lambda impl: jax.vmap(one(impl))(q, k, v, LENGTHS))
-    agree(lambda impl: jax.vmap(jax.vmap(one(impl), (0, 0, 0, None)))(q, k, v, LENGTHS))
-    agree(lambda impl: jax.vmap(one(impl), (0, None, None, 0))(q, k[0], v[0], LENGTHS))
-    agree(
-        lambda impl: jax.vmap(one(impl), (2, 2, 2, None), 1)(
-            *(jnp.moveaxis(x, 0, 2) for x in (q, k, v)), 3
-        )
-    )
-    agree(lambda impl: jax.vmap(one(impl), (0, 0, 0, 0, None))(q, k, v, LENGTHS, 7))
     seeds = jax.random.split(jax.random.key(0), B)
-    agree(lambda impl: jax.vmap(one(impl))(q, k, v, LENGTHS, seeds))
+
+    @partial(jax.jit, static_argnames="impl")
+    def others(q: jax.Array, k: jax.Array, v: jax.Array, impl: str) -> Any:
+        call = one(impl)
+        return (
+            jax.vmap(jax.vmap(call, (0, 0, 0, None)))(q, k, v, LENGTHS),
+            jax.vmap(call, (0, None, None, 0))(q, k[0], v[0], LENGTHS),
+            jax.vmap(call, (2, 2, 2, None), 1)(*(jnp.moveaxis(x, 0, 2) for x in (q, k, v)), 3),
+            jax.vmap(call, (0, 0, 0, 0, None))(q, k, v, LENGTHS, 7),
+            jax.vmap(call)(q, k, v, LENGTHS, seeds),
+        )
+
+    agree(lambda impl: others(q, k, v, impl=impl))
 
 
 def test_vmap_and_derivatives() -> None:
@@ -138,13 +143,19 @@ def test_vmap_and_derivatives() -> None:
         return lambda q, k, v, n: (one(impl)(q, k, v, n) ** 2).sum()
 
     shared = 0, None, None, 0
-    agree(lambda impl: jax.vmap(jax.grad(squared(impl), (0, 1, 2)), shared)(q, k[0], v[0], LENGTHS))
-    agree(
-        lambda impl: jax.grad(
-            lambda k, v: jax.vmap(squared(impl), shared)(q, k, v, LENGTHS).sum(), (0, 1)
-        )(k[0], v[0])
-    )
-    agree(lambda impl: jax.jacrev(one(impl))(q[:, 0], k[:, 0], v[:, 0], LENGTHS))
+
+    @partial(jax.jit, static_argnames="impl")
+    def each(q: jax.Array, k: jax.Array, v: jax.Array, impl: str) -> Any:
+        def summed(k: jax.Array, v: jax.Array) -> jax.Array:
+            return jax.vmap(squared(impl), shared)(q, k, v, LENGTHS).sum()
+
+        return (
+            jax.vmap(jax.grad(squared(impl), (0, 1, 2)), shared)(q, k[0], v[0], LENGTHS),
+            jax.grad(summed, (0, 1))(k[0], v[0]),
+            jax.jacrev(one(impl))(q[:, 0], k[:, 0], v[:, 0], LENGTHS),
+        )
+
+    agree(lambda impl: each(q, k, v, impl=impl))
 
 
 def test_scan() -> None:

@@ -50,13 +50,14 @@ def test_the_definition_of_every_function(large: float) -> None:
     pair = EACH if large == 1 else SOFT
     args = [jnp.asarray(x) for x in xs]
 
+    @jax.jit
     def run(q: Any, k: Any, v: Any, w: Any) -> Any:
         return attention(q, k, v, score=Own(w, pair), impl="reference")
 
     exact = [x.astype("float64") for x in xs]
     expected = written_out(lambda a, b: pair.value(np_ops(), a, b), exact)
     np.testing.assert_allclose(run(*args), expected, rtol=1e-3, atol=1e-4)
-    gradients = jax.grad(lambda *x: run(*x).sum(), (0, 1, 3))(*args)
+    gradients = jax.jit(jax.grad(lambda *x: run(*x).sum(), (0, 1, 3)))(*args)
     assert all(bool(jnp.isfinite(x).all()) for x in gradients)
 
 

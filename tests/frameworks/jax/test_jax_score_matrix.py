@@ -69,6 +69,15 @@ def test_transforms() -> None:
     """Batches, tangents and second derivatives are those of the definition."""
     made = np.random.default_rng(0)
     query, key = (jnp.asarray(made.normal(size=(3, n, 4)), jnp.float32) for n in (2, 5))
+
+    @partial(jax.jit, static_argnums=0)
+    def derivatives(f: Any, query: jax.Array, key: jax.Array) -> Any:
+        def of_square(q: jax.Array) -> jax.Array:
+            return (f(q, key[0]) ** 2).sum()
+
+        tangents = jax.jvp(f, (query, key), (key[:, :2], key))
+        return tangents, jax.hessian(of_square)(query[0]), jax.vmap(jax.grad(of_square))(query)
+
     for function in (scores, log_weights, log_sum_exp):
         fused, defined = (
             partial(function, score=Gaussian(), impl=x) for x in ("fused", "reference")
@@ -76,13 +85,9 @@ def test_transforms() -> None:
         close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
         close(jax.vmap(fused)(query, key), defined(query, key))
         close(jax.vmap(fused, (None, 0))(query[0], key), defined(query[:1], key))
-        for made_of in zip(*(jax.jvp(f, (query, key), (key[:, :2], key)) for f in (fused, defined)),
-                           strict=True):  # fmt: skip
-            close(*made_of)
-        of_square = [lambda q, f=f: (f(q, key[0]) ** 2).sum() for f in (fused, defined)]
-        close(*(jax.hessian(f)(query[0]) for f in of_square))
-        one, other = (jax.vmap(jax.grad(f))(query) for f in of_square)
-        close(one, other)
+        made_of = (jax.tree.leaves(derivatives(f, query, key)) for f in (fused, defined))
+        for one, other in zip(*made_of, strict=True):
+            close(one, other)
 
 
 def test_the_route() -> None:

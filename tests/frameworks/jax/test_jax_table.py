@@ -17,10 +17,10 @@ import pytest
 
 import plain
 from anyscore import Score, attention
-from budget import assert_gradients_within_budget
+from budget import assert_gradients_within_budget, assert_within_budget
 from cases import MASKS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms
-from table_rows import check, keep
+from table_rows import exact, keep
 
 FEW = ("none", "lengths", "boolean_full", "four")
 MASKS_OF = {score: [FEW[n % len(FEW)]] for n, score in enumerate(SCORES)}
@@ -42,7 +42,18 @@ def _as_users_compile() -> Iterator[None]:
 def test_values(score: str) -> None:
     for mask in MASKS_OF[score]:
         row = (score, "heads", mask)
-        check(jnp, jnp.asarray, case(*row), row)
+        c = case(*row)
+        tensors = [jnp.asarray(x) for x in (c.query, c.key, c.value)]
+        options = {"score": c.score.build(c.parameters, jnp.asarray), **c.masking(jnp.asarray)}
+        found = attention(*tensors, **options, return_weights=True, return_lse=True)
+        found += (attention(*tensors, **options),)
+        with np.errstate(all="ignore"):  # in NumPy, which compiles nothing
+            built = c.score.build(c.parameters, np.asarray)
+            same = plain.attend(np, c.query, c.key, c.value, built, keep(*row[1:]))
+        for x, want, simple in zip(
+            found, (*exact(*row), exact(*row).output), (*same, same[0]), strict=True
+        ):
+            assert_within_budget(x, want, simple, str(row), "float32")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +95,9 @@ def test_gradients(score: str, dtype: Any) -> None:
         output, _, lse = plain.attend(jnp, *tensors, jnp.asarray(keep(*row[1:])))
         return output, jnp.where(jnp.isfinite(lse), lse, 0.0)
 
-    actual = through(ours)
-    same = through(plainly) if c.shape.keys else actual
-    assert actual.keys() == exact_gradients(row).keys()
-    assert_gradients_within_budget(actual, exact_gradients(row), same, partial(terms, row))
+    actual, want = through(ours), exact_gradients(row)
+    assert actual.keys() == want.keys()
+    try:  # as if plain operations were exact: they seldom decide, and take as long to compile
+        assert_gradients_within_budget(actual, want, want, partial(terms, row))
+    except AssertionError:
+        assert_gradients_within_budget(actual, want, through(plainly), partial(terms, row))
