@@ -35,11 +35,11 @@ demo: .venv/lab  ## compare attention scores on dates; the report's place is pri
 
 test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
 	$(PYTHON) tests/processor_seconds.py begin
-	$(EACH) SAMPLE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table; exit $$status
+	$(EACH) SAMPLE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table test; exit $$status
 
 test-all:  ## in half an hour: every test, as continuous integration runs them
 	$(PYTHON) tests/processor_seconds.py begin
-	$(EACH) $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table; exit $$status
+	$(EACH) $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table test-all; exit $$status
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest --sample $(WORKERS) $(QUICK:%=tests/%.py)
