@@ -24,14 +24,21 @@ def rng_of(*labels: str) -> np.random.Generator:
     return np.random.default_rng([len(x) * 131 + ord(x[0]) for x in labels])
 
 
-def alike(call: Call, cap: float) -> Call:
+BIASES = "", "matrix", "diagonals"
+
+
+def alike(call: Call, cap: float, bias: str) -> Call:
     """The same call with operands that all calls of this pair and dtype have, in full shape."""
     rng, bounds = np.random.default_rng(5), (*call.lead, call.queries)
     keys, dtype = call.b.shape[:-1], str(call.a.dtype).replace("int16", "bfloat16")
     start = np.zeros((1, 1, 1), np.int64) if call.start is None else call.start
     stop = np.full((1, 1, 1), call.keys) if call.stop is None else call.stop
+    shape = (call.queries, call.keys) if bias == "matrix" else (1, call.queries + call.keys - 1)
     return replace(
         call,
+        bias=stored(rng.standard_normal((*call.lead, *shape)), dtype) if bias else None,
+        diagonal=bias == "diagonals",
+        after=bias == "diagonals" and cap > 0,
         start=np.broadcast_to(start, bounds),
         stop=np.broadcast_to(stop, bounds),
         mask=None,
@@ -45,6 +52,7 @@ def alike(call: Call, cap: float) -> Call:
         weight=stored(rng.standard_normal((1, 2, call.a.shape[-1])), dtype),
         key_bias=stored(rng.standard_normal((1, 1, keys[-1])), dtype),
         d_lse=rng.standard_normal(bounds).astype(call.compute),
+        d_scores=rng.standard_normal((*bounds, call.keys)).astype(call.compute),
     )
 
 
@@ -59,12 +67,13 @@ ROWS += [(pair, dtype) for dtype, pairs in HALVES.items() for pair in pairs]
 def test_intervals(pair: str, dtype: str) -> None:
     """Grouped heads, a weight for each, a key bias; sizes that no tile divides.
 
-    Each pair has a cap either in float32 or in its other dtypes.
+    Each pair has a cap either in float32 or in its other dtypes, and another kind of bias there.
     """
-    odd = list(PAIRS).index(pair) % 2 == 1
-    cap = 2.0 if odd == (dtype == "float32") else 0.0
-    for mask in INTERVALS if dtype == "float32" else ("interval",):
-        check(alike(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES), cap))
+    number, wide = list(PAIRS).index(pair), dtype == "float32"
+    cap = 2.0 if (number % 2 == 1) == wide else 0.0
+    bias = BIASES[(number + wide) % len(BIASES)]
+    for mask in INTERVALS if wide else ("interval",):
+        check(alike(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES), cap, bias))
 
 
 @pytest.mark.slow
@@ -148,10 +157,14 @@ def small(pair: str, keep: np.ndarray | None = None, dropout: float = 0.0) -> Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["product", "tanh", "absolute"])
 def test_what_is_not_finite_and_attended(pair: str) -> None:
-    """One entry of one operand reaches what attends it, and the gradients of all they attend."""
+    """One entry of one operand reaches what attends it, and the gradients of all they attend.
+
+    A product has no booleans here; other pairs have some that keep everything.
+    """
+    keep = None if pair == "product" else np.ones((2, 6, 70), bool)
     for which in OPERANDS:
         for fill in FILLS:
-            call = small(pair)
+            call = small(pair, keep)
             getattr(call, which)[(1, 3) if which != "a" else (1, 3, 2)] = fill
             seen = which != "weight" or math.isnan(fill)  # an infinite one makes 0 · ∞
             check(call, alike=math.isinf(fill), gradients=seen)
