@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path("build/seconds")
-# By `make test`, and by `make test-all`, on two quiet cores of an AMD EPYC of Zen 5, with a tenth to
+# By `make test` and `make test-all`, on two quiet cores of an AMD EPYC of Zen 5, with a tenth to
 # spare. An EPYC of Zen 3 takes 2.3 times as long.
 BUDGETS = {
     "install": (140, 160), "contract": (190, 380), "lab": (120, 430), "torch": (55, 200),
