@@ -17,6 +17,11 @@ os.environ.update(SOONER)
 
 import keras
 
+if keras.backend.backend() == "jax":
+    import one_context
+
+    one_context.install()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keras makes NumPy arrays of tensors in a way that NumPy 2 warns of."""
