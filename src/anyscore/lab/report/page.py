@@ -129,8 +129,14 @@ def _said(verdict: dict[str, Any]) -> dict[str, Any]:
     return {
         "sentences": [s for s in sentences if s != recommended],
         "warnings": warnings,
-        "recommendation": recommended,
+        "recommendation": recommended and _without_label(recommended),
     }
+
+
+def _without_label(sentence: str) -> str:
+    """Return a recommendation without the word that the page writes before it."""
+    rest = sentence.removeprefix("Recommendation: ")
+    return sentence if rest == sentence else rest[:1].upper() + rest[1:]
 
 
 def _strip(lines: Iterable[scores.Line]) -> Any:
