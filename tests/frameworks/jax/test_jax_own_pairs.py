@@ -50,7 +50,6 @@ def test_the_definition_of_every_function(large: float) -> None:
     pair = EACH if large == 1 else SOFT
     args = [jnp.asarray(x) for x in xs]
 
-    @jax.jit
     def run(q: Any, k: Any, v: Any, w: Any) -> Any:
         return attention(q, k, v, score=Own(w, pair), impl="reference")
 
