@@ -32,7 +32,7 @@ def sample_verdict(comparison: dict[str, Any]) -> dict[str, Any]:
         "standings": standings,
         "differences": differences,
         "warnings": ["gaussian was still learning when its last epoch ended: give it more epochs."],
-        "recommendation": {"score": best, "sentence": f"Take {best}: nothing here is better."}
+        "recommendation": {"score": best, "sentence": f"Recommendation: take {best}."}
         if best
         else {"score": None, "sentence": "No score can be recommended: no trial finished."},
         "sentences": [d["sentence"] for d in differences[:4]] or ["Nothing can be compared."],

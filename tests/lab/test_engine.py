@@ -97,10 +97,11 @@ def test_closing_ends_those_at_work(tmp_path: Path) -> None:
     assert Comparison(tmp_path).names() == set()
 
 
+TESTS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from made_trials import Trainer
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import run_processes
@@ -121,7 +122,7 @@ def test_kills_at_any_moment_lose_nothing_that_is_finished(
     """Each run continues the last; in the end every file is what an undisturbed run writes."""
     folder = tmp_path / "run"
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder)))
+    script.write_text(SCRIPT.format(tests=TESTS, folder=str(folder)))
     rng, before = random.Random(0), set[str]()
     for _ in range(40):
         process = subprocess.Popen(
