@@ -35,8 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("sample"):
         return
-    left_out = [item for item in items if not _is_sampled(item)]
-    items[:] = [item for item in items if _is_sampled(item)]
+    sampled, left_out = [], []
+    for item in items:
+        (sampled if _is_sampled(item) else left_out).append(item)
+    items[:] = sampled
     config.hook.pytest_deselected(items=left_out)
 
 

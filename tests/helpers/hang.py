@@ -1,3 +1,3 @@
-"""How long a test waits before it fails: tests guard against hanging, and measure no time."""
+"""The time after which a process counts as hanging: no test measures a shorter one."""
 
 HANG = 1200  # seconds

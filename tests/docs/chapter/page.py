@@ -121,7 +121,7 @@ IMPORTED = {
     "tensorflow": ["tensorflow", "keras"],
     "mxnet": ["mxnet"],
 }
-"""What pages import that takes long."""
+"""Modules that pages import, and that take long."""
 
 
 def serve(framework: str) -> None:

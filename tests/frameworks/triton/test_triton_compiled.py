@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
-"""What is near its bounds is compiled for both; the rest for the chip where it needs more."""
+"""Kernels near their bounds are compiled for both chips, others where they need more."""
 WARPS = 4
 SHARED = 99 * 1024
 """Bytes that a program may have on any chip from Ampere on."""
