@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,10 +30,13 @@ from filelock import FileLock, Timeout
 from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.records import FORMAT, check_same, finite, read_record
-from anyscore.lab.run_folder import why, write_whole
+from anyscore.lab.run_folder import part_of, why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
 _SETTINGS = "settings.json"
+_TRIALS, _FAILURES = "trials", "failures"
+_HALF_WRITTEN = re.compile(r"\..+-seed\d+(-rate.+)?\.[0-9a-f]+")
+"""The names of folders in which trials are written, beside their places."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,14 @@ class Comparison:
             InputError: the folder holds something else or other settings, or is in use.
             RunFailure: the folder cannot be written to.
         """
-        path = self.folder / _SETTINGS
+        path, lock_file = (part_of(self.folder, name) for name in (_SETTINGS, "lock"))
+        self._check_links()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # Another process, that has just begun, has made its lock before anything else.
-            if not (self.folder / "lock").exists():
+            if not lock_file.exists():
                 self._check_new()
-            lock = FileLock(self.folder / "lock", timeout=0)
+            lock = FileLock(lock_file, timeout=0)
             lock.acquire()
         except Timeout:
             raise InputError(
@@ -95,7 +100,7 @@ class Comparison:
             self._check_new()
             text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
             if path.exists():
-                check_same(self.folder, read_record(path), json.loads(text))
+                check_same(self.folder, read_record(self.folder, _SETTINGS), json.loads(text))
             else:
                 write_whole(path, text.encode())
             self._tidy()
@@ -115,26 +120,33 @@ class Comparison:
                 "other files; give another with --out"
             )
 
+    def _check_links(self) -> None:
+        """Raise InputError if a link leads to trials or to the reasons of failures."""
+        for kind in (_TRIALS, _FAILURES):
+            for path in part_of(self.folder, kind).glob("*"):
+                part_of(self.folder, kind, path.name)
+
     def _tidy(self) -> None:
         """Remove folders of trials that a killed process left half-written."""
-        for folder in self.folder.glob("trials/.*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        for folder in part_of(self.folder, _TRIALS).glob(".*"):
+            if _HALF_WRITTEN.fullmatch(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def names(self) -> set[str]:
         """Return the names of the finished trials."""
         return {
             folder.name
-            for folder in self.folder.glob("trials/*")
+            for folder in part_of(self.folder, _TRIALS).glob("*")
             if not folder.name.startswith(".")
         }
 
     def has(self, trial: Trial) -> bool:
         """Tell whether a trial has finished."""
-        return (self.folder / "trials" / trial.name).is_dir()
+        return self.folder_of(trial).is_dir()
 
     def folder_of(self, trial: Trial) -> Path:
         """Return the folder of a trial."""
-        return self.folder / "trials" / trial.name
+        return part_of(self.folder, _TRIALS, trial.name)
 
     def keep(self, trial: Trial, outcome: Outcome) -> None:
         """Write the outcome of a trial.
@@ -159,7 +171,7 @@ class Comparison:
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
         # No process's number: another machine may have the same.
-        temporary = self.folder / "trials" / f".{trial.name}.{uuid4().hex}"
+        temporary = part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
         try:
             temporary.mkdir(parents=True)
             if outcome.save is not None:
@@ -201,7 +213,7 @@ class Comparison:
             return None
 
     def _failure(self, trial: Trial) -> Path:
-        return self.folder / "failures" / f"{trial.name}.txt"
+        return part_of(self.folder, _FAILURES, f"{trial.name}.txt")
 
     def shared(self) -> dict[str, Any]:
         """Read the data that all trials share.
@@ -213,7 +225,7 @@ class Comparison:
             raise InputError(
                 f"{self.folder}: expected the folder of a comparison, found no {_SETTINGS} in it"
             )
-        record = read_record(self.folder / _SETTINGS)
+        record = read_record(self.folder, _SETTINGS)
         if not isinstance(record.get("shared"), dict):
             raise InputError(f"{self.folder / _SETTINGS}: damaged; remove the folder")
         return dict(record["shared"])
@@ -232,8 +244,10 @@ class Comparison:
         Raises:
             InputError: the trial is damaged, or written by a newer version.
         """
-        folder = self.folder / "trials" / name
-        record, items = read_record(folder / "trial.json"), read_record(folder / "items.json")
+        folder = self.folder / _TRIALS / name
+        record, items = (
+            read_record(self.folder, _TRIALS, name, file) for file in ("trial.json", "items.json")
+        )
         try:
             rate = record["learning_rate"]
             trial = Trial(str(record["score"]), int(record["seed"]), rate and float(rate))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.errors import InputError
+from anyscore.lab.run_folder import part_of
 
 FORMAT = 2
 
@@ -39,15 +40,19 @@ def _short(x: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a file of JSON that this package wrote.
+def read_record(folder: Path, *names: str) -> dict[str, Any]:
+    """Read a file of JSON that this package wrote into a run folder.
+
+    Args:
+        names: of the file in the folder; see `part_of`.
 
     Raises:
-        InputError: the file is missing or damaged, or written by a newer version.
+        InputError: the file is missing or damaged, a link, or written by a newer version.
     """
+    path = part_of(folder, *names)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
         raise InputError(f"{path}: cannot be read ({reason}); remove its folder") from None
     if not isinstance(record, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -46,6 +47,29 @@ def new_folder(path: Path) -> Path:
         raise InputError(
             f"{path}: cannot be written to ({reason}); give another folder with --out"
         ) from None
+    return path
+
+
+def part_of(folder: Path, *names: str) -> Path:
+    """Return the path of a part of a run folder, to which no link leads.
+
+    A folder may come from elsewhere, and a link in it would have other files read, written or
+    removed. The folder itself may be reached by links: the user named it.
+
+    Args:
+        names: of a folder, of one in it, and so on.
+
+    Raises:
+        InputError: the part, or a folder around it, is a link.
+    """
+    path = folder
+    for name in names:
+        path /= name
+        if os.path.islink(path):
+            raise InputError(
+                f"{path}: expected a part of the run, found a link; put in its place what it "
+                "leads to, or remove it"
+            )
     return path
 
 

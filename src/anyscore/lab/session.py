@@ -20,7 +20,7 @@ from anyscore.lab.errors import InputError
 from anyscore.lab.records import finite
 from anyscore.lab.report.page import write_report
 from anyscore.lab.rounds import Plan, play
-from anyscore.lab.run_folder import write_whole
+from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from anyscore.layers import SCORES
@@ -229,7 +229,7 @@ def read_about(comparison: Comparison) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or damaged.
     """
-    path = comparison.folder / _ABOUT_FILE
+    path = part_of(comparison.folder, _ABOUT_FILE)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

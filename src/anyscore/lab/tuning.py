@@ -14,6 +14,7 @@ from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
 from anyscore.lab.errors import InputError
 from anyscore.lab.rounds import Run, carry_out
+from anyscore.lab.run_folder import part_of
 from anyscore.lab.trials import Trial
 
 TUNING = "tuning"
@@ -42,7 +43,7 @@ def tune(
         InputError: the folder holds other searches.
         RunFailure: the folder cannot be written to.
     """
-    searches = Comparison(folder / TUNING)
+    searches = Comparison(part_of(folder, TUNING))
     with searches.opened(shared):
         carry_out(searches, [Trial(score, SEED) for score in scores], run, on_event)
 
@@ -57,7 +58,7 @@ def search_results(folder: Path) -> dict[str, dict[str, Any]]:
         InputError: a search is damaged.
     """
     results = {}
-    for search in Comparison(folder / TUNING).finished():
+    for search in Comparison(part_of(folder, TUNING)).finished():
         try:
             results[search.trial.score] = {name: search.facts[name] for name in ("chosen", "tried")}
         except KeyError:

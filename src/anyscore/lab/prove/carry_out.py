@@ -25,7 +25,7 @@ from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.report import write_report
 from anyscore.lab.records import finite
 from anyscore.lab.rounds import Plan
-from anyscore.lab.run_folder import write_whole
+from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.session import COMPILER, Execution, Watcher, compare
 from anyscore.lab.trials import Outcome, Report, Train, Trial
 from anyscore.lab.verdict.judge import judge
@@ -186,4 +186,4 @@ def _draw(proof: Proof, out: Path) -> str | None:
 
 def _folder(out: Path, proof: Proof, part: Part) -> Path:
     """Return the folder of a part."""
-    return out / proof.name / re.sub(r"[^\w-]+", "-", part.name).strip("-")
+    return part_of(out, proof.name, re.sub(r"[^\w-]+", "-", part.name).strip("-"))

@@ -15,7 +15,7 @@ from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.errors import InputError
-from anyscore.lab.run_folder import write_whole
+from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings
@@ -85,7 +85,7 @@ def load_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     for name in (_CONFIG, _TENSORS):
-        if not (folder / name).is_file():
+        if not part_of(folder, name).is_file():
             raise InputError(
                 f"{folder}: expected the folder of a trial (RUN/trials/NAME), found no {name} in it"
             )

@@ -16,6 +16,7 @@ from typing import Any
 
 from anyscore.lab.data.encoding import Encoded
 from anyscore.lab.errors import TrialFailure
+from anyscore.lab.run_folder import part_of
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import cpu_threads, reported_failures, train
@@ -108,7 +109,7 @@ class Search:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder.mkdir(parents=True, exist_ok=True)
-        journal = self.folder / f"{score}.journal"
+        journal = self._journal(score)
         try:
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
             return optuna.create_study(
@@ -123,6 +124,9 @@ class Search:
                 f"{journal}: damaged ({type(error).__name__}); remove it, and the search begins "
                 "anew"
             ) from None
+
+    def _journal(self, score: str) -> Path:
+        return part_of(self.folder, f"{score}.journal")
 
     def _propose(self, proposal: Any) -> dict[str, Any]:
         """Return numbers of `Settings` for a training."""
@@ -141,7 +145,7 @@ class Search:
 
     def _tried(self, score: str) -> list[dict[str, Any]]:
         """Return the trainings that ended, in order; one killed with its process is none."""
-        if not (self.folder / f"{score}.journal").exists():
+        if not self._journal(score).exists():
             return []
         trainings = []
         for trial in self._study(score, 0).get_trials(deepcopy=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from anyscore.lab.assemble import COMPARISON_FILE
 from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import listed
+from anyscore.lab.records import read_record
 from anyscore.lab.trials import Trial
 
 
@@ -79,9 +79,9 @@ def _seeds(comparison: Comparison) -> dict[str, list[int]]:
 def _recommended(folder: Path) -> str:
     """Return the score that the verdict recommends, or the best one."""
     try:
-        verdict = json.loads((folder / COMPARISON_FILE).read_text(encoding="utf-8"))["verdict"]
+        verdict = read_record(folder, COMPARISON_FILE)["verdict"]
         score = verdict["recommendation"]["score"] or verdict["standings"][0]["score"]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (InputError, KeyError, TypeError, IndexError):
         raise InputError(
             f"{folder}: there is no verdict to go by; give --score, or make one with anyscore "
             f"report {folder}"
