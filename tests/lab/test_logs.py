@@ -98,6 +98,36 @@ def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
     assert found["train_loss"] == [(1, 1.0), (2, 0.5)]
 
 
+@pytest.mark.parametrize("name", ["/{elsewhere}", "../../elsewhere", "..", "a/b", ".hidden"])
+def test_curves_stay_in_the_folder_whatever_a_score_is_called(tmp_path: Path, name: str) -> None:
+    """An attempt that did not end is removed: by a path, that would be another's files."""
+    precious = tmp_path / "elsewhere" / "seed0" / "weights.bin"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("precious")
+    score = name.replace("/{elsewhere}", str(tmp_path / "elsewhere"))
+    for seeds in (1, 2):
+        compare(train, [score], seeds=seeds, out=tmp_path / "run", log="tensorboard")
+    assert precious.read_text() == "precious"
+    assert {x.name for x in tmp_path.iterdir()} == {"elsewhere", "run"}
+    files = list(tmp_path.rglob("events.out.tfevents.*"))
+    assert len(files) == 2
+    assert {x.parent.parent.parent for x in files} == {tmp_path / "run" / "tensorboard"}
+
+
+@pytest.mark.parametrize("place", ["tensorboard", "tensorboard/even", "tensorboard/even/seed0"])
+def test_curves_stay_in_the_folder_whatever_links_are_in_it(tmp_path: Path, place: str) -> None:
+    precious = tmp_path / "elsewhere" / "seed0" / "weights.bin"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("precious")
+    out = tmp_path / "run"
+    compare(train, ["other"], seeds=1, out=out)
+    (out / place).parent.mkdir(parents=True, exist_ok=True)
+    (out / place).symlink_to(precious.parent if place.endswith("seed0") else tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="found a link"):
+        compare(train, ["even"], seeds=1, out=out, log="tensorboard")
+    assert [*tmp_path.rglob("elsewhere/**/*")] == [precious.parent, precious]
+
+
 def test_the_command_line_logs(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = call(

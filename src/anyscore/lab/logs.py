@@ -17,8 +17,9 @@ from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.engine import Event
 from anyscore.lab.extras import check_log
 from anyscore.lab.rounds import Plan
+from anyscore.lab.run_folder import part_of
 from anyscore.lab.session import Watcher
-from anyscore.lab.trials import Trial
+from anyscore.lab.trials import Trial, file_name
 
 Numbers = dict[str, float]
 
@@ -46,7 +47,7 @@ class TensorBoard:
     """Event files in a folder: `tensorboard --logdir FOLDER/tensorboard` shows them at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "tensorboard"
+        self.folder = part_of(folder, "tensorboard")
         self._writers: dict[str, Any] = {}
 
     def names(self) -> set[str]:
@@ -62,8 +63,9 @@ class TensorBoard:
 
         if run in self._writers:
             self.fail(run)
-        shutil.rmtree(self.folder / run, ignore_errors=True)
-        self._writers[run] = SummaryWriter(str(self.folder / run), flush_secs=1)
+        place = part_of(self.folder, *run.split("/"))
+        shutil.rmtree(place, ignore_errors=True)
+        self._writers[run] = SummaryWriter(str(place), flush_secs=1)
 
     def epoch(self, run: str, number: int, numbers: Numbers) -> None:
         """Add a run's numbers after an epoch."""
@@ -239,7 +241,7 @@ class _Logged(Watcher):
 def run_name(trial: Trial) -> str:
     """Return the name of a trial's run: score/seed0, and the trial's own learning rate if any."""
     rate = "" if trial.learning_rate is None else f"-rate{trial.learning_rate:g}"
-    return f"{trial.score}/seed{trial.seed}{rate}"
+    return f"{file_name(trial.score)}/seed{trial.seed}{rate}"
 
 
 def _is_number(x: object) -> bool:

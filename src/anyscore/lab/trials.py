@@ -9,6 +9,15 @@ from typing import Any
 from urllib.parse import quote
 
 
+def file_name(score: str) -> str:
+    """Return the name of a score as the name of a file: what that may not hold is %2F, as in a URL.
+
+    No two scores have the same, and none leads to another folder.
+    """
+    name = quote(score, safe=" ()+,=")
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
 @dataclass(frozen=True)
 class Trial:
     """One training.
@@ -25,14 +34,9 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of the trial's folder.
-
-        A character that a file's name may not hold is written as in a URL: %2F.
-        """
-        score = quote(self.score, safe=" ()+,=")
-        score = f"%2E{score[1:]}" if score.startswith(".") else score
+        """The name of the trial's folder."""
         rate = "" if self.learning_rate is None else f"-rate{self.learning_rate:g}"
-        return f"{score}-seed{self.seed}{rate}"
+        return f"{file_name(self.score)}-seed{self.seed}{rate}"
 
 
 @dataclass

@@ -20,7 +20,7 @@ from anyscore.lab.run_folder import part_of
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import cpu_threads, reported_failures, train
-from anyscore.lab.trials import Outcome, Report, Trial
+from anyscore.lab.trials import Outcome, Report, Trial, file_name
 
 _RANGE = 8.0
 """Learning rates from an eighth of the settings' to eight times as much."""
@@ -126,7 +126,7 @@ class Search:
             ) from None
 
     def _journal(self, score: str) -> Path:
-        return part_of(self.folder, f"{score}.journal")
+        return part_of(self.folder, f"{file_name(score)}.journal")
 
     def _propose(self, proposal: Any) -> dict[str, Any]:
         """Return numbers of `Settings` for a training."""
