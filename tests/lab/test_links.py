@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,25 @@ def test_models_are_not_read_elsewhere(run: Path, place: str) -> None:
     lead_out(run, place if place.startswith("trials") else f"trials/even-seed0/{place}")
     with pytest.raises(InputError, match="found a link; put in its place"):
         load_run(find_trial(run, "even", 0))
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "deep", "within", "pipe"])
+def test_what_is_no_file_is_not_merged(run: Path, kind: str) -> None:
+    """A merged run may be published, and this machine's files with it."""
+    secret = run.parent / "home"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    place = run / "trials" / "even-seed0" / ("model/notes" if kind == "deep" else "notes")
+    place.parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        leads_to = {"folder": secret, "within": Path("trial.json")}
+        place.symlink_to(leads_to.get(kind, secret / "key"))
+    with pytest.raises(InputError, match="notes: expected a file or a folder, found") as refusal:
+        merged(run)
+    assert str(place) in str(refusal.value)
+    assert not (run.parent / "merged").exists()
 
 
 def test_the_folder_itself_may_be_reached_by_a_link(run: Path) -> None:

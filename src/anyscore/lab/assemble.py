@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.finished import Finished
 from anyscore.lab.records import FORMAT, finite
 from anyscore.lab.trials import Trial
 from anyscore.lab.tuning import search_results

@@ -18,17 +18,17 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.finished import Finished, check, read_finished
 from anyscore.lab.records import FORMAT, check_same, finite, read_record
 from anyscore.lab.run_folder import part_of, why, write_whole
 from anyscore.lab.trials import Outcome, Trial
@@ -37,30 +37,6 @@ _SETTINGS = "settings.json"
 _TRIALS, _FAILURES = "trials", "failures"
 _HALF_WRITTEN = re.compile(r"\..+-seed\d+(-rate.+)?\.[0-9a-f]+")
 """The names of folders in which trials are written, beside their places."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A trial that is on disk.
-
-    Attributes:
-        measures: results of the test items (items,) by name.
-        statistics: rows of numbers (items, k) by name.
-        outputs: what the model said to each item; None if that was not kept.
-        epochs, facts: see `Outcome`.
-    """
-
-    trial: Trial
-    measures: dict[str, npt.NDArray[np.float64]]
-    statistics: dict[str, npt.NDArray[np.float64]]
-    outputs: list[str] | None
-    epochs: list[dict[str, Any]]
-    facts: dict[str, Any]
-
-    @property
-    def items(self) -> int:
-        """The number of test items."""
-        return len(next(iter(self.measures.values())))
 
 
 class Comparison:
@@ -148,6 +124,11 @@ class Comparison:
         """Return the folder of a trial."""
         return part_of(self.folder, _TRIALS, trial.name)
 
+    def half_written(self, trial: Trial) -> Path:
+        """Return the path at which a trial is written before it is moved to its place."""
+        # No process's number: another machine may have the same.
+        return part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
+
     def keep(self, trial: Trial, outcome: Outcome) -> None:
         """Write the outcome of a trial.
 
@@ -170,8 +151,7 @@ class Comparison:
             },
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
-        # No process's number: another machine may have the same.
-        temporary = part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
+        temporary = self.half_written(trial)
         try:
             temporary.mkdir(parents=True)
             if outcome.save is not None:
@@ -244,55 +224,7 @@ class Comparison:
         Raises:
             InputError: the trial is damaged, or written by a newer version.
         """
-        folder = self.folder / _TRIALS / name
-        record, items = (
-            read_record(self.folder, _TRIALS, name, file) for file in ("trial.json", "items.json")
-        )
-        try:
-            rate = record["learning_rate"]
-            trial = Trial(str(record["score"]), int(record["seed"]), rate and float(rate))
-            measures = {
-                name: np.array(values, np.float64) for name, values in items["measures"].items()
-            }
-            rows = {
-                name: np.array(values, np.float64) for name, values in items["statistics"].items()
-            }
-            return Finished(
-                trial,
-                measures,
-                rows,
-                items["outputs"],
-                list(record["epochs"]),
-                dict(record["facts"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"{folder}: damaged ({type(error).__name__}); remove it, and it is trained again"
-            ) from None
-
-
-def check(outcome: object) -> None:
-    """Raise ValueError, in one line, if `outcome` is not what a trial should return."""
-    if not isinstance(outcome, Outcome):
-        raise ValueError(f"expected an Outcome, got {type(outcome).__name__}")
-    if not outcome.measures:
-        raise ValueError("expected at least one measure, got none")
-    sizes = set()
-    for name, values in outcome.measures.items():
-        x = np.asarray(values, np.float64)
-        if x.ndim != 1 or not x.size:
-            raise ValueError(f"{name}: expected one number per test item, got shape {x.shape}")
-        if not np.isfinite(x).all():
-            i = int(np.argmin(np.isfinite(x)))
-            raise ValueError(f"{name}: expected finite numbers, got {x[i]} for item {i}")
-        sizes.add(x.size)
-    for name, rows in outcome.statistics.items():
-        x = np.asarray(rows, np.float64)
-        if x.ndim != 2 or not np.isfinite(x).all():
-            raise ValueError(f"{name}: expected rows of finite numbers, got shape {x.shape}")
-        sizes.add(len(x))
-    if len(sizes) > 1:
-        raise ValueError(f"expected the same number of test items throughout, got {sorted(sizes)}")
+        return read_finished(self.folder, _TRIALS, name)
 
 
 def _record(shared: Mapping[str, Any]) -> dict[str, Any]:

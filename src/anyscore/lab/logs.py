@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
 from anyscore.lab.extras import check_log
+from anyscore.lab.finished import Finished
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import part_of
 from anyscore.lab.session import Watcher

@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
 from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.finished import Finished
+from anyscore.lab.records import read_record
 from anyscore.lab.run_folder import why, write_whole
 from anyscore.lab.session import read_about, rebuild, write_about
 from anyscore.lab.trials import Trial
@@ -49,8 +51,8 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
         The record of `out`, and the number of trials that stood in more than one run.
 
     Raises:
-        InputError: a folder holds no comparison, the runs have other data, other measures or
-            another number of test items, or `out` holds something else.
+        InputError: a folder holds no comparison, or something that is no file; the runs have other
+            data, other measures or another number of test items; or `out` holds something else.
         RunFailure: the disk is full or a file cannot be written.
     """
     runs = _read(folders)
@@ -70,6 +72,9 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     target, duplicates, seen = Comparison(out), 0, set[str]()
     finished = [(run, run.comparison.finished()) for run in runs]
     _check_items(finished)
+    for run, trials in finished:
+        for source in trials:
+            _check_files(run.comparison.folder_of(source.trial))
     with target.opened(shared):
         for run, trials in finished:
             for source in trials:
@@ -127,12 +132,20 @@ def _check_items(finished: Sequence[tuple[_Run, list[Finished]]]) -> None:
         raise InputError(f"expected as many test items in every run, found in {numbers}")
 
 
+def _check_files(folder: Path) -> None:
+    """Raise InputError if a folder holds a link or a pipe: what is behind it is not the run's."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            found = "a link" if path.is_symlink() else "something else"
+            raise InputError(f"{path}: expected a file or a folder, found {found}; remove it")
+
+
 def _adopt(target: Comparison, source: Path, trial: Trial) -> None:
     """Copy a trial's folder, under the name of `trial`, whole or not at all."""
-    temporary = target.folder_of(trial).with_name(f".{trial.name}.{os.getpid()}")
+    temporary = target.half_written(trial)
     try:
-        shutil.copytree(source, temporary)
-        record = json.loads((temporary / "trial.json").read_text(encoding="utf-8"))
+        shutil.copytree(source, temporary, symlinks=True)
+        record = read_record(temporary, "trial.json")
         text = json.dumps({**record, **asdict(trial)}, ensure_ascii=False, allow_nan=False)
         write_whole(temporary / "trial.json", text.encode("utf-8", "surrogatepass"))
         os.rename(temporary, target.folder_of(trial))

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
+from anyscore.lab.finished import Finished
 from anyscore.lab.trials import Trial
 
 FEWEST_SEEDS = 3

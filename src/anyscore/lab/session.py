@@ -13,10 +13,11 @@ from typing import Any
 
 from anyscore import __version__
 from anyscore.lab.assemble import COMPARISON_FILE, assemble
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.engine_ray import Cluster, run_ray
 from anyscore.lab.errors import InputError
+from anyscore.lab.finished import Finished
 from anyscore.lab.records import finite
 from anyscore.lab.report.page import write_report
 from anyscore.lab.rounds import Plan, play

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from anyscore import __version__
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.finished import Finished
 from anyscore.lab.info import describe_machine
 from anyscore.lab.prove.decide import decide
 from anyscore.lab.prove.proof import Part, Proof

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.lab.comparison import Finished
+from anyscore.lab.finished import Finished
 from anyscore.lab.prove.proof import Check, Proof
 from anyscore.lab.verdict.judge import Measure
 from anyscore.lab.verdict.statistics import Spread

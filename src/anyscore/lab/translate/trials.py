@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 from anyscore.lab.assemble import COMPARISON_FILE
-from anyscore.lab.comparison import Comparison, Finished
+from anyscore.lab.comparison import Comparison
 from anyscore.lab.errors import InputError
+from anyscore.lab.finished import Finished
 from anyscore.lab.phrases import listed
 from anyscore.lab.records import read_record
 from anyscore.lab.trials import Trial

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
-from anyscore.lab.comparison import Finished
+from anyscore.lab.finished import Finished
 from anyscore.lab.phrases import listed
 
 _LITTLE = 0.05

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anyscore.lab.comparison import Finished
+from anyscore.lab.finished import Finished
 from anyscore.lab.train.metrics import SCORE_OF_SUMS
 from anyscore.lab.verdict import text
 from anyscore.lab.verdict.statistics import (
