@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ def test_another_instruction_set_has_kernels_of_its_own(monkeypatch: pytest.Monk
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(own_pairs, "load", lambda *args: asked.append(args) or 1 / 0)
     pair = Pair.from_formula("of this test", "a + 3.5 * b")
-    monkeypatch.setattr(cpu, "_own", {(pair.key, False, str(cpu.isa())): None})
+    monkeypatch.setattr(cpu, "_own", {(pair.key, False, str(cpu.isa())): cpu._Answer(None)})
     assert cpu.why_not_pair(pair.key, False) is None
     with pytest.raises(ZeroDivisionError):
         cpu.why_not_pair(pair.key, True)
@@ -168,5 +169,105 @@ def test_another_instruction_set_has_kernels_of_its_own(monkeypatch: pytest.Monk
 
 
 def test_nothing_is_compiled_where_a_pair_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("compiled"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: pytest.fail("compiled"))
     Pair.from_formula("of this test", "a + 3.75 * b")
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, took: float
+) -> tuple[list[float], Callable[[float], Any]]:
+    """The times at which a pair was compiled, which fails, and its answer; time can be moved."""
+    now, tried = [0.0], list[float]()
+
+    def load(*args: Any) -> int:
+        tried.append(now[0])
+        now[0] += took
+        raise own_pairs.CannotCompileError("no room")
+
+    monkeypatch.setattr(own_pairs, "load", load)
+    monkeypatch.setattr(cpu, "_own", {})
+    monkeypatch.setattr(cpu, "monotonic", lambda: now[0])
+    pair = Pair.from_formula("of this test", "a + 4.25 * b")
+
+    def ask(at: float) -> Any:
+        now[0] = max(at, now[0])
+        return cpu.why_not_pair(pair.key, False)
+
+    return tried, ask
+
+
+def test_what_failed_is_tried_again_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may have room again, a compiler may be there."""
+    tried, ask = failing(monkeypatch, took=1.0)
+    for at in (0.0, 30.0, 60.9, 61.1, 90.0):
+        assert ask(at) == "the pair 'of this test' is not compiled: no room"
+    assert tried == [0.0, 61.1]
+    pair = Pair.from_formula("of this test", "a + 4.25 * b")
+    assert not cpu.has(pair.key, False)
+    monkeypatch.setattr(cpu, "_load", lambda *args: None)
+    assert ask(200.0) is None
+    assert cpu.has(pair.key, False)
+
+
+def test_what_fails_slowly_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, ask = failing(monkeypatch, took=300.0)
+    for at in (0.0, 400.0, 3299.0, 3301.0):
+        ask(at)
+    assert tried == [0.0, 3301.0]
+
+
+def test_pairs_that_are_there_wait_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair.from_formula("of this test", "a + 4.5 * b")
+    monkeypatch.setattr(cpu, "_own", {})
+    monkeypatch.setattr(cpu, "_load", lambda *args: None)
+    assert cpu.why_not_pair(pair.key, False) is None
+    with cpu._loading:
+        thread = Thread(target=cpu.why_not_pair, args=(pair.key, False), daemon=True)
+        thread.start()
+        thread.join(HANG)
+        assert not thread.is_alive()
+
+
+def test_a_compiler_that_makes_another_library(start: Run, tmp_path: Path) -> None:
+    """One that has no kernels, and one that is no library."""
+    source = tmp_path / "other.cpp"
+    source.write_text("int other;")
+    for last, reason in (("", "undefined symbol: anyscore_own_pair"), (" -c", "only ET_DYN")):
+        other = tmp_path / "other"
+        compile = f'eval "made=\\${{$#}}"; exec c++ -shared -fPIC {source} -o "$made"{last}'
+        other.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exit;; *) {compile};; esac\n')
+        other.chmod(0o755)
+        found = said(start(CXX=str(other)))
+        expected = "reference cpu: the pair 'softplus' is not compiled: the library made of it "
+        assert found.startswith(f"{expected}cannot be loaded")
+        assert reason in found
+
+
+FORKED = """
+import os
+from threading import Event, Thread
+from anyscore.factors import Pair
+from anyscore.kernels import cpu
+
+pair, began, ends = Pair.from_formula("of this test", "a + 4.75 * b"), Event(), Event()
+
+def load(*args):
+    began.set()
+    ends.wait()
+
+cpu._load = load
+thread = Thread(target=cpu.why_not_pair, args=(pair.key, False))
+thread.start()
+began.wait()
+if not (child := os.fork()):
+    cpu._load = lambda *args: "of the child"
+    os._exit(cpu.why_not_pair(pair.key, False) != "of the child")
+_, status = os.waitpid(child, 0)
+ends.set()
+thread.join()
+print(status, cpu.why_not_pair(pair.key, False))
+"""
+
+
+def test_a_child_does_not_wait_for_a_compiler_of_its_parent(start: Run) -> None:
+    assert said(start(FORKED)) == "0 None\n"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from time import monotonic
+from typing import Any, NamedTuple
 
 from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
+from anyscore.locks import Lock
 from anyscore.operands import Operands, Results, Settings
 from anyscore.ops import Array
 
@@ -23,7 +25,15 @@ KEYS = frozenset(pair.key for pair in PAIRS)
 AT_ONCE = 64
 """How many keys the core takes at a time: TILE of csrc/call.h."""
 
-_own: dict[tuple[str, bool, str], str | None] = {}
+
+class _Answer(NamedTuple):
+    """Why there are no kernels of a pair, None if there are; and until when that is so."""
+
+    reason: str | None
+    until: float = math.inf
+
+
+_own: dict[tuple[str, bool, str], _Answer] = {}
 _loading = Lock()
 
 _core: Any = None
@@ -46,17 +56,28 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
     """Return why the core has no kernels of a pair, None if it has.
 
     key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
-    read from the cache, when this is first asked.
+    read from the cache, when this is first asked. What failed is tried again after a minute, as a
+    disk may have room by then, or after ten times as long as it took.
     """
     if key in KEYS:
         return None
     if _problem is not None:
         return _problem
     asked = key, is_double, str(_core.isa())
-    with _loading:
-        if asked not in _own:
-            _own[asked] = _load(*asked)
-        return _own[asked]
+    if (answer := _known(asked)) is None:
+        with _loading:
+            if (answer := _known(asked)) is None:
+                began = monotonic()
+                reason = _load(*asked)
+                ended = monotonic()
+                again = math.inf if reason is None else ended + max(60, 10 * (ended - began))
+                answer = _own[asked] = _Answer(reason, again)
+    return answer.reason
+
+
+def _known(asked: tuple[str, bool, str]) -> _Answer | None:
+    answer = _own.get(asked)
+    return answer if answer is not None and monotonic() < answer.until else None
 
 
 # torch.compile takes the answer as it is when it traces a call.
@@ -67,7 +88,8 @@ def has(key: str, is_double: bool) -> bool:
     """Return whether the core has kernels of a pair now."""
     if key in KEYS:
         return True
-    return _core is not None and _own.get((key, is_double, _core.isa()), "") is None
+    answer = _own.get((key, is_double, str(_core.isa()))) if _core is not None else None
+    return answer is not None and answer.reason is None
 
 
 def _load(key: str, is_double: bool, isa: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from anyscore.chosen_weights import Chosen
 from anyscore.functional import attend
 from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.legacy_names import rename_legacy_keys
+from anyscore.locks import Lock
 from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
 from anyscore.score import Score
@@ -28,7 +28,7 @@ from anyscore.torch.packed import PackedCall, last_call, last_weights
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
-_MAKING = threading.Lock()
+_MAKING = Lock()
 """Held while a first call makes parameters: others wait for them."""
 
 

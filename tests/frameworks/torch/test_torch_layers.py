@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import threading
 from typing import Any
 
@@ -34,6 +36,8 @@ from anyscore.torch import (
     MultiHeadAttention,
     SelfAttention,
 )
+from anyscore.torch import attention as torch_attention
+from hang import HANG
 
 D, HIDDEN, T_Q, T_K, D_V = 5, 3, 2, 7, 11
 BY_NAME = pytest.mark.parametrize("name", SCORES)
@@ -393,6 +397,20 @@ def test_two_threads_at_the_first_call() -> None:
             thread.join()
         for y in outputs:  # MKL's product of so few rows depends on the thread, by rounding
             torch.testing.assert_close(y, layer(x, x))
+
+
+@pytest.mark.filterwarnings("ignore")  # newer Pythons warn of any fork of a process with threads
+def test_a_child_that_is_forked_during_a_first_call_makes_first_calls() -> None:
+    x = torch.randn(2, 3, 4)
+    with torch_attention._MAKING:
+        if not (child := os.fork()):
+            signal.alarm(HANG)  # a child that hangs is killed
+            try:
+                made = Attention("additive", hidden=3)(x, x).shape == x.shape
+                os._exit(0 if made else 1)
+            finally:
+                os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_options_may_be_numbers_of_numpy() -> None:

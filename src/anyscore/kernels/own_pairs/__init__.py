@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from contextlib import closing
 from pathlib import Path
 
 from anyscore.kernels.own_pairs.compiler import CannotCompileError, libraries
@@ -26,16 +27,17 @@ def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int
     folder = _headers(core)
     if "".join(_digest(folder / name) for name in _SHARED) != headers:
         raise CannotCompileError(f"the headers in {folder} are not the core's: reinstall anyscore")
-    reason: OSError | None = None
-    for path in libraries(cpp(formula, sums), folder, isa):
-        try:
-            entry = ctypes.CDLL(str(path)).anyscore_own_pair
-        except OSError as error:
-            reason = error
-            continue
-        address = ctypes.cast(entry, ctypes.c_void_p).value
-        assert address is not None
-        return address
+    reason: Exception | None = None
+    with closing(libraries(cpp(formula, sums), folder, isa)) as found:
+        for path in found:
+            try:
+                entry = ctypes.CDLL(str(path)).anyscore_own_pair
+            except (OSError, AttributeError) as error:  # no library, or none of a pair
+                reason = error
+                continue
+            address = ctypes.cast(entry, ctypes.c_void_p).value
+            assert address is not None
+            return address
     raise CannotCompileError(f"the library made of it cannot be loaded: {reason}")
 
 

@@ -1,0 +1,273 @@
+"""Libraries of formulas: of whom a file is loaded, where they are made, and how long they stay."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from anyscore.kernels.own_pairs import compiler
+from hang import HANG
+
+HEADERS = Path(__file__).parents[2] / "csrc"
+SOURCE = 'extern "C" int anyscore_own_pair() { return 0; }'
+OTHER = 65534
+
+Library = Callable[[], Path]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache, which is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    if not any(map(shutil.which, ["c++", "g++", "clang++"])):
+        pytest.skip("there is no C++ compiler")
+    return tmp_path / "cache/anyscore/pairs"
+
+
+def first(source: str = SOURCE) -> Path:
+    """The library that would be loaded, in truth."""
+    with closing(compiler.libraries(source, HEADERS, "baseline")) as found:
+        return next(found).resolve()
+
+
+def planted(cache: Path) -> Path:
+    """A file of any content in the place of a library, under the name that it must have."""
+    made = first()
+    content = b"of somebody else"
+    path = made.with_name(
+        f"{made.name.partition('-')[0]}-{hashlib.sha256(content).hexdigest()[:40]}.so"
+    )
+    made.unlink()
+    path.write_bytes(content)
+    path.chmod(0o600)
+    assert first() == path, "that of this user is taken"
+    return path
+
+
+def of_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file belong to another user than the one that runs this."""
+    if os.geteuid() == 0:
+        os.chown(path, OTHER, OTHER, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_nothing_is_loaded_from_a_folder_that_others_write_to(cache: Path, mode: int) -> None:
+    path = planted(cache)
+    cache.chmod(mode)
+    assert cache not in first().parents
+    assert list(cache.iterdir()) == [path], "nor is anything written there"
+
+
+def test_nothing_is_loaded_from_a_folder_of_another_user(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(cache)
+    of_another(cache, monkeypatch)
+    assert cache not in first().parents
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_file_that_others_write_to_is_not_loaded(cache: Path, mode: int) -> None:
+    path = planted(cache)
+    path.chmod(mode)
+    assert first() != path
+
+
+def test_a_file_of_another_user_is_not_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = planted(cache)
+    of_another(path, monkeypatch)
+    assert first() != path
+
+
+def test_a_link_is_not_followed_to_a_library(cache: Path, tmp_path: Path) -> None:
+    path = planted(cache)
+    path.rename(tmp_path / "elsewhere.so")
+    path.symlink_to(tmp_path / "elsewhere.so")
+    assert first() != tmp_path / "elsewhere.so"
+
+
+def test_the_folder_of_the_cache_is_for_this_user_alone(cache: Path) -> None:
+    """Whatever the umask is."""
+    umask = os.umask(0)
+    try:
+        path = first()
+    finally:
+        os.umask(umask)
+    assert path.parent == cache
+    assert [x.stat().st_mode & 0o777 for x in (path, cache, cache.parent)] == [0o600, 0o700, 0o700]
+
+
+def test_a_cache_relative_to_the_current_folder_is_ignored(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the specification of XDG_CACHE_HOME says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert first().parent == tmp_path / "home/.cache/anyscore/pairs"
+    monkeypatch.setenv("HOME", "home")
+    first()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_that_is_exchanged_while_it_is_looked_at(cache: Path, tmp_path: Path) -> None:
+    """A library is of the folder that was looked at, not of the one that has its name now."""
+    path = planted(cache)
+    content = path.read_bytes()
+    with closing(compiler.libraries(SOURCE, HEADERS, "baseline")) as found:
+        given = next(found)
+        cache.rename(tmp_path / "away")
+        cache.mkdir()
+        (cache / path.name).write_bytes(b"exchanged")
+        assert given.read_bytes() == content
+
+
+def said_of(script: Path, what: str) -> str:
+    script.write_text(f"#!/bin/sh\n{what}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def why(source: str = SOURCE) -> str:
+    with pytest.raises(compiler.CannotCompileError) as raised:
+        first(source)
+    return str(raised.value)
+
+
+def test_a_full_disk_is_no_reason_to_go_without(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that cannot be kept serves this process."""
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert cache not in first().parents
+    assert list(cache.iterdir()) == [], "no part of it stays"
+
+
+def test_what_the_linker_says_is_said(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = (
+        "echo '/usr/bin/ld: final link failed: No space left on device' >&2\n"
+        "echo 'collect2: error: ld returned 1 exit status' >&2\nexit 1"
+    )
+    script = 'case "$*" in *--version*) exit 0;; esac\n' + says
+    monkeypatch.setenv("CXX", said_of(tmp_path / "linker", script))
+    assert "cannot compile it: /usr/bin/ld: final link failed: No space left on device" in why()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("'", 'CXX is "\'", which is no command: No closing quotation'),
+        ("true", "the C++ compiler {true} makes no library"),
+        ("false", "the C++ compiler {false} does not run: it ends with 1"),
+        ("/bin", "there is no C++ compiler: CXX is /bin"),
+    ],
+)
+def test_what_is_no_compiler(
+    cache: Path, command: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", command)
+    assert why() == reason.format(true=shutil.which("true"), false=shutil.which("false"))
+
+
+def test_a_blank_is_no_wish_for_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "  ")
+    assert first().parent == cache
+
+
+def test_a_compiler_that_speaks_no_utf8(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", said_of(tmp_path / "odd", r"printf '\377 error \377' >&2; exit 1"))
+    assert "does not run: it ends with 1" in why()
+    script = 'case "$*" in *--version*) printf "\\377";; *) printf "\\377 error" >&2; exit 1;; esac'
+    monkeypatch.setenv("CXX", said_of(tmp_path / "odder", script))
+    assert "cannot compile it: \ufffd error" in why()
+
+
+def test_headers_that_cannot_be_read(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers/no.h").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(compiler.CannotCompileError, match=r"the headers in .* cannot be read"):
+        next(compiler.libraries(SOURCE, tmp_path / "headers", "baseline"))
+
+
+def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "LONGEST", 0.2)
+    hangs = f'case "$*" in *--version*) ;; *) sleep 5000 & echo $! > {tmp_path}/pid; wait;; esac'
+    monkeypatch.setenv("CXX", said_of(tmp_path / "hangs", hangs))
+    assert "it takes more than 0.2 seconds" in why()
+    started = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not started.exists() or started.read_text().split()[2] == "Z"
+
+
+def test_the_cache_holds_what_was_used_last(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "KEPT", 3)
+    source = [SOURCE.replace("0", str(n)) for n in range(5)]
+    paths = [first(x) for x in source[:3]]
+    for n, path in enumerate(paths):
+        os.utime(path, (n, n))
+    assert first(source[0]) == paths[0]
+    paths += [first(x) for x in source[3:]]
+    assert set(cache.iterdir()) == {paths[0], *paths[3:]}
+
+
+def test_nothing_stays_in_the_folder_of_temporary_files(cache: Path, tmp_path: Path) -> None:
+    first()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+CHILD = """
+import os, sys
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+from anyscore.kernels.own_pairs import compiler
+
+def compiles():
+    with closing(compiler.libraries(sys.argv[1], Path(sys.argv[2]), "baseline")) as found:
+        paths.append(next(found))
+        there.set()
+        ended.wait()
+
+paths, there, ended = [], Event(), Event()
+thread = Thread(target=compiles)
+thread.start()
+there.wait()
+if not (child := os.fork()):
+    sys.exit()
+_, status = os.waitpid(child, 0)
+is_there = paths[0].exists()
+ended.set()
+thread.join()
+print(status, is_there, paths[0].exists())
+"""
+
+
+def test_a_child_leaves_the_folder_of_its_parent(cache: Path) -> None:
+    """One that is forked while a thread of the parent compiles, and ends normally."""
+    cache.parent.mkdir(parents=True)
+    cache.touch()  # nothing can be kept
+    command = [sys.executable, "-c", CHILD, SOURCE, str(HEADERS)]
+    assert subprocess.check_output(command, timeout=HANG, text=True) == "0 True False\n"
