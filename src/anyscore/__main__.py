@@ -7,7 +7,9 @@ def main() -> None:
     """Run the command line, or say what to install to have it."""
     try:
         from anyscore.lab.cli import app
+        from anyscore.lab.own_process import keep_current_folder_out
 
+        keep_current_folder_out()
         app()
     except KeyboardInterrupt:  # during the imports; the commands have their own answer
         sys.exit(130)

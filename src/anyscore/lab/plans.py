@@ -1,6 +1,6 @@
 """Plans of each score for the arrays of one framework: how it would be computed.
 
-`python -m anyscore.lab.plans jax` prints it. Frameworks are asked in processes of their own, side
+Frameworks are asked in processes of their own, side
 by side: they do not all go together, and one that is broken must not hide the others.
 """
 
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from anyscore import Plan, plan
+from anyscore.lab.own_process import command
 from anyscore.layers import SCORES
 
 _WIDTH = 8
@@ -28,10 +29,9 @@ def plans(frameworks: list[str]) -> dict[str, dict[str, Plan] | str]:
     A framework that cannot be asked has the last line of its output in place of the plans.
     """
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "anyscore.lab.plans"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = {
-        name: subprocess.Popen([*command, name], env=quiet, **pipes) for name in frameworks
+        name: subprocess.Popen(command(__name__, name), env=quiet, **pipes) for name in frameworks
     }
     by_place: dict[str, dict[str, Plan] | str] = {}
     for name, process in processes.items():
@@ -97,6 +97,3 @@ def main() -> None:
     }
     print(json.dumps(by_place))
 
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,5 @@
 """Hosts of a runner: this process, or one of its own, which can be ended and whose crash
-harms nobody. Run as a module it is that process.
+harms nobody.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from anyscore.lab.bench.runner import Runner, said
 from anyscore.lab.bench.work import Work
+from anyscore.lab.own_process import command
 
 
 class Lost(Exception):
@@ -70,7 +71,7 @@ class Worker:
         handle, self.log = tempfile.mkstemp(suffix=".log")
         self.reason: str | None = None
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", __name__, device, str(threads)],
+            command(__name__, device, str(threads)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
@@ -148,5 +149,6 @@ def serve(device: str, threads: int) -> None:
         answers.flush()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve, in a process of its own: the arguments are the device and the number of threads."""
     serve(sys.argv[1], int(sys.argv[2]))
