@@ -37,6 +37,9 @@ class Formula:
             object.__setattr__(self, name, x)
         object.__setattr__(self, "_steps", steps_of(self.rows))
 
+    def __reduce__(self) -> Any:
+        return Formula, (self.rows, self.text)
+
     def __call__(self, xp: Ops, a: Array, b: Array) -> Array:
         """Compute the formula of features that broadcast; NaN where either is NaN."""
         value = compute(xp, self._steps, a, b)
@@ -64,9 +67,9 @@ def formula_of(formula: str | Callable[[Any, Any], Any]) -> Formula:
         term = of_text(formula) if isinstance(formula, str) else of_function(formula)
         rows, _ = pruned(term.tape.rows, (term.place,))
         _check(rows)
+        return Formula(rows, text)
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"the formula {_shown(text)} cannot be a pair: {error}") from None
-    return Formula(rows, text)
 
 
 def _check(rows: tuple[Row, ...]) -> None:

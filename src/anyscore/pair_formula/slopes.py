@@ -14,6 +14,16 @@ def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int,
 
     Raises ValueError: a derivative is not a number.
     """
+    more, slopes = with_every_slope(rows)
+    made, (value, by_a, by_b) = pruned(more, (len(rows) - 1, *slopes[-1]))
+    return made, (value, by_a, by_b)
+
+
+def with_every_slope(rows: tuple[Row, ...]) -> tuple[list[Row], list[tuple[int, int]]]:
+    """Return rows and more of them, and of each where its derivatives in a and b stand.
+
+    Raises ValueError: a derivative is not a number.
+    """
     tape = Tape(rows)
     zero, one = tape.number(0), tape.number(1)
     slopes: list[tuple[int, int]] = []
@@ -27,9 +37,7 @@ def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int,
         else:
             da, db = (_slope(tape, place, row, [slopes[x][i] for x in row[1:]]) for i in (0, 1))
             slopes.append((da, db))
-    by_a, by_b = slopes[-1]
-    made, (value, by_a, by_b) = pruned(tape.rows, (len(rows) - 1, by_a, by_b))
-    return made, (value, by_a, by_b)
+    return tape.rows, slopes
 
 
 def _slope(tape: Tape, y: int, row: Row, dx: list[int]) -> int:

@@ -7,13 +7,16 @@ chosen, to a point at which it is.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
-from anyscore.ops import Array, Ops
-from anyscore.pair_formula.slopes import with_slopes
-from anyscore.pair_formula.tape import COMPARISONS, Row, numbers, operands, pruned, reached
+import numpy as np
 
+from anyscore.ops import Array, Ops
+from anyscore.pair_formula.slopes import with_every_slope
+from anyscore.pair_formula.tape import COMPARISONS, Row, numbers, operands, reached
+
+MOST = 3000
+"""The most steps of a formula, those of branches counted once for each choice outside of them."""
 _PARTIAL = frozenset(("div", "log", "log1p", "sqrt", "exp", "expm1"))
 _POINTS = [(x / 2, y / 2) for n in range(9) for x in range(-n, n + 1) for y in range(-n, n + 1)
            if max(abs(x), abs(y)) == n]  # fmt: skip
@@ -35,44 +38,78 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps in order, and the place of the last."""
+    """Steps in order, the place of the last, and how many they are with those of branches."""
 
     steps: tuple[Step, ...]
     place: int
+    total: int
 
 
 def steps_of(rows: tuple[Row, ...]) -> Steps:
-    """Return the steps that compute the last row."""
-    needed: set[int] = set()
-    waiting, branches = [len(rows) - 1], dict[int, tuple[Branch | None, ...]]()
+    """Return the steps that compute the last row.
+
+    Raises ValueError: they are more than MOST.
+    """
+    branches: dict[int, Branch] = {}
+    for place, point in _points(rows).items():  # in order, as branches have branches
+        branches[place] = Branch(_steps_to(place, rows, branches), point)
+    steps = _steps_to(len(rows) - 1, rows, branches)
+    if steps.total > MOST:
+        raise ValueError(
+            f"it takes more than {MOST} operations, as choices of where, relu, maximum and "
+            "minimum are nested: each computes both its sides."
+        )
+    return steps
+
+
+def _points(rows: tuple[Row, ...]) -> dict[int, tuple[float, float]]:
+    """Return a point for each side of a choice that is finite there, but may not be elsewhere."""
+    partial: set[int] = set()
+    for place, row in enumerate(rows):
+        if row[0] in _PARTIAL or not partial.isdisjoint(_values(row)):
+            partial.add(place)
+    sides = sorted({x for row in rows if row[0] == "where" for x in row[2:] if x in partial})
+    if not sides:
+        return {}
+    more, slopes = with_every_slope(rows)
+    found = [np.isfinite(x) for x in numbers(more, *np.transpose(_POINTS))]
+    points = {}
+    for side in sides:
+        by_a, by_b = slopes[side]
+        finite = np.broadcast_to(found[side] & found[by_a] & found[by_b], len(_POINTS))
+        if finite.any():
+            points[side] = _POINTS[int(finite.argmax())]
+    return points
+
+
+def _values(row: Row) -> tuple[int, ...]:
+    """Return the operands of a row that it has a derivative in."""
+    if row[0] in COMPARISONS:
+        return ()
+    return row[2:] if row[0] == "where" else operands(row)
+
+
+def _steps_to(last: int, rows: tuple[Row, ...], branches: dict[int, Branch]) -> Steps:
+    """Return the steps that compute a row.
+
+    What only conditions read has no derivative, and is computed as it stands.
+    """
+    values: set[int] = set()
+    waiting = [last]
     while waiting:
         place = waiting.pop()
-        if place in needed:
-            continue
-        needed.add(place)
-        row = rows[place]
-        if row[0] == "where":
-            found = tuple(_branch(rows, x) for x in row[2:])
-            branches[place] = found
-            waiting.append(row[1])
-            waiting.extend(x for x, one in zip(row[2:], found, strict=True) if one is None)
-        else:
-            waiting.extend(operands(row))
-    steps = (Step(place, rows[place], branches.get(place, ())) for place in sorted(needed))
-    return Steps(tuple(steps), len(rows) - 1)
-
-
-def _branch(rows: tuple[Row, ...], place: int) -> Branch | None:
-    """Return the branch that a row is, None if it is finite everywhere or nowhere."""
-    if not any(rows[x][0] in _PARTIAL for x in reached(rows, [place])):
-        return None
-    own, _ = pruned(rows, (place,))
-    made, places = with_slopes(own)
-    for point in _POINTS:
-        found = numbers(made, *point)
-        if all(math.isfinite(found[x]) for x in places):
-            return Branch(steps_of(own), point)
-    return None
+        if place not in values:
+            values.add(place)
+            is_choice = rows[place][0] == "where"
+            waiting.extend(x for x in _values(rows[place]) if not is_choice or x not in branches)
+    choices = {place for place in values if rows[place][0] == "where"}
+    conditions = [rows[place][1] for place in choices]
+    steps = [
+        Step(x, rows[x], tuple(map(branches.get, rows[x][2:])) if x in choices else ())
+        for x in sorted(values.union(reached(rows, conditions)))
+    ]
+    inner = sum(branch.steps.total for step in steps for branch in step.branches if branch)
+    return Steps(tuple(steps), last, len(steps) + inner)
 
 
 def compute(xp: Ops, steps: Steps, a: Array, b: Array) -> Array:

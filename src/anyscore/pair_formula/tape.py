@@ -19,12 +19,13 @@ A, B = ("a",), ("b",)
 NUMERIC: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "neg": operator.neg, "gt": operator.gt, "ge": operator.ge, "lt": operator.lt,
-    "le": operator.le, "where": lambda condition, x, y: x if condition else y,
+    "le": operator.le, "where": np.where,
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt,
-    "abs": np.abs, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "erf": math.erf,
+    "abs": np.abs, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "softplus": lambda x: np.logaddexp(0, x),
 }  # fmt: skip
-"""The operations, of numbers."""
+"""The operations, of numbers and of arrays of them."""
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 FUNCTIONS = tuple(
@@ -196,15 +197,19 @@ def pruned(rows: Sequence[Row], places: Sequence[int]) -> tuple[tuple[Row, ...],
     ), tuple(new[place] for place in places)
 
 
-def numbers(rows: Sequence[Row], a: float, b: float) -> list[Any]:
-    """Return the value of every row at a and b, NaN and infinite where that is so."""
+def numbers(rows: Sequence[Row], a: Any, b: Any) -> list[Any]:
+    """Return the value of every row at a and b, NaN and infinite where that is so.
+
+    a, b: numbers, or arrays of them.
+    """
     found: list[Any] = []
     with np.errstate(all="ignore"):
         for operation, *rest in rows:
             if operation == "number":
-                found.append(np.float64(rest[0]))
+                x = rest[0]
             elif operation in "ab":
-                found.append(np.float64(a if operation == "a" else b))
+                x = a if operation == "a" else b
             else:
-                found.append(NUMERIC[operation](*(found[x] for x in rest)))
+                x = NUMERIC[operation](*(found[x] for x in rest))
+            found.append(np.asarray(x)[()])  # a number of NumPy, where x is no array
     return found
