@@ -22,6 +22,10 @@ from anyscore.lab.errors import RunFailure
 from anyscore.lab.report.page import write_report
 
 
+STEERING = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+"""Controls, other ends of lines, and what changes the direction of a text."""
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
     """Writes the report of a comparison and parses it."""
@@ -32,16 +36,17 @@ def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
 def test_text_is_never_markup(text: str, tmp_path: Path) -> None:
     write_report(hostile_comparison(text), tmp_path / "report.html")
     source = (tmp_path / "report.html").read_bytes().decode("utf-8")
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", source)
+    assert not re.search(STEERING, source)
     found = html.fromstring(source)
     assert len(found.xpath("//script")) == len(found.xpath("//style")) == 1
     assert not found.xpath("//img | //iframe | //object | //embed | //form | //a | //base")
     assert not found.xpath("//@*[starts-with(name(), 'on') or name() = 'style']")
     assert {str(use) for use in found.xpath("//@href")} == {"data:,", "#all-match", "#all-loss"}
-    clean = re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text).replace("\ud800", "?")
+    clean = re.sub(STEERING, "\ufffd", text).replace("\ud800", "?")
     assert words(found.xpath("//h1")[0]) == (" ".join(clean.split()) or "Attention scores compared")
     names = [words(b) for b in found.xpath('//bdi[@class="name"]')]
     assert " ".join(clean.split()) in names
+    assert not found.xpath("//b[not(bdi) and not(ancestor::table)]"), "a name in a sentence is not set apart"
 
 
 def test_only_its_own_script_and_style_may_run(page: Any) -> None:

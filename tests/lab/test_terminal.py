@@ -17,7 +17,15 @@ from command_line import SMALL, call, plain, start
 from rich.console import Console
 from sample_comparison import sample_comparison
 
+from anyscore.lab import compare
+from anyscore.lab.cli.output import print_json
+from anyscore.lab.comparison import Comparison
+from anyscore.lab.console import PlainConsole
+from anyscore.lab.engine import Event
+from anyscore.lab.phrases import visible
+from anyscore.lab.rounds import Plan
 from anyscore.lab.terminal import TerminalWatcher, show_outcome
+from anyscore.lab.trials import Trial
 from anyscore.layers import SCORES
 from hang import HANG
 
@@ -92,6 +100,75 @@ def test_the_bar_fits(width: int, left: str) -> None:
     assert len(said) <= width
     assert said.startswith("scaled_dot")
     assert said.endswith(left)
+
+
+STEERING = "\x1b]0;title\x07\x1b[31mred \x9b2J \u202eevil"
+MARKUP = ["[/]", "[link=file:///etc/passwd]click[/link]", "[red]red", ":x:"]
+
+
+def on_terminal(width: int = 200) -> PlainConsole:
+    return PlainConsole(width=width, file=io.StringIO(), force_terminal=True, _environ={})
+
+
+def written(console: PlainConsole) -> str:
+    """Without the colours that are ours, on which nothing but text may be left."""
+    said: str = console.file.getvalue()  # type: ignore[attr-defined]
+    said = re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\\\", "", said)
+    assert visible(said) == said
+    return said
+
+
+@pytest.mark.parametrize("text", [STEERING, *MARKUP])
+def test_names_are_text_wherever_they_stand(text: str, tmp_path: Path) -> None:
+    """Of scores and measures, in a run from elsewhere too."""
+    out, other = tmp_path / "run", f"{text} too"
+    with pytest.warns(UserWarning, match="1 trial failed"):
+        compare(lambda score, *_: [1.0, 1 / (score == text), 0.0], [text, other], seeds=1, out=out,
+                measure=text)  # fmt: skip
+    record = json.loads((out / "comparison.json").read_text())
+    for quiet in (False, True):
+        console = on_terminal()
+        show_outcome(console, record, out, quiet=quiet)
+        said = written(console)
+        assert f"{visible(other)} with seed 0 failed" in said
+        assert ("┏" in said) is not quiet
+        assert said.count(visible(text)) >= (3 if quiet else 5)
+    done = call("report", out, width=200)
+    assert done.exit_code == 0, done.output
+    assert visible(done.output) == done.output
+    assert visible(text) in done.output
+
+
+@pytest.mark.parametrize("text", [STEERING, *MARKUP])
+def test_names_are_text_while_trials_run(text: str) -> None:
+    console = on_terminal()
+    watcher = TerminalWatcher(console, Path("run"), [text], 100)
+    trial = Trial(text, 0)
+    watcher.begins(Comparison(Path("run")), Plan((text,), 1), {})
+    watcher.event(Event("began", trial, {}))
+    watcher.event(Event("progress", trial, {"step": 1, "steps": 2}))
+    console.print(watcher.progress.get_renderable())
+    watcher.event(Event("failed", trial, {"failure": text}))
+    watcher.stop()
+    assert written_with_bar(console).count(visible(text)) >= 4
+
+
+def written_with_bar(console: PlainConsole) -> str:
+    """A bar also moves the cursor."""
+    said: str = console.file.getvalue()  # type: ignore[attr-defined]
+    console.file = io.StringIO(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", said))
+    return written(console)
+
+
+def test_json_holds_nothing_that_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"a\x1b": [STEERING, "é\n\u2028\x85\x7f", "می\u200cخواهم", "\U000e0001"]}
+    for indent in (1, None):
+        print_json(record, indent=indent)
+        said = capsys.readouterr().out
+        assert visible(said) == said
+        assert json.loads(said) == record
+        assert "é" in said
+        assert "می\u200cخواهم" in said
 
 
 SLOW = pytest.mark.slow

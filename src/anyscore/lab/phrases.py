@@ -5,6 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+_DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+"""The classes of the characters that change the direction of a text until another comes."""
+
 
 def listed(names: Sequence[str]) -> str:
     """Join names as in "a, b and c"."""
@@ -12,8 +15,19 @@ def listed(names: Sequence[str]) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace control characters, which could steer a terminal; line ends stay."""
-    return "".join("\ufffd" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
+    """Replace characters that could steer a terminal or reorder a line; line ends stay."""
+    return "".join("\ufffd" if steers(c) and c != "\n" else c for c in text)
+
+
+def steers(character: str) -> bool:
+    """Tell whether a character is a control, another end of a line, or a change of direction.
+
+    Marks of scripts that are written from right to left, and what joins letters, are none of these.
+    """
+    return (
+        unicodedata.category(character) in ("Cc", "Zl", "Zp")
+        or unicodedata.bidirectional(character) in _DIRECTIONS
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -96,4 +96,3 @@ def main() -> None:
         for place, zeros in makers.items()
     }
     print(json.dumps(by_place))
-

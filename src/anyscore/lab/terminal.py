@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -19,6 +17,7 @@ from rich.progress import (
 from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
 from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.rounds import Plan
@@ -39,14 +38,14 @@ class TerminalWatcher(Watcher):
         steps: of training in a trial.
     """
 
-    def __init__(self, console: Console, folder: Path, lines: list[str], steps: int) -> None:
+    def __init__(self, console: PlainConsole, folder: Path, lines: list[str], steps: int) -> None:
         self.console, self.folder, self.lines, self.steps = console, folder, lines, steps
         self.searching = 0
         self.muted = False
         self.done: dict[Trial, float] = {}
         wide = console.width >= _WIDE
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             *((TimeElapsedColumn(),) if wide else ()),
@@ -120,7 +119,7 @@ class TerminalWatcher(Watcher):
             self._line(f"{name} done")
             self.done[event.trial] = steps
         self.progress.update(
-            self.bar, completed=sum(self.done.values()), description=event.trial.score
+            self.bar, completed=sum(self.done.values()), description=visible(event.trial.score)
         )
 
     def verdict(self, verdict: dict[str, Any]) -> None:
@@ -138,7 +137,7 @@ class TerminalWatcher(Watcher):
         self.progress.stop()
 
     def _line(self, text: str, style: str = "") -> None:
-        self._print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        self._print(text, style=style, highlight=False, soft_wrap=True)
 
     def _print(self, *content: Any, **options: Any) -> None:
         """Print, unless the output cannot be written any more."""
@@ -159,7 +158,7 @@ def _named(trial: Trial) -> str:
 
 
 def show_outcome(
-    console: Console, record: dict[str, Any], folder: Path, *, quiet: bool = False
+    console: PlainConsole, record: dict[str, Any], folder: Path, *, quiet: bool = False
 ) -> None:
     """Print the standings, the verdict in words and the place of the report.
 
@@ -177,14 +176,13 @@ def show_outcome(
     failed = [x for x in record["trials"] if "failure" in x]
     words = Table.grid(padding=(0, 1))
     for sentence in verdict["sentences"]:
-        words.add_row("•", escape(visible(sentence)))
+        words.add_row("•", sentence)
     if failed:
-        words.add_row("•", escape(visible(_failures(failed))))
+        words.add_row("•", _failures(failed))
     if record["interrupted"]:
         words.add_row("•", "Interrupted: this covers the trials that had finished.")
     console.print(words, highlight=False)
-    report = visible(str(folder / REPORT_FILE))
-    console.print(f"\nReport: {report}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nReport: {folder / REPORT_FILE}", highlight=False, soft_wrap=True)
 
 
 def _failures(failed: list[dict[str, Any]]) -> str:
@@ -222,5 +220,5 @@ def standings(
         if costs:
             cost = costs.get(standing["score"])
             cells.append("" if cost is None else f"{cost['median']:.1f}")
-        table.add_row(*map(escape, cells), style="" if number else "bold")
+        table.add_row(*cells, style="" if number else "bold")
     return table

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
 from anyscore.lab.run_folder import run_folder
 
@@ -190,7 +190,7 @@ def bench(
         )
     if quick:
         settings = settings.quicker()
-    console = Console()
+    console = PlainConsole()
     with run_folder(out, "bench") as folder:
         from anyscore.lab.bench.display import TerminalWatcher, show_summary
 

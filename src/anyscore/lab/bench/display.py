@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anyscore.lab.bench.gpu_limits import Chip
 from anyscore.lab.bench.run import BENCH_FILE, PLOT_FILE, TABLE_FILE, Watcher
 from anyscore.lab.bench.tables import Grid, one, summary, threads
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.phrases import counted, visible
 
 
@@ -22,7 +21,7 @@ class TerminalWatcher(Watcher):
     Where the output is not a terminal there are only the tables.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
         self.console = console
         self.progress = Progress(
             SpinnerColumn(),
@@ -65,7 +64,7 @@ class TerminalWatcher(Watcher):
         self._say(f"{name}: {shows}", style="bold")
 
     def busy(self, text: str) -> None:
-        self.progress.update(self.line, description=f"{self.part}: {text}")
+        self.progress.update(self.line, description=visible(f"{self.part}: {text}"))
 
     def note(self, text: str) -> None:
         self._say(f"{text}\n", style="yellow")
@@ -77,27 +76,25 @@ class TerminalWatcher(Watcher):
         self._say("Stopped. Writing what was measured; Ctrl-C again gives that up.", "yellow")
 
     def _say(self, text: str, style: str = "") -> None:
-        self.console.print(
-            visible(text), style=style, markup=False, highlight=False, soft_wrap=True
-        )
+        self.console.print(text, style=style, highlight=False, soft_wrap=True)
 
 
-def show(console: Console, grid: Grid) -> None:
+def show(console: PlainConsole, grid: Grid) -> None:
     """A table, and below it what could not be measured, and why."""
-    console.print(grid.title, markup=False, highlight=False)
+    console.print(grid.title, highlight=False)
     table = Table()
     for number, heading in enumerate(grid.headings):
-        table.add_column(escape(heading), justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left")
     for row in grid.rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     if grid.rows:
         console.print(table, highlight=False)
     for note in grid.notes:
-        console.print(f"  {visible(note)}", markup=False, highlight=False, style="yellow")
+        console.print(f"  {note}", highlight=False, style="yellow")
     console.print()
 
 
-def show_summary(console: Console, record: dict[str, Any], folder: Path) -> None:
+def show_summary(console: PlainConsole, record: dict[str, Any], folder: Path) -> None:
     """The table of speed, unless on a GPU, and that of the targets; and where everything is."""
     grids = summary(record)
     shown = [] if record["chip"] else grids[:1]
@@ -107,6 +104,4 @@ def show_summary(console: Console, record: dict[str, Any], folder: Path) -> None
         console.print("Nothing was measured.")
         return
     names = [name for name in (BENCH_FILE, TABLE_FILE, PLOT_FILE) if (folder / name).exists()]
-    console.print(
-        visible(f"{', '.join(names)} in {folder}"), markup=False, highlight=False, soft_wrap=True
-    )
+    console.print(f"{', '.join(names)} in {folder}", highlight=False, soft_wrap=True)

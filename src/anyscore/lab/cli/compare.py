@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import typer
-from rich.console import Console
 
 from anyscore.lab.cli import options as of
 from anyscore.lab.cli.checks import check_machines, score_names
 from anyscore.lab.cli.output import print_json, typed_command
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.data.check import check_files
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.errors import InputError
@@ -153,7 +153,7 @@ def _carry_out(options: CompareOptions) -> None:
     torch.set_num_threads(training.threads)
     task = load_task(options.data)
     settings = settings_for(training, task, dates=options.data.path is None, device=device)
-    console = Console(emoji=False)  # a name may have ":x:" in it
+    console = PlainConsole()
     terminals: list[TerminalWatcher] = []
 
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:

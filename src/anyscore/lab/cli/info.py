@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from anyscore import __version__
 from anyscore.lab.cli.output import print_json
+from anyscore.lab.console import PlainConsole
 from anyscore.layers import SCORES
 
 
@@ -52,7 +51,7 @@ def info(
         }
         print_json(record)
         return
-    console = Console()
+    console = PlainConsole()
     console.print(f"anyscore {__version__}, Python {sys.version.split()[0]}", highlight=False)
     table = Table("framework", "installed")
     for framework in installed:
@@ -62,22 +61,22 @@ def info(
     for name, description in devices():
         table.add_row(name, description)
     console.print(table)
-    console.print(core(), markup=False, highlight=False)
+    console.print(core(), highlight=False)
     table = Table("score", "formula")
     for name, score in SCORES.items():
-        table.add_row(name, escape(score.formula))
+        table.add_row(name, score.formula)
     console.print(table)
     if quiet:
         return
     table = Table("tensors of", "scores", "are computed by", "because", show_lines=True)
     for place, score_plans in plans_by_place.items():
         if isinstance(score_plans, str):
-            table.add_row(place, "", "", escape(score_plans))
+            table.add_row(place, "", "", score_plans)
             continue
         reasons: dict[Any, list[str]] = {}
         for name, plan in score_plans.items():
             reasons.setdefault(plan, []).append(name)
         for plan, names in reasons.items():
             names_text = "all" if len(names) == len(SCORES) else ", ".join(names)
-            table.add_row(place, names_text, plan.route, escape(plan.reason))
+            table.add_row(place, names_text, plan.route, plan.reason)
     console.print(table)

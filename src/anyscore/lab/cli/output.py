@@ -6,6 +6,7 @@ import codecs
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -14,11 +15,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
-from rich.console import Console
 
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.data.opening import readable_name
 from anyscore.lab.errors import InputError, RunFailure
-from anyscore.lab.phrases import visible
+from anyscore.lab.phrases import steers
 
 _PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
 _ALIKE = {
@@ -97,8 +98,14 @@ def close_stdout() -> None:
 
 
 def print_json(record: Any, *, indent: int | None = 1) -> None:
-    """Print plain data as JSON on standard output."""
-    print(json.dumps(record, ensure_ascii=False, indent=indent))
+    """Print plain data as JSON on standard output; what steers a terminal is escaped."""
+    text = json.dumps(record, ensure_ascii=False, indent=indent)
+    print(re.sub(r"[^\n -~]", _harmless, text))
+
+
+def _harmless(found: re.Match[str]) -> str:
+    """Return a character of a JSON text, escaped if it could steer a terminal."""
+    return json.dumps(found[0])[1:-1] if steers(found[0]) else found[0]
 
 
 def typed_command() -> str:
@@ -117,8 +124,8 @@ def remark(text: str) -> None:
 
 
 def _say(text: str, style: str) -> None:
-    line = " ".join(visible(text).splitlines())
+    line = " ".join(text.splitlines())
     with suppress(OSError):
-        Console(stderr=True, emoji=False).print(
-            f"anyscore: {line}", style=style, markup=False, highlight=False, soft_wrap=True
+        PlainConsole(stderr=True).print(
+            f"anyscore: {line}", style=style, highlight=False, soft_wrap=True
         )

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from anyscore.lab.cli.options import QUIET_HELP
 from anyscore.lab.cli.output import print_json, typed_command
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
 from anyscore.lab.prove.names import NAMES, check, find
 
@@ -61,7 +61,7 @@ def prove(
     from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
     from anyscore.lab.prove.terminal import TerminalProofs, show
 
-    console = Console()
+    console = PlainConsole()
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
     try:
         record: dict[str, Any] = carry_out(

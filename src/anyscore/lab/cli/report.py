@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from anyscore.lab.cli.options import JSON_HELP, QUIET_HELP
 from anyscore.lab.cli.output import print_json
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
-from anyscore.lab.phrases import counted, visible
+from anyscore.lab.phrases import counted
 
 
 def report(
@@ -42,7 +42,7 @@ def report(
     from anyscore.lab.session import rebuild
     from anyscore.lab.terminal import show_outcome
 
-    console = Console()
+    console = PlainConsole()
     if out is None:
         record, folder = rebuild(runs[0]), runs[0]
     else:
@@ -59,5 +59,5 @@ def report(
     else:
         show_outcome(console, record, folder, quiet=quiet)
         if export is not None:
-            remark_text = f"Tables and pictures: {visible(str(export))}"
-            console.print(remark_text, markup=False, highlight=False, soft_wrap=True)
+            remark_text = f"Tables and pictures: {export}"
+            console.print(remark_text, highlight=False, soft_wrap=True)

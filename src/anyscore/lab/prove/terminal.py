@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
-from anyscore.lab.phrases import counted, present, visible
+from anyscore.lab.phrases import counted, present
 from anyscore.lab.prove.carry_out import ProofWatcher
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.text import SIGNS, bound, interval, number, summary
@@ -25,10 +24,10 @@ _STYLES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 class TerminalProofs(ProofWatcher):
     """Shows a bar for the part at work, and the outcome of each proof as it is known."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TimeElapsedColumn(),
@@ -48,9 +47,7 @@ class TerminalProofs(ProofWatcher):
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line."""
-        self.console.print(
-            visible(text), style=style, markup=False, highlight=False, soft_wrap=True
-        )
+        self.console.print(text, style=style, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Take the bar away."""
@@ -85,21 +82,20 @@ class _PartWatcher(Watcher):
         self.proofs.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", "yellow")
 
 
-def show(console: Console, record: dict[str, Any], report: Path) -> None:
+def show(console: PlainConsole, record: dict[str, Any], report: Path) -> None:
     """Print each claim with its checks, and the place of the report."""
     for result in record["proofs"]:
         console.print()
-        console.print(result["title"], style="bold", markup=False, highlight=False)
-        console.print(f"{result['source']}: “{result['words']}”", markup=False, highlight=False)
+        console.print(result["title"], style="bold", highlight=False)
+        console.print(f"{result['source']}: “{result['words']}”", highlight=False)
         table = Table("", "claim", "bound", "ours", "interval")
         for check in result["checks"]:
             ours = number(check["mean"]), interval(check)
             cells = SIGNS[check["state"]], check["says"], bound(check), *ours
-            table.add_row(*map(escape, cells), style=_STYLES[check["state"]])
+            table.add_row(*cells, style=_STYLES[check["state"]])
         console.print(table)
         sentence = summary(result)
-        console.print(f"{sentence[0].upper()}{sentence[1:]}.", markup=False, highlight=False)
+        console.print(f"{sentence[0].upper()}{sentence[1:]}.", highlight=False)
     if record["interrupted"]:
         console.print("Interrupted: this covers the trials that had finished.")
-    where = visible(str(report))
-    console.print(f"\nReport: {where}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nReport: {report}", highlight=False, soft_wrap=True)

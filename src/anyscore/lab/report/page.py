@@ -187,9 +187,9 @@ def _named(sentence: str, names: list[str]) -> Markup:
     longest_first = sorted(filter(None, map(visible, names)), key=len, reverse=True)
     pattern = "|".join([r"--\w[\w-]*", *map(re.escape, longest_first)])
     parts = re.split(rf"(?<![\w-])({pattern})(?![\w-])", sentence)
+    option, name = '<span class="option">{}</span>', "<b><bdi>{}</bdi></b>"
     for i, part in enumerate(parts):
-        option = part.startswith("--")
-        kind = "{}" if not i % 2 else '<span class="option">{}</span>' if option else "<b>{}</b>"
+        kind = (option if part.startswith("--") else name) if i % 2 else "{}"
         parts[i] = Markup(kind).format(part)  # splitting leaves what was found at odd places
     return Markup("").join(parts)
 
