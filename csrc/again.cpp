@@ -14,6 +14,7 @@
 #include "calls.h"
 #include "isa.h"
 #include "place.h"
+#include "released.h"
 
 namespace nb = nanobind;
 
@@ -75,7 +76,7 @@ public:
         nb::object output = make(a, output_shape);
         View to;
         if (!view(output.ptr(), true, to) || Arrays::type("output", to) != output_type) return nb::none();
-        nb::gil_scoped_release release;
+        Released released;
         Block lse = allocate(Size(sizeof(double)), call.problems * call.queries);
         Forward made;
         made.output = to.data, made.output_type = output_type, made.lse = lse.data;
@@ -166,7 +167,7 @@ public:
         made.output = written(output), made.output_type = output_type, made.lse = written(lse);
         if (keeps_scores()) made.scores = written(scores);
         nb::object all = nb::make_tuple(output, lse, scores);
-        nb::gil_scoped_release release;
+        Released released;
         find(pair, sums).forward(now, made, threads);
         return all;
     }
@@ -198,7 +199,7 @@ public:
             if (places[i]) *data_of[i] = written(gradients[i]);
         }
         nb::object all = nb::make_tuple(gradients[0], gradients[1], gradients[2], gradients[3]);
-        nb::gil_scoped_release release;
+        Released released;
         find(pair, sums).backward(now, now_back, threads);
         return all;
     }

@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "place.h"
+#include "released.h"
 
 namespace nb = nanobind;
 
@@ -22,6 +23,8 @@ public:
     AppendAgain(const std::string& pair, nb::handle key, nb::handle value, nb::handle b, nb::handle values,
                 nb::handle packed, nb::handle length)
         : pair(pair), keys(key, b), of_values(value, values), length(length.ptr(), lent(length, true), true) {
+        if (keys.count != of_values.count || keys.capacity != of_values.capacity)
+            throw std::invalid_argument("the rows are not like those that are there.");
         constexpr auto INTEGER = std::uint8_t(nb::dlpack::dtype_code::Int);
         if (this->length.dtype.code != INTEGER || this->length.dtype.bits != 64 || !this->length.shape.empty())
             throw std::invalid_argument("the length is no integer.");
@@ -37,12 +40,12 @@ public:
         auto* count = static_cast<std::int64_t*>(this->length.memory(length.ptr()));
         if (!count || packed.is_none() == of_packed.has_value()) return false;
         const std::int64_t start = *count;
-        if (start < 0 || start + keys.count > keys.capacity) return false;
+        if (start < 0 || start > keys.capacity - keys.count) return false;
         Output all = to_pack;
         if (of_packed && !(all.data = of_packed->memory(packed.ptr()))) return false;
         Copy of_key, of_value;
         if (!keys.find(key, b, of_key) || !of_values.find(value, values, of_value)) return false;
-        nb::gil_scoped_release release;
+        Released released;
         keys.copy(of_key, start), of_values.copy(of_value, start);
         if (of_packed) {
             View rows = keys.to;

@@ -11,6 +11,7 @@
 #include "isa.h"
 #include "own_pairs.h"
 #include "parallel.h"
+#include "released.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -66,7 +67,7 @@ void python_forward(nb::tuple from, const std::string& pair, const Numbers& numb
     auto [output, lse, scores] = borrowed<Output>({"output", "lse", "scores"}, results);
     Operands x = operands(from, s, lse);
     Outputs to{std::move(output), std::move(lse), std::move(scores)};
-    nb::gil_scoped_release release;
+    Released released;
     forward(pair, x, s, to, threads);
 }
 
@@ -82,27 +83,27 @@ void python_backward(nb::tuple from, const std::string& pair, const Numbers& num
                std::move(d_output), std::move(d_lse), std::move(d_scores)};
     Gradients to{std::move(d_a),     std::move(d_b),    std::move(d_weight), std::move(d_key_bias),
                  std::move(d_value), std::move(d_bias), std::move(d_c)};
-    nb::gil_scoped_release release;
+    Released released;
     backward(pair, x, s, of, to, threads);
 }
 
 void python_prepare_keys(const std::string& pair, View b, Output packed, int threads) {
-    nb::gil_scoped_release release;
+    Released released;
     prepare_keys(pair, b, packed, threads);
 }
 
 void python_append_keys(const std::string& pair, View b, Output packed, Size start, Size count, int threads) {
-    nb::gil_scoped_release release;
+    Released released;
     append_keys(pair, b, packed, {start, count}, threads);
 }
 
 void python_sparse(int power, View s, Output w, int threads) {
-    nb::gil_scoped_release release;
+    Released released;
     sparse(power, s, w, threads);
 }
 
 void python_sparse_backward(int power, View w, View dw, Output ds, int threads) {
-    nb::gil_scoped_release release;
+    Released released;
     sparse_backward(power, w, dw, ds, threads);
 }
 
@@ -114,7 +115,7 @@ Located located(const nb::tuple& from) {
 
 void python_energies(nb::tuple from, Output to, int threads) {
     Located x = located(from);
-    nb::gil_scoped_release release;
+    Released released;
     energies(x, to, threads);
 }
 
@@ -122,7 +123,7 @@ void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients
     Located x = located(from);
     auto [d_key, d_feature, d_stacked, d_vector] =
         borrowed<Output>({"d_key", "d_feature", "d_stacked", "d_vector"}, gradients);
-    nb::gil_scoped_release release;
+    Released released;
     energies_backward(x, upstream, d_key, d_feature, d_stacked, d_vector, threads);
 }
 

@@ -70,7 +70,7 @@ private:
 // Packs new keys of each set; where they do not fit into the range that was, all keys until then.
 template <class Scorer, class T> void prepare(const Call& call, void* packed, const NewKeys& keys, int threads) {
     using Range = typename Scorer::Range;
-    const Size all = keys.start + keys.count < call.keys ? keys.start + keys.count : call.keys;
+    const Size all = keys.start < call.keys - keys.count ? keys.start + keys.count : call.keys;
     const Size size = Range::size(round_up(call.width, LANES<T>)), tiles = tiles_of(all);
     const auto threads_of = [&](Size rows) { return call.key_sets * rows * call.width < FEW ? 1 : threads; };
     Block numbers = allocate(size * Size(sizeof(T)), call.key_sets), changed = allocate(1, call.key_sets);

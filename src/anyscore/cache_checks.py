@@ -190,6 +190,11 @@ def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> No
             f"{count} tokens are more than the {capacity} that the cache holds: append the last "
             f"{capacity}, or append in parts."
         )
+    if not wraps and length is not None and not 0 <= length <= capacity:
+        raise ValueError(
+            f"the length of the cache is {length}, expected 0 ≤ length ≤ {capacity}: what it holds "
+            "was not made by make_cache and append."
+        )
     if not wraps and (length or 0) + count > capacity:
         there = "" if length is None else f"{length} of {capacity} tokens are there, "
         raise ValueError(

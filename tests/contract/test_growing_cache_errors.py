@@ -200,3 +200,20 @@ def test_scores_of_other_frameworks() -> None:
     x = tf.ones((2, 3, 4))
     with pytest.raises(TypeError, match="for NumPy, PyTorch and JAX, got a TensorFlow tensor"):
         make_cache(x, x, Gaussian(), capacity=4)
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 5, -1, -(2**63)])
+@pytest.mark.parametrize("as_tensor", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_a_length_that_no_cache_has(as_tensor: Any, length: int) -> None:
+    """As of a file that somebody else wrote; also where appends of that shape came before."""
+    k, v = as_tensor(K), as_tensor(V)
+    steps = [(k[..., :1, :], v[..., :1, :])] * 3
+    known, cache = (make_cache(k[..., :0, :], v[..., :0, :], capacity=4) for _ in range(2))
+    for key, value in steps:
+        known.append(key, value)
+    cache.length[...] = length
+    with pytest.raises(ValueError, match=r"the cache is full|expected 0 ≤ length ≤ 4"):
+        cache.append(*steps[0])
+    assert not np.asarray(cache.values).any()
+    assert not np.asarray(cache.b).any()
+    assert int(cache.length) == length

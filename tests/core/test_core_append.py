@@ -121,6 +121,20 @@ def test_a_ring(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
         check(call, prepared=True, gradients=False)
 
 
+def test_a_ring_of_any_age() -> None:
+    """As many tokens came as an integer counts: rows that leave the range have all packed anew."""
+    b = np.ones((2, 4, HIDDEN), np.float32)
+    results = []
+    for start in (4, 2**63 - 4):
+        packed = nan((2, 5, HIDDEN), "float32")
+        core.append_keys("tanh", b, packed, 0, 4, 1)
+        changed = b.copy()
+        changed[:, 0] = 40.0
+        core.append_keys("tanh", changed, packed, start, 4, 1)
+        results.append(packed.tobytes())
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("fill", [np.nan, np.inf, 1e30])
 def test_irregular_keys(fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
     call = step_of("1", 1)

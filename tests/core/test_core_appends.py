@@ -82,6 +82,32 @@ def test_arrays_of_another_kind_write_nothing() -> None:
     assert int(cache[3]) == 0
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 3, CAPACITY + 1, -1, -(2**63)])
+def test_nothing_is_written_beside_the_cache(length: int, count: int) -> None:
+    """Whatever its length says, as that of a file."""
+    around = [np.full((CAPACITY + 6, n), 7, np.float32) for n in (4, 3)]
+    b, values = (x[3:-3] for x in around)
+    packed, start = np.zeros((CAPACITY + 1, 4), np.float32), np.full((), length)
+    rows = [np.ones((count, n), np.float32) for n in (4, 3)]
+    append = _core.AppendAgain("tanh", *rows, b, values, packed, np.zeros((), np.int64))
+    assert append(*rows, b, values, packed, start, 1) is False
+    assert all((x == 7).all() for x in around)
+    assert int(start) == length
+
+
+@pytest.mark.parametrize("wrong", ["keys", "values", "rows"])
+def test_keys_and_values_have_the_same_room(wrong: str) -> None:
+    b, values, _, length = cache_of((), 4, np.float32, False)
+    key, value = np.ones((2, 4), np.float32), np.ones((2, 3), np.float32)
+    if wrong == "rows":
+        value = value[:1]
+    else:
+        b, values = (b[:5], values) if wrong == "keys" else (b, values[:5])
+    with pytest.raises(ValueError, match="the rows are not like those that are there"):
+        _core.AppendAgain("product", key, value, b, values, None, length)
+
+
 @pytest.mark.parametrize("wrong", ["dtype", "width", "rank", "stride", "length", "frozen"])
 def test_what_no_append_can_repeat(wrong: str) -> None:
     b, values, packed, length = cache_of((2,), 4, np.float32, True)

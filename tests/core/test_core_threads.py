@@ -217,3 +217,39 @@ if __name__ == "__main__":
 def test_in_forked_workers() -> None:
     """As a DataLoader has them."""
     assert run_script(WORKERS) == "done\n"
+
+
+DAEMONS = """
+import threading
+import numpy as np
+from anyscore import Additive, attention, make_cache
+
+x, w = np.ones((2, 300, 16), np.float32), np.ones(16, np.float32)
+score = Additive(None, None, w)
+
+def again():
+    attention(x, x, x, score=score)
+
+def looked_at():
+    attention(x, x, x, score=score, return_lse=True)
+
+def appended():
+    make_cache(x, x, score, capacity=300)
+
+for work in (again, looked_at, appended):
+    began = threading.Event()
+
+    def keep_working(work=work, began=began):
+        while True:
+            work()
+            began.set()
+
+    threading.Thread(target=keep_working, daemon=True).start()
+    began.wait()
+print("done")
+"""
+
+
+def test_a_process_ends_beside_threads_that_compute() -> None:
+    """Python ends daemon threads where they come back from the core: not the whole process."""
+    assert run_script(DAEMONS) == "done\n"
