@@ -13,7 +13,8 @@ from transformers.utils.output_capturing import _active_collector
 from anyscore.backends.torch_modes import is_compiling
 from anyscore.formulas import ScaledDot
 from anyscore.functional import attention
-from anyscore.hf.masks import IntervalMask, interval_mask, wrong_shape
+from anyscore.hf.interval_mask import IntervalMask
+from anyscore.hf.masks import interval_mask, wrong_shape
 from anyscore.masks import Causal
 from anyscore.torch.native import allowed
 
@@ -126,7 +127,9 @@ def _mask(mask: Tensor | None, query: Tensor, key: Tensor) -> tuple[Any, Tensor 
     """Make a mask of ours of that of a model, and what its floats add to the scores."""
     if isinstance(mask, IntervalMask):
         fits = mask.shape[-2:] == (query.shape[-2], key.shape[-2])
-        return (mask.mask if fits else mask.boolean()), None
+        mask = mask.mask if fits else mask.numbers()
+        if not isinstance(mask, Tensor):
+            return mask, None
     if mask is None:
         return None, None
     shape = *query.shape[:-1], key.shape[-2]

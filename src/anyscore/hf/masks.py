@@ -1,8 +1,10 @@
 """The masks of a model of transformers, as intervals where they are some.
 
-A model asks a mask function, registered under the name of its attention, for a boolean tensor
-(batch, 1, T_q, T_k). What it gets here is a tensor that holds intervals in its place: the attention
-reads those, and anything else that looks into it finds the boolean one, made then.
+A model asks a mask function, registered under the name of its attention, for a tensor
+(batch, 1, T_q, T_k). The tensor that it gets here holds intervals in place of numbers: the
+attention reads those, and anything else that looks into it finds the numbers, made then. Numbers
+are booleans, as for "sdpa". Models that transformers keeps from "sdpa" get floats, as for "eager":
+some of their layers add the mask to scores themselves.
 """
 
 from __future__ import annotations
@@ -12,61 +14,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from transformers import PreTrainedModel
 from transformers import masking_utils as theirs
 from transformers.masking_utils import sdpa_mask
 
 from anyscore.backends.torch_modes import is_compiling, is_transforming
+from anyscore.hf.interval_mask import IntervalMask, added
 from anyscore.masks import Interval, Keys, Mask, Window
 from anyscore.ops.torch import is_jit_tracing
-
-
-class IntervalMask(Tensor):
-    """A boolean tensor (batch, 1, T_q, T_k), True = may attend, that is made when it is read.
-
-    mask: says the same in few numbers; None = all may be attended.
-    """
-
-    @staticmethod
-    def __new__(
-        cls, mask: Mask | None, shape: tuple[int, ...], device: Any, make: Callable[[], Tensor]
-    ) -> IntervalMask:
-        """Make a tensor without memory."""
-        found: IntervalMask = Tensor._make_wrapper_subclass(
-            cls, shape, dtype=torch.bool, device=device
-        )
-        return found
-
-    def __init__(
-        self, mask: Mask | None, shape: tuple[int, ...], device: Any, make: Callable[[], Tensor]
-    ) -> None:
-        super().__init__()
-        self._mask, self._make = mask, make
-        self._boolean: Tensor | None = None
-
-    @property
-    def mask(self) -> Any:
-        """The mask; the boolean tensor once that was read, for it may have been written to."""
-        return self._mask if self._boolean is None else self._boolean
-
-    def boolean(self) -> Tensor:
-        """Return the boolean tensor, made at the first call."""
-        if self._boolean is None:
-            self._boolean = self._make()
-        return self._boolean
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"IntervalMask({self.mask}, shape={tuple(self.shape)})"
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Compute with the boolean tensor."""
-        args, kwargs = tree_map_only(cls, cls.boolean, (args, kwargs or {}))
-        return function(*args, **kwargs)
 
 
 def interval_mask(
@@ -81,11 +36,12 @@ def interval_mask(
 ) -> Tensor | None:
     """Make the mask of a model: an `IntervalMask`, or a boolean tensor where it is not intervals.
 
-    It takes what `transformers.masking_utils.sdpa_mask` takes, and where that asks for a boolean
+    It takes the arguments of `transformers.masking_utils.sdpa_mask`, and where that makes a boolean
     matrix of queries × keys gives intervals: causal, sliding and bidirectional masks, packed
     sequences, and padding. With a static cache, whose position is a tensor, with functions of the
-    user, and in what is compiled, it gives what `sdpa_mask` gives. None = all may be attended,
-    unless the model forbids that.
+    user, and when compiled, it gives the matrix. None = all may be attended, unless the model
+    forbids that. Models that transformers keeps from "sdpa" get floats in place of booleans, as in
+    `eager_mask`.
 
     Raises ValueError: an attention_mask that is not (batch, keys).
     """
@@ -93,6 +49,10 @@ def interval_mask(
         attention_mask.dim() != 2 or attention_mask.shape[0] not in (1, batch_size)
     ):
         raise ValueError(wrong_shape(attention_mask, batch_size, q_length, kv_offset + kv_length))
+
+    dtype = torch.bool
+    if not _takes_booleans(type(options.get("config"))):
+        dtype = options.get("dtype", torch.float32)
 
     def boolean() -> Tensor:
         found: Any = sdpa_mask(
@@ -107,15 +67,23 @@ def interval_mask(
         )
         return cast(Tensor, found)
 
-    tracing = is_compiling() or is_jit_tracing() or is_transforming()
-    if tracing or options.get("use_vmap") or isinstance(q_offset, Tensor):
-        return boolean()
-    band = _read(mask_function)
+    def numbers() -> Tensor:
+        return boolean() if dtype == torch.bool else added(boolean(), dtype)
+
+    if is_compiling() or is_jit_tracing() or is_transforming():
+        return numbers()
+    shape, device = (batch_size, 1, q_length, kv_length), options.get("device", "cpu")
+    band = None
+    if not (options.get("use_vmap") or isinstance(q_offset, Tensor)):
+        band = _read(mask_function)
     if band is None:
-        return boolean()
+        mask: Any = boolean()
+        if dtype == torch.bool:
+            return cast(Tensor, mask)
+        return IntervalMask(mask, shape, dtype, device, lambda: added(mask, dtype))
     left, right, documents = band
     offset = q_offset - kv_offset
-    mask: Mask | None = documents
+    mask = documents
     covers_left = left is None or offset + q_length - 1 <= left
     covers_right = right is None or offset + right >= kv_length - 1
     if not (covers_left and covers_right):
@@ -127,13 +95,27 @@ def interval_mask(
         padding = _padding(attention_mask, kv_length, kv_offset)
         if padding is not None:
             mask = padding if mask is None else mask & padding
-    may_skip = options.get("allow_is_causal_skip", True) or options.get(
-        "allow_is_bidirectional_skip"
+    may_skip = options.get("allow_is_bidirectional_skip") or (
+        dtype == torch.bool and options.get("allow_is_causal_skip", True)
     )
-    if mask is None and may_skip:
-        return None
-    shape = batch_size, 1, q_length, kv_length
-    return IntervalMask(mask, shape, options.get("device", "cpu"), boolean)
+    return None if mask is None and may_skip else IntervalMask(mask, shape, dtype, device, numbers)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _takes_booleans(config: type) -> bool:
+    """Check if all models of a config, or of its nearest parent, take the masks of "sdpa"."""
+    models = _subclasses(PreTrainedModel)
+    for parent in config.__mro__:
+        of_config = [model for model in models if model.config_class is parent]
+        if of_config:
+            return all(model._supports_sdpa for model in of_config)
+    return True
+
+
+def _subclasses(cls: type) -> list[Any]:
+    """List the classes under a class."""
+    children: list[Any] = cls.__subclasses__()
+    return [x for child in children for x in (child, *_subclasses(child))]
 
 
 def wrong_shape(mask: Tensor, batch: int, queries: int, keys: int) -> str:
