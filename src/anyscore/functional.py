@@ -9,7 +9,6 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from anyscore import backends, over_scores, separable
-from anyscore.again import KNOWN
 from anyscore.autocast import autocast, cast
 from anyscore.checks import check_options, find_framework
 from anyscore.factors import Factors
@@ -117,8 +116,7 @@ def attention(
         and type(impl) is type(normalizer) is str
         and (impl, normalizer) == ("auto", "softmax")
     )
-    is_nested = getattr(query, "is_nested", False) is True  # a proxy that is traced gives another
-    before = KNOWN.get(type(query)) if is_default and not is_nested else None
+    before = backends.repeats(query) if is_default else None
     if before is not None:
         output = before.run(query, key, value, score, valid_lens)
         if output is not None:

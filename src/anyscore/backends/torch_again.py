@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from anyscore.backends.again import CoreAgain
 from anyscore.backends.torch_core import CORE
-from anyscore.backends.torch_modes import is_compiling, wants_gradients
+from anyscore.backends.torch_modes import is_compiling, wants_gradients_eagerly
 from anyscore.backends.torch_repeated import TrainedCall
 from anyscore.factors import Factors
 from anyscore.implementations import Backend
@@ -22,6 +22,9 @@ def _written(arrays: tuple[Tensor | None, ...]) -> None:
     increment_version([x for x in arrays if x is not None])
 
 
+_run = CoreAgain.run  # by `super()` a call takes longer
+
+
 class TorchAgain(CoreAgain):
     """Repeat calls that no compiler traces."""
 
@@ -30,7 +33,7 @@ class TorchAgain(CoreAgain):
             Tensor,
             backend,
             CORE,
-            wants_gradients,
+            wants_gradients_eagerly,
             torch.get_num_threads,
             Tensor.new_empty,
             _written,
@@ -40,7 +43,9 @@ class TorchAgain(CoreAgain):
     def run(
         self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any = None
     ) -> Tensor | None:
-        return None if is_compiling() else super().run(query, key, value, score, valid_lens)
+        if type(query) is not Tensor or is_compiling() or query.is_nested:
+            return None
+        return _run(self, query, key, value, score, valid_lens)
 
     def learn(
         self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any, task: Task

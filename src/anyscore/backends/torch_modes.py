@@ -22,6 +22,7 @@ __all__ = [
     "is_watched",
     "is_wrapper",
     "wants_gradients",
+    "wants_gradients_eagerly",
     "why_not",
 ]
 
@@ -80,9 +81,13 @@ def is_watched(*args: Any) -> bool:
     """Return whether something must see an operator called: a trace, a profile, a subclass, or
     what PyTorch resolves before an operator (lazy zeros, lazy signs).
     """
+    return is_compiling() or _is_seen(*args)
+
+
+def _is_seen(*args: Any) -> bool:
+    """Return `is_watched` of a call that no compiler traces."""
     if (
-        is_compiling()
-        or is_transforming()
+        is_transforming()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._autograd._profiler_enabled()
         or is_jit_tracing()
@@ -101,7 +106,14 @@ def wants_gradients(
     """Return whether a call without options is to be differentiated by its backward, None if
     anything else but memory takes part: a mode, or what is not yet computed.
     """
-    if is_watched() or torch.is_autocast_enabled("cpu") or is_forward_mode():
+    return None if is_compiling() else wants_gradients_eagerly(query, key, value, weight)
+
+
+def wants_gradients_eagerly(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None
+) -> bool | None:
+    """Return `wants_gradients` of a call that no compiler traces."""
+    if _is_seen() or torch.is_autocast_enabled("cpu") or is_forward_mode():
         return None
     # Memory is lent as it lies, without the sign that a tensor may still owe it.
     if query.is_neg() or key.is_neg() or value.is_neg():

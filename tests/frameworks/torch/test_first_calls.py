@@ -1,0 +1,35 @@
+"""Every entry point works as the first call of a process, see `first_calls.py`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import first_calls
+import pytest
+
+import hang
+
+
+@cache
+def problems(cases: tuple[str, ...]) -> dict[str, str | None]:
+    """What goes wrong with each case, of which all are forks of one process."""
+    command = [sys.executable, str(Path(first_calls.__file__)), *cases]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=hang.HANG)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, str | None] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.parametrize("case", first_calls.FEW)
+def test_some_first_calls(case: str) -> None:
+    assert problems(first_calls.FEW)[case] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", first_calls.CASES)
+def test_a_first_call(case: str) -> None:
+    assert problems(first_calls.CASES)[case] is None
