@@ -1,4 +1,4 @@
-"""Integers that a mask is made of: checked where their values are known, traced where not."""
+"""Whole numbers that a mask is made of: checked where their values are known, traced where not."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
             f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
         )
     return known_values(xp, array)
+
+
+def check_whole(xp: Ops, x: Any, name: str) -> None:
+    """Check that floats are whole numbers, or infinite.
+
+    Raises ValueError: one is not, and is known.
+    """
+    known = known_values(xp, x)
+    others = [] if known is None else known[known != np.rint(known)]
+    if len(others):
+        raise ValueError(
+            f"{name} holds {others[0]}, expected whole numbers: round them to numbers of keys."
+        )
 
 
 def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:

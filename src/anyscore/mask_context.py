@@ -1,6 +1,6 @@
 """Arguments of masks: numbers, lists and tensors become arrays of one call.
 
-Lengths and offsets stay tensors throughout: their values are never inspected on the host.
+Lengths and offsets stay tensors throughout. Values of integers are never inspected on the host.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anyscore.intervals import LoweredMask
+from anyscore.known_values import check_whole
 from anyscore.messages import shown
 from anyscore.ops import PLAIN, Array, Ops, framework, load
 from anyscore.places import Places
@@ -182,7 +183,10 @@ class MaskContext:
     def bound(self, x: Any, name: str, nan: int) -> Array:
         """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons.
 
-        Of packed sequences, counted from the first key of the query's own.
+        Of packed sequences, counted from the first key of the query's own. nan: what NaN becomes
+        where values are not known.
+
+        Raises ValueError: floats that are no whole numbers, nor infinite, where they are known.
         """
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
@@ -190,6 +194,7 @@ class MaskContext:
             return self._of_sequence(xp.clip(self.integers(x), 0, self.keys))
         if dtype != "float64":  # T_k may exceed what float16 can hold
             x = xp.astype(x, "float32")
+        check_whole(xp, x, name)
         x = xp.where(x == x, x, nan)
         return self._of_sequence(xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype()))
 

@@ -159,9 +159,10 @@ class Interval(Mask):
 class Lengths(Mask):
     """The first n keys: key j is attended if j < n.
 
-    n: any integer or float type, of shape () or (B,) against the first leading dimension, or
-    (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all, negative or NaN
-    none.
+    n: whole numbers of any integer or float type, of shape () or (B,) against the first leading
+    dimension, or (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all,
+    negative none. Others are refused where values are known, which those of accelerators and of
+    compiled programs are not: there fractions are rounded up, and NaN means none.
     """
 
     n: Any

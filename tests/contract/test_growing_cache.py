@@ -127,7 +127,7 @@ OF_POSITIONS: dict[str, tuple[Any, Any]] = {
     # of the cache, at the step that begins at a position; and of the call with everything at once
     "left padding": (lambda start: Interval(PADDING, None),) * 2,
     "interval": (lambda start: Interval([1, 2], 9),) * 2,
-    "lengths": (lambda start: Lengths([4.5, 8]),) * 2,
+    "lengths": (lambda start: Lengths([5.0, 8]),) * 2,
     "window": (lambda start: Window(1, 0), lambda start: Window(1, 0)),
     "at the end": (lambda start: Window(1, 0, align="end"), lambda start: Window(1, 0)),
     "offset": (lambda start: Window(1, 0, offset=start), lambda start: Window(1, 0)),

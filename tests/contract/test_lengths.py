@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Causal, Keys, Lengths, attention
+from anyscore import Causal, Interval, Keys, Lengths, attention
 from samples import allowed, normal, where
+from transformed import WARNINGS
 
 B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
 FRAMEWORKS = ["numpy", "torch"]
+
+pytestmark = WARNINGS
 
 
 FULL = normal(B, T_Q, T_K) > 0
@@ -57,12 +60,11 @@ def test_lengths_at_the_limits_of_their_type(dtype: str, framework: str) -> None
     ("n", "attended"),
     [
         (0, 0), (-1, 0), (1, 1), (T_K, T_K), (T_K + 1, T_K), (10**12, T_K), (-(10**12), 0),
-        (0.0, 0), (-0.5, 0), (0.5, 1), (3.0, 3), (2.5, 3), (1e30, T_K), (-1e30, 0),
-        (math.inf, T_K), (-math.inf, 0), (math.nan, 0),
+        (0.0, 0), (3.0, 3), (1e30, T_K), (-1e30, 0), (math.inf, T_K), (-math.inf, 0),
     ],
 )  # fmt: skip
 def test_lengths_clamp(n: float, attended: int, framework: str) -> None:
-    """Key j is attended if j < n; negative and NaN mean none."""
+    """Key j is attended if j < n; negative means none."""
     given = torch.tensor(n) if framework == "torch" else np.array(n)
     for x in (n, [n], given, given[None]):
         kept = allowed(Lengths(x), framework)
@@ -86,3 +88,27 @@ def test_lengths_beyond_64_bits() -> None:
     x = np.random.randn(2, 4, 3)
     np.testing.assert_array_equal(attention(x, x, x, valid_lens=2**70), attention(x, x, x))
     np.testing.assert_array_equal(attention(x, x, x, valid_lens=-(2**70)), 0 * x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("n", [math.nan, 2.5, 0.5, -0.5])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None:
+    """What is not a number of keys is a mistake, and not taken for one."""
+    array = np.array([3, n], dtype)
+    given = [array, [3, n]] + ([torch.tensor(array)] if framework == "torch" else [])
+    for x in given:
+        for mask, name in (
+            (Lengths(x), "valid_lens"), (Interval(x, None), "start"), (Interval(stop=x), "stop"),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=f"^{name} holds {n}, expected whole numbers: "):
+                allowed(mask, framework)
+
+
+def test_lengths_that_are_not_known_are_rounded_up() -> None:
+    """Where values are not looked at, as while a call is compiled, NaN means none."""
+    q, k = torch.ones(2, T_Q, D), torch.tensor(normal(2, T_K, D), dtype=torch.float32)
+    run = torch.compile(lambda n: attention(q, k, k, valid_lens=n), backend="eager")
+    found = run(torch.tensor([2.5, math.nan]))
+    torch.testing.assert_close(found[:1], attention(q[:1], k[:1], k[:1], valid_lens=[3]))
+    assert (found[1] == 0).all()

@@ -87,9 +87,9 @@ MASKS: dict[str, Any] = {
     "offsets": (Causal(offset=PER_SEQUENCE), lambda s: Causal(offset=PER_SEQUENCE[s])),
     "length": (Lengths(3), lambda s: Lengths(3)),
     "lengths": (Lengths(PER_SEQUENCE), lambda s: Lengths(PER_SEQUENCE[s])),
-    "fractions": (
-        Lengths([2.5, np.nan, 9, 1, -3, 5e9]),
-        lambda s: Lengths([2.5, 0, 9, 1, 0, 99][s]),
+    "floats": (
+        Lengths([3.0, -np.inf, 9, 1, -3, 5e9]),
+        lambda s: Lengths([3, 0, 9, 1, 0, 99][s]),
     ),
     "interval": (Interval([1, 0, 3, 0, 9, 8], 40), lambda s: Interval([1, 0, 3, 0, 9, 8][s], 40)),
     "both": (

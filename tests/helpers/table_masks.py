@@ -100,7 +100,7 @@ MASKS = {
     "window_right": MaskCase(lambda s, rng, array: Window(None, 1, offset=array(np.array(2)))),
     "interval": MaskCase(_ends),
     "interval_start": MaskCase(
-        lambda s, rng, array: Interval(array(np.resize([np.nan, 1.5, -1.0], s.lead[:1])), None), 1
+        lambda s, rng, array: Interval(array(np.resize([np.inf, 2.0, -1.0], s.lead[:1])), None), 1
     ),
     "interval_stop": MaskCase(lambda s, rng, array: Interval(stop=2)),
     "sequences": MaskCase(_packed),

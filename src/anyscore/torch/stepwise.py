@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anyscore.known_values import check_whole
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, load
 from anyscore.torch.layer import Layer, check_inputs
@@ -237,6 +238,8 @@ def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
                 f"valid_lens has shape {tuple(lengths.shape)}, expected {shape[:1]}: one length "
                 "for each sequence."
             )
+        if lengths.is_floating_point():
+            check_whole(_xp, lengths.float(), "valid_lens")
         allowed = torch.arange(shape[1], device=keys.device) < lengths[:, None]
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

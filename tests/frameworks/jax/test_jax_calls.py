@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -187,6 +188,18 @@ def test_unsigned_lengths(make: Any, dtype: Any, wide: bool) -> None:
         lengths = make(np.full(B, np.iinfo(dtype).max if make is np.asarray else 2**32 - 1, dtype))
         found = attention(query, key, value, valid_lens=lengths)
         np.testing.assert_allclose(found, attention(query, key, value), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [math.nan, 2.5])
+def test_lengths_are_whole_numbers(n: float) -> None:
+    """Traced ones cannot be refused: fractions are rounded up, NaN means none."""
+    given = jnp.full(B, n)
+    for lengths in (given, [n] * B):
+        with pytest.raises(ValueError, match=f"valid_lens holds {n}, expected whole numbers"):
+            attention(*arrays(), valid_lens=lengths)
+    found = jax.jit(lambda lengths: attention(*arrays(), valid_lens=lengths))(given)
+    expected = attention(*arrays(), valid_lens=[0 if n != n else 3] * B)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_devices_and_layouts() -> None:

@@ -205,6 +205,14 @@ def test_masks_of_both_kinds(kind: str) -> None:
         np.testing.assert_allclose(numbers(found), exact, atol=1e-12)
 
 
+@pytest.mark.parametrize("n", [np.nan, 2.5])
+def test_lengths_are_whole_numbers(n: float, kind: str) -> None:
+    given = [to(x, kind=kind) for x in arrays()]
+    for lengths in ([n] * B, to(np.full(B, n), kind=kind)):
+        with pytest.raises(ValueError, match=f"valid_lens holds {n}, expected whole numbers"):
+            attention(*given, valid_lens=lengths)
+
+
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_masks_may_change_after_the_call(impl: str, kind: str) -> None:
     """Operators run later, and again in the backward: they have their own."""

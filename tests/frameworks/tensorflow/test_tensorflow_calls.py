@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -242,6 +243,18 @@ def test_masks_of_any_array() -> None:
     mask = tf.constant(keep[:, None])
     np.testing.assert_allclose(attention(query, key, value, mask=mask & Lengths(LENGTHS)), expected)
     np.testing.assert_allclose(attention(query, key, value, mask=Lengths(LENGTHS) & mask), expected)
+
+
+@pytest.mark.parametrize("n", [math.nan, 2.5])
+def test_lengths_are_whole_numbers(n: float) -> None:
+    """Those of a graph cannot be refused: fractions are rounded up, NaN means none."""
+    given = tf.constant([n] * B)
+    for lengths in (given, [n] * B):
+        with pytest.raises(ValueError, match=f"valid_lens holds {n}, expected whole numbers"):
+            attention(*tensors(), valid_lens=lengths)
+    run = tf.function(lambda lengths: attention(*tensors(), valid_lens=lengths))
+    expected = attention(*arrays(), valid_lens=[0 if n != n else 3] * B)
+    np.testing.assert_allclose(run(given), expected, rtol=1e-12)
 
 
 def test_results_do_not_share_memory_with_inputs() -> None:

@@ -133,6 +133,11 @@ def test_wrong_tensors(name: str) -> None:
         (ValueError, "has shape", lambda: layer.start(keys[..., 1:])),
         (ValueError, "has shape", lambda: layer.step(queries[:, 0, 1:], state)),
         (TypeError, "convert them to one dtype", lambda: layer.start(keys.float())),
+        (
+            ValueError,
+            "valid_lens holds 2.5, expected whole numbers",
+            lambda: layer.start(keys, valid_lens=[2.5] * len(keys)),
+        ),
         (TypeError, "convert them to one dtype", lambda: layer.step(queries[:, 0].float(), state)),
     ):
         with pytest.raises(error, match=text):
