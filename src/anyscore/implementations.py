@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,22 +10,25 @@ from typing import Any, NamedTuple, NoReturn
 
 from anyscore import normalizers
 from anyscore.buffers import Buffers
-from anyscore.factors import Factors
+from anyscore.factors import PRODUCT, Factors
 from anyscore.lowered_edges import LoweredEdges
 from anyscore.masks import Mask
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, accumulation
 from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 FUSED = "fused, and keeps the contract"
 """The reason that a plan gives for a fused implementation, unless the latter says more."""
+_MUCH = 2**30
+"""Bytes of the reference that a plan speaks of."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The implementation chosen for a call, and why.
 
-    route: "reference", "separable", or the name of a fused implementation.
+    route: "reference", "separable", or the name of a fused implementation. reason: also says how
+    much memory the reference needs, from 1 GiB on.
     """
 
     route: str
@@ -135,7 +139,7 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
     Raises NotImplementedError: none can, and `impl` is neither "auto" nor "reference".
     """
     if options.impl == "reference":
-        return Plan("reference", "asked for"), backend.reference
+        return _of_reference(task, "asked for"), backend.reference
     reasons = []
     for implementation in backend.fused(task):
         reason = implementation.why_not(task, options)
@@ -144,7 +148,29 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
         reasons.append(f"{implementation.name}: {reason}")
     if options.impl != "auto":
         refuse(options.impl, "; ".join(reasons))
-    return Plan("reference", "; ".join(reasons)), backend.reference
+    return _of_reference(task, "; ".join(reasons)), backend.reference
+
+
+def _of_reference(task: Task, reason: str) -> Plan:
+    """Return the plan to run a task by the reference, which says so where that takes much."""
+    if (memory := _memory(task)) >= _MUCH:
+        reason += f"; the reference needs {memory / 2**30:.3g} GiB or more"
+    return Plan("reference", reason)
+
+
+def _memory(task: Task) -> int:
+    """Return how many bytes the reference holds at a time, at the least; 0 if sizes are unknown.
+
+    It holds two numbers for each query and key, and if the pair is no product for each feature.
+    """
+    f, of_all = task.score, task.sizes.all
+    if isinstance(task.mask, LoweredEdges):
+        of_all = *task.sizes.lead, task.mask.count
+    if isinstance(f, Factors) and f.pair != PRODUCT:
+        of_all = *of_all, f.a.shape[-1]
+    if not all(isinstance(n, int) for n in of_all):
+        return 0
+    return 2 * math.prod(of_all) * (8 if accumulation(task.dtype) == "float64" else 4)
 
 
 def refuse(impl: str, reason: str) -> NoReturn:

@@ -25,6 +25,7 @@ from anyscore import (
     Score,
     Window,
     attention,
+    implementations,
     plan,
 )
 from anyscore.factors import TANH, Factors, Pair
@@ -303,6 +304,48 @@ def test_the_fused_way_makes_nothing_of_all_pairs() -> None:
     tracemalloc.stop()
     assert peak < 4 * 2**20
     assert math.isclose(float(out[0, -1, 0]), 1.0, rel_tol=1e-5)
+
+
+MUCH = {
+    "additive": (lambda w: Additive(None, None, w), "64 GiB"),  # 2 arrays of queries × keys × width
+    "gaussian": (lambda w: Gaussian(1.0), "64 GiB"),
+    "product": (lambda w: Dot(), "1 GiB"),  # of queries × keys
+}
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize(("score", "memory"), MUCH.values(), ids=MUCH)
+def test_a_plan_says_what_memory_the_reference_needs(
+    score: Any, memory: str, impl: str, no_core: None
+) -> None:
+    """Where that is much: no array of that size is made."""
+    x, few = (np.broadcast_to(np.zeros((), np.float32), (2, n, 64)) for n in (8192, 2048))
+    found = plan(x, x, x, score=score(np.ones(64, np.float32)), impl=impl)
+    assert found.route == "reference"
+    assert found.reason.endswith(f"; the reference needs {memory} or more")
+    assert "needs" not in plan(few, few, few, score=Dot(), impl=impl).reason
+
+
+def test_what_memory_edges_and_doubles_need(no_core: None) -> None:
+    nodes, edges = 1000, 2**21
+    graph = Edges.from_index(np.zeros((2, edges), np.int64), nodes)
+    x = np.zeros((nodes, 64))
+    reason = plan(x, x, x, score=Gaussian(1.0), mask=graph).reason
+    assert reason.endswith("; the reference needs 2 GiB or more")
+
+
+@pytest.mark.parametrize("score", [Gaussian(1.0), Dot()])
+def test_the_memory_of_a_plan_is_what_the_reference_takes(
+    score: Any, no_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(implementations, "_MUCH", 1)
+    x = np.ones((2, 256, 32), np.float32)
+    said = plan(x, x, x, score=score).reason.partition("needs ")[2]
+    tracemalloc.start()
+    attention(x, x, x, score=score)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert float(said.split()[0]) * 2**30 <= 1.1 * most <= 3 * float(said.split()[0]) * 2**30
 
 
 def test_plan_takes_what_attention_takes(no_core: None) -> None:
