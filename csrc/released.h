@@ -15,8 +15,8 @@ public:
     Released(const Released&) = delete;
 
     ~Released() {
-        // A thread that is back when Python ends has nothing to go on with. Before 3.14 Python lets it go by unwinding its
-        // stack, which would terminate the process where a function of nanobind does not let that pass: it stays here.
+        // A thread that comes back while Python ends has nothing to go on with, and waits here. Before 3.14 Python lets such
+        // a thread go by unwinding its stack, which no function of nanobind lets pass: the process would be terminated.
         try {
             PyEval_RestoreThread(thread);
         } catch (...) {

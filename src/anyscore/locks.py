@@ -9,7 +9,7 @@ import threading
 class Lock:
     """A lock for `with`. A child does not have the thread that held it, and must not wait for it.
 
-    What the lock guards must be right, or be made anew, wherever that thread was.
+    The guarded state must be right wherever that thread was, or be made anew.
     """
 
     def __init__(self) -> None:

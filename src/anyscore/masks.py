@@ -161,8 +161,8 @@ class Lengths(Mask):
 
     n: whole numbers of any integer or float type, of shape () or (B,) against the first leading
     dimension, or (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all,
-    negative none. Others are refused where values are known, which those of accelerators and of
-    compiled programs are not: there fractions are rounded up, and NaN means none.
+    negative none. Others are refused where their values are known. On accelerators and in compiled
+    programs values are unknown: there fractions are rounded up, and NaN means none.
     """
 
     n: Any

@@ -24,7 +24,8 @@ REPOSITORY = in_git(ROOT)
 PAGES = sorted(
     file
     for file in REPOSITORY.files
-    if file in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+    if file
+    in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
     or (file.startswith("docs/") and file.endswith(".md"))
     or (file.startswith("tests/") and file.endswith("/README.md"))
 )

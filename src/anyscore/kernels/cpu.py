@@ -56,8 +56,8 @@ def why_not_pair(key: str, is_double: bool) -> str | None:
     """Return why the core has no kernels of a pair, None if it has.
 
     key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
-    read from the cache, when this is first asked. What failed is tried again after a minute, as a
-    disk may have room by then, or after ten times as long as it took.
+    read from the cache, when this is first asked. A failure is tried again after a minute, as a
+    disk may have room by then, or after ten times the time that the last try took.
     """
     if key in KEYS:
         return None

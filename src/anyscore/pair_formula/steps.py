@@ -92,7 +92,7 @@ def _values(row: Row) -> tuple[int, ...]:
 def _steps_to(last: int, rows: tuple[Row, ...], branches: dict[int, Branch]) -> Steps:
     """Return the steps that compute a row.
 
-    What only conditions read has no derivative, and is computed as it stands.
+    Rows that only conditions read have no derivative, and are computed as they stand.
     """
     values: set[int] = set()
     waiting = [last]
