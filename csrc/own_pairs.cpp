@@ -1,5 +1,7 @@
 #include "own_pairs.h"
 
+#include <pthread.h>
+
 #include <map>
 #include <mutex>
 #include <utility>
@@ -17,6 +19,10 @@ Registry& registry() {
     static Registry& made = *new Registry;
     return made;
 }
+
+// Nobody holds the mutex when a process forks: a child would wait for a thread that it does not have.
+[[maybe_unused]] const int registered =
+    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); }, [] { registry().mutex.unlock(); });
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// Checks of csrc/parallel.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
+// Checks of csrc/parallel.cpp and own_pairs.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
+#include "../../csrc/own_pairs.h"
 #include "../../csrc/parallel.h"
 
 #include <sys/resource.h>
@@ -129,6 +130,25 @@ void forked() {
     expect(together(2), "the parent keeps its pool");
 }
 
+void forked_pairs() {
+    std::atomic<bool> stop{false};
+    std::thread asks([&] {
+        while (!stop) anyscore::find_own("a pair", anyscore::Type::F32);
+    });
+    for (int child = 0; child < 100; ++child) {
+        const pid_t process = fork();
+        if (process == 0) {
+            alarm(20);
+            _exit(anyscore::find_own("a pair", anyscore::Type::F32).forward ? 1 : 0);
+        }
+        int status = 0;
+        expect(process > 0 && waitpid(process, &status, 0) == process, "a child");
+        expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child finds what there is");
+    }
+    stop = true;
+    asks.join();
+}
+
 void no_threads() {
     long pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
@@ -152,6 +172,7 @@ int main(int, char** arguments) {
     else if (name == "concurrent") concurrent();
     else if (name == "nested") nested();
     else if (name == "forked") forked();
+    else if (name == "forked_pairs") forked_pairs();
     else if (name == "no_threads") no_threads();
     else return 2;
     return 0;

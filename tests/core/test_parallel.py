@@ -22,7 +22,8 @@ pytestmark = [
 
 
 def build(program: Path, *options: str) -> Path:
-    sources = [HERE / "parallel.cpp", HERE.parents[1] / "csrc" / "parallel.cpp"]
+    core = HERE.parents[1] / "csrc"
+    sources = [HERE / "parallel.cpp", core / "parallel.cpp", core / "own_pairs.cpp"]
     command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     subprocess.run([*command, *options, *sources, "-o", program], check=True)  # type: ignore[list-item]
     return program
@@ -52,7 +53,7 @@ def check(program: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["covers", "shares", "concurrent", "nested", "forked", "no_threads"]
+    "name", ["covers", "shares", "concurrent", "nested", "forked", "forked_pairs", "no_threads"]
 )
 def test_tasks_are_shared_out(program: Path, name: str) -> None:
     check(program, name)
