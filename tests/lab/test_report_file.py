@@ -21,7 +21,6 @@ from sample_verdict import sample_verdict
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.report.page import write_report
 
-
 STEERING = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 """Controls, other ends of lines, and what changes the direction of a text."""
 
@@ -46,7 +45,9 @@ def test_text_is_never_markup(text: str, tmp_path: Path) -> None:
     assert words(found.xpath("//h1")[0]) == (" ".join(clean.split()) or "Attention scores compared")
     names = [words(b) for b in found.xpath('//bdi[@class="name"]')]
     assert " ".join(clean.split()) in names
-    assert not found.xpath("//b[not(bdi) and not(ancestor::table)]"), "a name in a sentence is not set apart"
+    assert not found.xpath("//b[not(bdi) and not(ancestor::table)]"), (
+        "a name in a sentence is not set apart"
+    )
 
 
 def test_only_its_own_script_and_style_may_run(page: Any) -> None:

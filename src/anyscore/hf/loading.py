@@ -35,9 +35,10 @@ def load(cls: type[M], name: Any, **options: Any) -> M:
 
     Raises:
         TypeError: cls is no such class.
-        ValueError: a score was no name; or the files have parameters of scores that the config does
-            not say, because `use` got a part of the model that was saved. Make the model from its
-            config, `use` the same score, and load the state dict.
+        ValueError: the config was edited and says no scores; a score was no name; or the files have
+            parameters of scores that the config does not say, because `use` got a part of the model
+            that was saved. Make the model from its config, `use` the same score, and load the state
+            dict.
     """
     prepared: Any = _prepared(cls)
     register()
@@ -87,6 +88,9 @@ def _prepared(cls: Any) -> type:
 
     def made(model: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(model, *args, **kwargs)
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                _check_config(module.config)
         for layer in attention_layers(model):
             entry = said_of(model, layer)
             if entry is None:
@@ -100,6 +104,22 @@ def _prepared(cls: Any) -> type:
 
     names = {"__init__": made, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, (cls,), {**names, "_plain": cls})
+
+
+def _check_config(config: Any) -> None:
+    """Check that a config says of scores only what `use` writes: it may have been edited."""
+    said = getattr(config, NAME, None)
+    entries = list(said.values()) if isinstance(said, dict) else [] if said is None else [said]
+    for entry in entries:
+        if not (
+            isinstance(entry, dict)
+            and isinstance(entry.get("score", entry), str | None)
+            and isinstance(entry.get("options", {}), dict)
+        ):
+            raise ValueError(
+                f"the config says {shown(entry)} of the scores: expected a score by its name and "
+                "options for each layer, as use() writes them; put back the config that was saved."
+            )
 
 
 def _check_all_said(model: PreTrainedModel, unexpected: Any) -> None:

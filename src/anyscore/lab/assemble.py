@@ -11,7 +11,7 @@ from anyscore.lab.records import FORMAT, finite
 from anyscore.lab.trials import Trial
 from anyscore.lab.tuning import search_results
 from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
-from anyscore.lab.verdict.judge import Measure, choose, judge
+from anyscore.lab.verdict.judge import Measure, check_measured, choose, judge
 from anyscore.lab.verdict.text import example_code
 
 COMPARISON_FILE = "comparison.json"
@@ -45,6 +45,7 @@ def assemble(
         InputError: a trial or a search in the folder is damaged.
     """
     finished = comparison.finished()
+    check_measured(finished, measures)
     shared = comparison.shared()
     rounds = [trial for trial in finished if trial.trial.learning_rate is None]
     order = list(
@@ -56,7 +57,7 @@ def assemble(
     sizes = {
         trial.trial.score: trial.facts["score_parameters"]
         for trial in rounds
-        if "score_parameters" in trial.facts
+        if trial.facts.get("score_parameters") is not None
     }
     verdict = judge(
         rounds,
@@ -99,13 +100,13 @@ def _named(trial: Trial) -> dict[str, Any]:
 
 def _trial(trial: Finished, measures: Mapping[str, Measure]) -> dict[str, Any]:
     known = {*trial.measures, *trial.statistics}
-    facts = {name: value for name, value in trial.facts.items() if name != "examples"}
-    return {
+    record = {
         **_named(trial.trial),
         "test": {name: measure.of(trial) for name, measure in measures.items() if name in known},
         "epochs": trial.epochs,
-        **facts,
     }
+    taken = {*record, "examples", "failure"}
+    return record | {name: x for name, x in trial.facts.items() if name not in taken}
 
 
 def _examples(trials: Sequence[Finished], order: Sequence[str]) -> list[dict[str, Any]]:

@@ -28,15 +28,28 @@ from filelock import FileLock, Timeout
 
 from anyscore import __version__
 from anyscore.lab.errors import InputError, RunFailure
-from anyscore.lab.finished import Finished, check, read_finished
-from anyscore.lab.records import FORMAT, check_same, finite, read_record
-from anyscore.lab.run_folder import part_of, why, write_whole
+from anyscore.lab.finished import TRIAL, Finished, check, read_finished
+from anyscore.lab.forms import NUMBER, PLAIN, TEXT, having, maybe, named
+from anyscore.lab.records import FORMAT, as_json, check_same, read_record, write_record
+from anyscore.lab.run_folder import file_in, folder_in, part_of, why, write_whole
 from anyscore.lab.trials import Outcome, Trial
 
 _SETTINGS = "settings.json"
 _TRIALS, _FAILURES = "trials", "failures"
 _HALF_WRITTEN = re.compile(r"\..+-seed\d+(-rate.+)?\.[0-9a-f]+")
 """The names of folders in which trials are written, beside their places."""
+_TASK = having(
+    {},
+    {
+        **dict.fromkeys(
+            ("name", "description", "unit", "source_unit", "target_unit", "pairs_checksum"),
+            maybe(TEXT),
+        ),
+        "test": maybe(NUMBER),
+        "summary": maybe(named(PLAIN)),
+    },
+)
+_COMPARISON = having({"shared": having({}, {"task": _TASK, "settings": named(PLAIN)})})
 
 
 class Comparison:
@@ -56,7 +69,7 @@ class Comparison:
             InputError: the folder holds something else or other settings, or is in use.
             RunFailure: the folder cannot be written to.
         """
-        path, lock_file = (part_of(self.folder, name) for name in (_SETTINGS, "lock"))
+        path, lock_file = (file_in(self.folder, name) for name in (_SETTINGS, "lock"))
         self._check_links()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,11 +87,11 @@ class Comparison:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
         try:  # an error of what the caller does inside is the caller's
             self._check_new()
-            text = json.dumps(_record(shared), ensure_ascii=False, indent=1)
+            record = {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
             if path.exists():
-                check_same(self.folder, read_record(self.folder, _SETTINGS), json.loads(text))
+                check_same(self.folder, self._settings(), json.loads(as_json(record)))
             else:
-                write_whole(path, text.encode())
+                write_record(path, record, indent=1)
             self._tidy()
             yield
         finally:
@@ -99,8 +112,8 @@ class Comparison:
     def _check_links(self) -> None:
         """Raise InputError if a link leads to trials or to the reasons of failures."""
         for kind in (_TRIALS, _FAILURES):
-            for path in part_of(self.folder, kind).glob("*"):
-                part_of(self.folder, kind, path.name)
+            for path in folder_in(self.folder, kind).glob("*"):
+                part_of(path.parent, path.name)
 
     def _tidy(self) -> None:
         """Remove folders of trials that a killed process left half-written."""
@@ -139,7 +152,8 @@ class Comparison:
         check(outcome)
         self._check_items(len(next(iter(outcome.measures.values()))))
         record = {"format": FORMAT, "anyscore": __version__, **asdict(trial)}
-        record |= finite({"epochs": outcome.epochs, "facts": outcome.facts})
+        record |= {"epochs": outcome.epochs, "facts": outcome.facts}
+        TRIAL(json.loads(as_json(record)), "trial")
         items: dict[str, Any] = {
             "measures": {
                 name: np.asarray(values, float).tolist()
@@ -156,9 +170,8 @@ class Comparison:
             temporary.mkdir(parents=True)
             if outcome.save is not None:
                 outcome.save(temporary)
-            for name, content in (("items", items), ("trial", record)):
-                text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-                write_whole(temporary / f"{name}.json", text.encode("utf-8", "surrogatepass"))
+            write_record(temporary / "items.json", items)
+            write_record(temporary / "trial.json", record)
             os.rename(temporary, self.folder_of(trial))
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
@@ -188,12 +201,13 @@ class Comparison:
     def failure(self, trial: Trial) -> str | None:
         """Return the line that `fail` wrote for a trial; None if there is none."""
         try:
-            return self._failure(trial).read_text(encoding="utf-8").splitlines()[0]
+            text = self._failure(trial).read_text(encoding="utf-8", errors="replace")
+            return text.splitlines()[0]
         except (OSError, IndexError):
             return None
 
     def _failure(self, trial: Trial) -> Path:
-        return part_of(self.folder, _FAILURES, f"{trial.name}.txt")
+        return file_in(self.folder, _FAILURES, f"{trial.name}.txt")
 
     def shared(self) -> dict[str, Any]:
         """Read the data that all trials share.
@@ -201,14 +215,15 @@ class Comparison:
         Raises:
             InputError: the folder is not one of a comparison.
         """
-        if not (self.folder / _SETTINGS).is_file():
+        if not file_in(self.folder, _SETTINGS).exists():
             raise InputError(
                 f"{self.folder}: expected the folder of a comparison, found no {_SETTINGS} in it"
             )
-        record = read_record(self.folder, _SETTINGS)
-        if not isinstance(record.get("shared"), dict):
-            raise InputError(f"{self.folder / _SETTINGS}: damaged; remove the folder")
-        return dict(record["shared"])
+        return dict(self._settings()["shared"])
+
+    def _settings(self) -> dict[str, Any]:
+        advice = "put the file back, or begin anew in another folder"
+        return read_record(_COMPARISON, self.folder, _SETTINGS, advice=advice)
 
     def finished(self) -> list[Finished]:
         """Read all finished trials, in the order of their names.
@@ -216,7 +231,15 @@ class Comparison:
         Raises:
             InputError: a trial is damaged, or written by a newer version.
         """
-        return [self.load(name) for name in sorted(self.names())]
+        folder_in(self.folder, _TRIALS)
+        trials = [self.load(name) for name in sorted(self.names())]
+        for one in trials[1:]:
+            if one.items != trials[0].items:
+                raise InputError(
+                    f"{self.folder_of(one.trial)}: damaged (expected {trials[0].items} test items "
+                    f"as the others, found {one.items}); remove it, and it is trained again"
+                )
+        return trials
 
     def load(self, name: str) -> Finished:
         """Read the finished trial of this name.
@@ -224,8 +247,4 @@ class Comparison:
         Raises:
             InputError: the trial is damaged, or written by a newer version.
         """
-        return read_finished(self.folder, _TRIALS, name)
-
-
-def _record(shared: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
+        return read_finished(folder_in(self.folder, _TRIALS), name)

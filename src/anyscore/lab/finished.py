@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anyscore.lab.errors import InputError
+from anyscore.lab.forms import BOOL, LARGEST, NUMBER, PLAIN, TEXT, WHOLE, each, having, maybe, named
 from anyscore.lab.records import read_record
+from anyscore.lab.train.metrics import COLUMNS
 from anyscore.lab.trials import Outcome, Trial
+from anyscore.messages import shown
 
 
 @dataclass(frozen=True)
@@ -38,35 +41,71 @@ class Finished:
         return len(next(iter(self.measures.values())))
 
 
-def read_finished(folder: Path, *names: str) -> Finished:
+_MOST = 2**31 - 1  # of what is counted in an item: sums over items are exact
+_EPOCH = having(
+    {},
+    dict.fromkeys(
+        ("epoch", "steps", "train_loss", "valid_loss", "valid_exact_match", "seconds"),
+        maybe(NUMBER),
+    ),
+)
+_EXAMPLE = having(
+    {
+        "source": each(TEXT),
+        "references": each(TEXT),
+        "output": each(TEXT),
+        "weights": each(each(maybe(NUMBER))),
+        "right": maybe(BOOL),
+    }
+)
+_FACTS = having(
+    {},
+    {
+        **dict.fromkeys(("best_epoch", "score_parameters", "related", "unrelated"), maybe(NUMBER)),
+        "examples": each(_EXAMPLE),
+    },
+)
+TRIAL = having(
+    {"score": TEXT, "seed": WHOLE, "epochs": each(_EPOCH), "facts": _FACTS},
+    {"learning_rate": maybe(NUMBER)},
+)
+ITEMS = having({"measures": named(PLAIN), "statistics": named(PLAIN), "outputs": maybe(each(TEXT))})
+
+
+def read_finished(folder: Path, name: str) -> Finished:
     """Read a finished trial.
 
     Args:
-        names: of the trial's folder in that of its comparison; see `part_of`.
+        folder: of the trials.
+        name: of the trial's folder in it.
 
     Raises:
         InputError: the trial is damaged, or written by a newer version.
     """
-    record, items = (read_record(folder, *names, file) for file in ("trial.json", "items.json"))
+    again = "remove its folder, and it is trained again"
+    about = read_record(TRIAL, folder, name, "trial.json", advice=again)
+    items = read_record(ITEMS, folder, name, "items.json", advice=again)
+    trial = Trial(about["score"], about["seed"], about.get("learning_rate"))
     try:
-        rate = record["learning_rate"]
-        trial = Trial(str(record["score"]), int(record["seed"]), rate and float(rate))
-        measures = {
-            name: np.array(values, np.float64) for name, values in items["measures"].items()
-        }
-        rows = {name: np.array(values, np.float64) for name, values in items["statistics"].items()}
-        return Finished(
-            trial,
-            measures,
-            rows,
-            items["outputs"],
-            list(record["epochs"]),
-            dict(record["facts"]),
+        if trial.name != name:
+            raise ValueError(f"expected the trial {name}, found {shown(trial.name)}")
+        measures, rows = (
+            {key: array(x, key) for key, x in items[kind].items()}
+            for kind in ("measures", "statistics")
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{folder.joinpath(*names)}: damaged ({type(error).__name__}); remove it, and it is "
-            "trained again"
+        check(Outcome(measures, rows, items["outputs"]))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InputError(f"{folder / name}: damaged ({error}); {again}") from None
+    return Finished(trial, measures, rows, items["outputs"], about["epochs"], about["facts"])
+
+
+def array(values: object, name: str) -> npt.NDArray[np.float64]:
+    """Return numbers, or rows of numbers, as an array; raise ValueError if they are none."""
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{shown(name)}: expected numbers, or rows of as many numbers, got {shown(values)}"
         ) from None
 
 
@@ -78,17 +117,33 @@ def check(outcome: object) -> None:
         raise ValueError("expected at least one measure, got none")
     sizes = set()
     for name, values in outcome.measures.items():
-        x = np.asarray(values, np.float64)
+        x = array(values, name)
         if x.ndim != 1 or not x.size:
-            raise ValueError(f"{name}: expected one number per test item, got shape {x.shape}")
-        if not np.isfinite(x).all():
-            i = int(np.argmin(np.isfinite(x)))
-            raise ValueError(f"{name}: expected finite numbers, got {x[i]} for item {i}")
+            raise ValueError(
+                f"{shown(name)}: expected one number per test item, got shape {x.shape}"
+            )
+        fits = np.abs(x) < LARGEST
+        if not fits.all():
+            i = int(np.argmin(fits))
+            raise ValueError(
+                f"{shown(name)}: expected finite numbers, got {x[i]} for item {i} (they may be up "
+                f"to {LARGEST:g})"
+            )
         sizes.add(x.size)
     for name, rows in outcome.statistics.items():
-        x = np.asarray(rows, np.float64)
-        if x.ndim != 2 or not np.isfinite(x).all():
-            raise ValueError(f"{name}: expected rows of finite numbers, got shape {x.shape}")
+        x = array(rows, name)
+        if x.ndim != 2 or not ((x >= 0) & (x <= _MOST) & (x == np.floor(x))).all():
+            raise ValueError(
+                f"{shown(name)}: expected rows of finite numbers, counts up to {_MOST:,}, got "
+                f"shape {x.shape}"
+            )
         sizes.add(len(x))
     if len(sizes) > 1:
         raise ValueError(f"expected the same number of test items throughout, got {sorted(sizes)}")
+    for name, rows in outcome.statistics.items():
+        if name not in COLUMNS:
+            raise ValueError(f"statistics: expected {' or '.join(COLUMNS)}, got {shown(name)}")
+        if len(rows[0]) != COLUMNS[name]:
+            raise ValueError(
+                f"{shown(name)}: expected {COLUMNS[name]} numbers in a row, got {len(rows[0])}"
+            )

@@ -17,6 +17,7 @@ from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
 from anyscore.lab.extras import check_log
 from anyscore.lab.finished import Finished
+from anyscore.lab.forms import is_number
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import part_of
 from anyscore.lab.session import Watcher
@@ -246,5 +247,5 @@ def run_name(trial: Trial) -> str:
 
 
 def _is_number(x: object) -> bool:
-    """Tell whether x is an int or a float, and no bool."""
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+    """Tell whether x is a number that a tool can draw; NaN and infinities are."""
+    return isinstance(x, float) or is_number(x)

@@ -6,7 +6,6 @@ trials. Runs of other settings on the same data are compared: each score is then
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -16,11 +15,12 @@ from typing import Any
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.errors import InputError, RunFailure
-from anyscore.lab.finished import Finished
-from anyscore.lab.records import read_record
-from anyscore.lab.run_folder import why, write_whole
-from anyscore.lab.session import read_about, rebuild, write_about
+from anyscore.lab.finished import TRIAL, Finished
+from anyscore.lab.records import read_record, write_record
+from anyscore.lab.run_folder import why
+from anyscore.lab.session import measures_of, read_about, rebuild, write_about
 from anyscore.lab.trials import Trial
+from anyscore.lab.verdict.judge import check_measured
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     finished = [(run, run.comparison.finished()) for run in runs]
     _check_items(finished)
     for run, trials in finished:
+        check_measured(trials, measures_of(run.about))
         for source in trials:
             _check_files(run.comparison.folder_of(source.trial))
     with target.opened(shared):
@@ -145,9 +146,8 @@ def _adopt(target: Comparison, source: Path, trial: Trial) -> None:
     temporary = target.half_written(trial)
     try:
         shutil.copytree(source, temporary, symlinks=True)
-        record = read_record(temporary, "trial.json")
-        text = json.dumps({**record, **asdict(trial)}, ensure_ascii=False, allow_nan=False)
-        write_whole(temporary / "trial.json", text.encode("utf-8", "surrogatepass"))
+        record = read_record(TRIAL, temporary, "trial.json", advice="give the command again")
+        write_record(temporary / "trial.json", {**record, **asdict(trial)})
         os.rename(temporary, target.folder_of(trial))
     except shutil.Error as error:
         raise RunFailure(f"{target.folder_of(trial)}: cannot be written ({error})") from None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from anyscore.lab.errors import InputError
-from anyscore.lab.run_folder import part_of
+from anyscore.lab.forms import Form
+from anyscore.lab.run_folder import file_in, write_whole
+from anyscore.messages import shown
 
 FORMAT = 2
 
@@ -40,29 +43,49 @@ def _short(x: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_record(folder: Path, *names: str) -> dict[str, Any]:
-    """Read a file of JSON that this package wrote into a run folder.
+def read_record(form: Form, folder: Path, *names: str, advice: str) -> dict[str, Any]:
+    """Read a file of JSON that this package wrote.
 
     Args:
-        names: of the file in the folder; see `part_of`.
+        form: of the record.
+        names: of the file in the folder; see `file_in`.
+        advice: what to do where the file is damaged.
 
     Raises:
-        InputError: the file is missing or damaged, a link, or written by a newer version.
+        InputError: the file is missing, damaged or no file, or written by a newer version.
     """
-    path = part_of(folder, *names)
+    path = file_in(folder, *names)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        # Python may have written NaN and infinities, for which JSON has no numbers.
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
-        raise InputError(f"{path}: cannot be read ({reason}); remove its folder") from None
-    if not isinstance(record, dict):
-        raise InputError(f"{path}: damaged; remove its folder, and it is made again")
-    version = record.get("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
+        raise InputError(f"{path}: cannot be read ({reason}); {advice}") from None
+    version = record.get("format", FORMAT) if isinstance(record, dict) else FORMAT
+    if isinstance(version, int) and version > FORMAT:
         raise InputError(
-            f"{path}: of format {version!r}; this anyscore reads up to {FORMAT}: update"
+            f"{path}: of format {shown(version)}; this anyscore reads up to {FORMAT}: update"
         )
-    return record
+    try:
+        form(record, path.stem)
+    except ValueError as error:
+        raise InputError(f"{path}: damaged ({error}); {advice}") from None
+    return dict(record)
+
+
+def write_record(path: Path, record: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Write plain data as a file of JSON, with null in place of NaN and infinities.
+
+    Raises:
+        RunFailure: the disk is full or the file cannot be written.
+    """
+    write_whole(path, as_json(record, indent=indent))
+
+
+def as_json(record: Mapping[str, Any], *, indent: int | None = None) -> bytes:
+    """Return plain data as JSON, with null in place of NaN and infinities."""
+    text = json.dumps(finite(dict(record)), ensure_ascii=False, indent=indent, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")  # halves of pairs too, escaped as JSON has them
 
 
 def finite(value: Any) -> Any:

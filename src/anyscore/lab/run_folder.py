@@ -73,6 +73,30 @@ def part_of(folder: Path, *names: str) -> Path:
     return path
 
 
+def file_in(folder: Path, *names: str) -> Path:
+    """Return the path of a file of a run folder, there or not; see `part_of`.
+
+    Raises:
+        InputError: something else is in its place, as a pipe, which would be waited for.
+    """
+    path = part_of(folder, *names)
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: expected a file, found something else; remove it")
+    return path
+
+
+def folder_in(folder: Path, *names: str) -> Path:
+    """Return the path of a folder in a run folder, there or not; see `part_of`.
+
+    Raises:
+        InputError: something else is in its place.
+    """
+    path = part_of(folder, *names)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise InputError(f"{path}: expected a folder, found something else; remove it")
+    return path
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file beside its place, then move it there: a reader never finds half of it.
 

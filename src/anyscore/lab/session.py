@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -16,18 +15,35 @@ from anyscore.lab.assemble import COMPARISON_FILE, assemble
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.engine_ray import Cluster, run_ray
-from anyscore.lab.errors import InputError
 from anyscore.lab.finished import Finished
-from anyscore.lab.records import finite
-from anyscore.lab.report.page import write_report
+from anyscore.lab.forms import BOOL, NUMBER, PLAIN, TEXT, each, having, maybe, named
+from anyscore.lab.records import read_record, write_record
+from anyscore.lab.report.page import report_page
 from anyscore.lab.rounds import Plan, play
-from anyscore.lab.run_folder import part_of, write_whole
+from anyscore.lab.run_folder import file_in, write_whole
 from anyscore.lab.trials import Train, Trial
-from anyscore.lab.verdict.judge import Measure, choose, judge
+from anyscore.lab.verdict.judge import Measure, check_measured, choose, judge
 from anyscore.layers import SCORES
 
 REPORT_FILE = "report.html"
 _ABOUT_FILE = "about.json"
+_ABOUT = having(
+    {
+        "measures": each(
+            having(
+                {"name": TEXT, "title": TEXT},
+                {"scale": NUMBER, "span": NUMBER, "bounded": BOOL},
+            ),
+            least=1,
+        )
+    },
+    {
+        **dict.fromkeys(("anyscore", "created", "command"), maybe(TEXT)),
+        "machine": maybe(named(PLAIN)),
+        "step_ms": named(having(dict.fromkeys(("median", "low", "high"), NUMBER))),
+        "formulas": named(TEXT),
+    },
+)
 
 
 class Watcher:
@@ -144,6 +160,7 @@ def compare(
     with comparison.opened(shared), cluster.connected() if cluster else nullcontext():
         known: Mapping[str, Any] = {}
         try:
+            check_measured(comparison.finished(), measures)
             train = train if prepare is None else prepare(run)
             known = _about(comparison, plan, measures, about)
             watcher.begins(comparison, plan, known)
@@ -171,9 +188,11 @@ def compare(
 
 def write(comparison: Comparison, record: dict[str, Any]) -> dict[str, Any]:
     """Write the record of a comparison and its report into the folder; return the record."""
-    text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
-    write_whole(comparison.folder / COMPARISON_FILE, text.encode("utf-8", "replace"))
-    write_report(record, comparison.folder / REPORT_FILE)
+    path = file_in(comparison.folder, COMPARISON_FILE)
+    page_path = file_in(comparison.folder, REPORT_FILE)
+    page = report_page(record)  # both are made before either is written
+    write_record(path, record, indent=1)
+    write_whole(page_path, page)
     return record
 
 
@@ -186,11 +205,16 @@ def rebuild(folder: Path) -> dict[str, Any]:
     comparison = Comparison(folder)
     with comparison.opened(comparison.shared()):
         about = read_about(comparison)
-        try:
-            measures = [Measure(**fields) for fields in about["measures"]]
-        except (KeyError, TypeError):
-            raise InputError(f"{folder / _ABOUT_FILE}: damaged; give the command again") from None
-        return write(comparison, assemble(comparison, about, measures))
+        return write(comparison, assemble(comparison, about, measures_of(about)))
+
+
+def measures_of(about: Mapping[str, Any]) -> list[Measure]:
+    """Return the measures that a comparison was begun with."""
+    known = [field.name for field in fields(Measure)]
+    return [
+        Measure(**{name: x for name, x in measure.items() if name in known})
+        for measure in about["measures"]
+    ]
 
 
 def _judged(trials: list[Finished], level: float, measures: Sequence[Measure]) -> dict[str, Any]:
@@ -206,7 +230,7 @@ def _about(
     more: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return what was known when the folder was new, with the formulas of new scores."""
-    if (comparison.folder / _ABOUT_FILE).is_file():
+    if file_in(comparison.folder, _ABOUT_FILE).exists():
         known = read_about(comparison)
     else:
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -220,8 +244,7 @@ def _about(
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
     """Write what the report should know beside the trials."""
-    text = json.dumps(finite(dict(about)), ensure_ascii=False, indent=1)
-    write_whole(comparison.folder / _ABOUT_FILE, text.encode("utf-8", "replace"))
+    write_record(file_in(comparison.folder, _ABOUT_FILE), about, indent=1)
 
 
 def read_about(comparison: Comparison) -> dict[str, Any]:
@@ -230,11 +253,5 @@ def read_about(comparison: Comparison) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or damaged.
     """
-    path = part_of(comparison.folder, _ABOUT_FILE)
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict):
-        raise InputError(f"{path}: missing or damaged; remove it and give the command again")
-    return record
+    advice = "remove it and give the command again"
+    return read_record(_ABOUT, comparison.folder, _ABOUT_FILE, advice=advice)

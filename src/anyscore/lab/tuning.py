@@ -13,13 +13,30 @@ from typing import Any
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event
 from anyscore.lab.errors import InputError
+from anyscore.lab.forms import NUMBER, TEXT, WHOLE, each, having, maybe
 from anyscore.lab.rounds import Run, carry_out
-from anyscore.lab.run_folder import part_of
+from anyscore.lab.run_folder import folder_in
 from anyscore.lab.trials import Trial
 
 TUNING = "tuning"
 SEED = 1_000_003
 """The seed of the searches' trainings, by which no trial is judged."""
+_SEARCH = having(
+    {
+        "chosen": having({"learning_rate": NUMBER}, {"hidden": WHOLE}),
+        "tried": each(
+            having(
+                {
+                    "learning_rate": NUMBER,
+                    "valid_loss": maybe(NUMBER),
+                    "state": TEXT,
+                    "failure": maybe(TEXT),
+                },
+                {"hidden": WHOLE},
+            )
+        ),
+    }
+)
 
 
 def tune(
@@ -43,7 +60,7 @@ def tune(
         InputError: the folder holds other searches.
         RunFailure: the folder cannot be written to.
     """
-    searches = Comparison(part_of(folder, TUNING))
+    searches = Comparison(folder_in(folder, TUNING))
     with searches.opened(shared):
         carry_out(searches, [Trial(score, SEED) for score in scores], run, on_event)
 
@@ -58,12 +75,13 @@ def search_results(folder: Path) -> dict[str, dict[str, Any]]:
         InputError: a search is damaged.
     """
     results = {}
-    for search in Comparison(part_of(folder, TUNING)).finished():
+    for search in Comparison(folder_in(folder, TUNING)).finished():
         try:
-            results[search.trial.score] = {name: search.facts[name] for name in ("chosen", "tried")}
-        except KeyError:
+            _SEARCH(search.facts, "facts")
+        except ValueError as error:
             raise InputError(
-                f"{folder / TUNING / 'trials' / search.trial.name}: damaged; remove it, and the "
-                "search is made again"
+                f"{folder / TUNING / 'trials' / search.trial.name}: damaged ({error}); remove it, "
+                "and the search is made again"
             ) from None
+        results[search.trial.score] = {name: search.facts[name] for name in ("chosen", "tried")}
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,22 @@ def test_a_part_of_a_model_of_parts(tmp_path: Path) -> None:
 def test_what_is_no_class_of_models(cls: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"cls is .*, expected a model class of transformers, or"):
         load(bert() if cls == "an instance" else cls, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [1],
+        "additive",
+        {"encoder.layer.0.attention.self": "additive"},
+        {"encoder.layer.0.attention.self": {}},
+        {"encoder.layer.0.attention.self": {"score": ["additive"]}},
+        {"encoder.layer.0.attention.self": {"score": "additive", "options": [1]}},
+    ],
+)
+def test_a_damaged_config_is_told_in_a_sentence(tmp_path: Path, said: Any) -> None:
+    folder = saved(use(bert(), "additive"), tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"anyscore": said}))
+    with pytest.raises(ValueError, match=r"the config says .* of the scores: expected .* put back"):
+        load(BertModel, folder)

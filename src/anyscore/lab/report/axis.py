@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from anyscore.lab.forms import is_number
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -48,12 +50,8 @@ def minus(text: str) -> str:
 
 
 def numbers(values: Iterable[object]) -> list[float]:
-    """Return the values that are finite numbers."""
-    return [
-        float(v)
-        for v in values
-        if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)
-    ]
+    """Return the values that are numbers, as `is_number` has them."""
+    return [float(v) for v in values if is_number(v)]
 
 
 def linear(values: Iterable[object], *, room: float = 0.0, at_most: int = 6) -> Axis:

@@ -33,7 +33,12 @@ def write_report(comparison: dict[str, Any], path: Path) -> None:
     Raises:
         RunFailure: the file cannot be written.
     """
-    write_whole(path, _render(comparison).encode("utf-8", errors="replace"))
+    write_whole(path, report_page(comparison))
+
+
+def report_page(comparison: dict[str, Any]) -> bytes:
+    """Return the file that `write_report` writes."""
+    return _render(comparison).encode("utf-8", errors="replace")
 
 
 def write_page(name: str, path: Path, record: dict[str, Any], order: list[str]) -> None:

@@ -18,7 +18,7 @@ def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
         results.setdefault((trial["score"], trial.get("learning_rate")), []).extend(value)
     if len(results) == len({score for score, _ in results}):
         return []
-    usual = comparison["settings"].get("learning_rate")
+    usual = _usual(comparison)
     rows: list[dict[str, Any]] = [
         {
             "score": score,
@@ -48,18 +48,19 @@ def learning_rate(trial: dict[str, Any], comparison: dict[str, Any]) -> float | 
     """Return the learning rate of a trial: its own, a search's choice, or the settings'."""
     trial_rate = trial.get("learning_rate")
     search = (comparison.get("searches") or {}).get(trial["score"])
-    usual = comparison["settings"].get("learning_rate")
-    rate = (
-        (search["chosen"]["learning_rate"] if search else usual)
-        if trial_rate is None
-        else trial_rate
-    )
-    return None if rate is None else float(rate)
+    if trial_rate is not None:
+        return float(trial_rate)
+    return float(search["chosen"]["learning_rate"]) if search else _usual(comparison)
+
+
+def _usual(comparison: dict[str, Any]) -> float | None:
+    """Return the learning rate of the settings; None if a user's own have no such number."""
+    return next(iter(numbers([comparison["settings"].get("learning_rate")])), None)
 
 
 def rate_figure(comparison: dict[str, Any], order: list[str], title: str) -> Figure | None:
     """Draw the measure `title` against the learning rate; a dot at the settings' rate."""
-    usual = comparison["settings"].get("learning_rate")
+    usual = _usual(comparison)
     points = [
         (row["score"], row["learning_rate"], row["mean"], row["learning_rate"] == usual)
         for row in rates(comparison)

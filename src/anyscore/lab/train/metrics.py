@@ -94,3 +94,5 @@ def bleu_of(sums: Sums) -> Sums:
 
 SCORE_OF_SUMS: dict[str, Callable[[Sums], Sums]] = {"chrf": chrf_of, "bleu": bleu_of}
 """By the name of statistics, the function from their sums over the items to the measure."""
+COLUMNS = {"chrf": 18, "bleu": 10}
+"""By the name of statistics, the length of a row."""

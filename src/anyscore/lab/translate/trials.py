@@ -10,6 +10,7 @@ from anyscore.lab.assemble import COMPARISON_FILE
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.errors import InputError
 from anyscore.lab.finished import Finished
+from anyscore.lab.forms import PLAIN, named
 from anyscore.lab.phrases import listed
 from anyscore.lab.records import read_record
 from anyscore.lab.trials import Trial
@@ -80,7 +81,7 @@ def _seeds(comparison: Comparison) -> dict[str, list[int]]:
 def _recommended(folder: Path) -> str:
     """Return the score that the verdict recommends, or the best one."""
     try:
-        verdict = read_record(folder, COMPARISON_FILE)["verdict"]
+        verdict = read_record(named(PLAIN), folder, COMPARISON_FILE, advice="")["verdict"]
         score = verdict["recommendation"]["score"] or verdict["standings"][0]["score"]
     except (InputError, KeyError, TypeError, IndexError):
         raise InputError(

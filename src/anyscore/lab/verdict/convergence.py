@@ -46,7 +46,7 @@ def _still_learning(trials: Sequence[Finished]) -> list[str]:
     """Return a sentence on scores whose validation loss was still falling at the end."""
     falling: dict[str, list[bool]] = {}
     for trial in trials:
-        losses = [epoch["valid_loss"] for epoch in trial.epochs if "valid_loss" in epoch]
+        losses = [x for epoch in trial.epochs if (x := epoch.get("valid_loss")) is not None]
         if len(losses) > 1:
             last = losses[max(0, len(losses) - 1 - max(1, len(losses) // 10))]
             best = min(losses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from anyscore.lab.errors import InputError
 from anyscore.lab.finished import Finished
 from anyscore.lab.train.metrics import SCORE_OF_SUMS
 from anyscore.lab.verdict import text
@@ -20,6 +21,7 @@ from anyscore.lab.verdict.statistics import (
     pseudo_values,
     seeds_needed,
 )
+from anyscore.messages import shown
 
 LEVEL = 0.95
 MATTERS = 1.0
@@ -60,6 +62,22 @@ class Measure:
             return self.scale * float(trial.measures[self.name].mean())
         sums = trial.statistics[self.name].sum(0)
         return self.scale * float(SCORE_OF_SUMS[self.name](sums))
+
+
+def check_measured(trials: Iterable[Finished], measures: Sequence[Measure]) -> None:
+    """Check that trials can be judged, by the first of `measures` or the second.
+
+    Raises:
+        InputError: a trial lacks one of these.
+    """
+    for trial in trials:
+        has = [*trial.measures, *trial.statistics]
+        for measure in measures[:2]:
+            if measure.name not in has:
+                raise InputError(
+                    f"{trial.trial.name}: expected results named {shown(measure.name)}, found "
+                    f"{shown(has)}; judge by one that all trials have, or remove the trial"
+                )
 
 
 def choose(measures: Sequence[Measure], trials: Sequence[Finished]) -> Measure:
