@@ -15,14 +15,15 @@ import torch
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.errors import InputError, TrialFailure
-from anyscore.lab.train import settings, training, translation
+from anyscore.lab.train import checkpoint, settings, training, translation
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.train.metrics import SCORE_OF_SUMS
-from anyscore.lab.train.models import MODELS
+from anyscore.lab.train.models import MODELS, build_model, shapes
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Outcome, Trial
+from anyscore.layers import SCORES
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 SETTINGS = Settings(epochs=3, batch_size=5, hidden=16)
@@ -237,8 +238,6 @@ BAD = ["x", None, [], {}, -1, 1.5, 10**30, True, "16", [16]]
     ],
 )
 def test_a_damaged_value_is_told_in_one_line(folder: Path, name: str, value: Any) -> None:
-    if (name, value) == ("limit", 10**30):
-        pytest.skip("nothing is made of that size")
     check_is_damaged(folder, {name: value})
 
 
@@ -248,6 +247,42 @@ def test_a_damaged_setting_is_told_in_one_line(folder: Path, name: str, value: A
     if name in ("heads", "layers") and value == 17:
         pytest.skip("a value that fits")
     check_is_damaged(folder, {"settings": {**asdict(SETTINGS), name: value}})
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("name", "value"), [("hidden", 65_536), ("hidden", 4), ("layers", 65_536), ("layers", 3)]
+)
+def test_nothing_is_made_of_another_size_than_its_numbers_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, name: str, value: int
+) -> None:
+    """A file of a kilobyte must not ask for gigabytes, nor for minutes."""
+    outcome = run(task_for(model), replace(SETTINGS, model=model, epochs=1))
+    assert outcome.save is not None
+    outcome.save(tmp_path)
+    made = []
+
+    def new_model(*how: Any, **options: Any) -> Any:
+        made.append(how)
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoint, "new_model", new_model)
+    config = {"settings": {**asdict(SETTINGS), "model": model, name: value}}
+    check_is_damaged(tmp_path, config)
+    assert bool(made) == (name == "layers" and value == 3 and model != "transformer")
+
+
+@pytest.mark.parametrize("limit", [12_503, 10**9, 10**18])
+def test_no_output_is_longer_than_any_target_in_training_may_be(folder: Path, limit: int) -> None:
+    check_is_damaged(folder, {"limit": limit})
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_size_of_any_score_is_known_before(data: Encoded, tmp_path: Path, score: str) -> None:
+    model = build_model(score, data, SETTINGS, 0)
+    sizes = len(data.source_vocabulary), len(data.target_vocabulary)
+    found = {name: tuple(x.shape) for name, x in model.state_dict().items()}
+    assert shapes(SETTINGS, score, *sizes) == found
 
 
 def check_is_damaged(folder: Path, changed: dict[str, Any]) -> None:

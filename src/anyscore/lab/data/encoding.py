@@ -186,10 +186,15 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
         valid_pairs=pairs(valid),
         valid=items(valid),
         test=items(test),
-        limit=longest + longest // 4 + 2,
+        limit=limit_for(longest),
         too_long=too_long,
         places=places,
     )
+
+
+def limit_for(longest: int) -> int:
+    """Return the most tokens of an output, where the longest target in training has so many."""
+    return longest + longest // 4 + 2
 
 
 def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:

@@ -25,7 +25,9 @@ MAX_TOKENS = 100
 STDIN = "-"
 """The path that stands for standard input."""
 
-_LONGEST = 10_000
+LONGEST = 10_000
+"""The largest bound of a side."""
+
 _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 
@@ -89,9 +91,9 @@ class DataOptions:
             raise InputError(
                 f"subwords: expected {_FEWEST_SUBWORDS} to {_MOST_SUBWORDS:,}, got {self.subwords}"
             )
-        if not 1 <= self.max_tokens <= _LONGEST:
+        if not 1 <= self.max_tokens <= LONGEST:
             raise InputError(
-                f"the most tokens of a side: expected 1 to {_LONGEST:,}, got {self.max_tokens}"
+                f"the most tokens of a side: expected 1 to {LONGEST:,}, got {self.max_tokens}"
             )
         if self.format not in get_args(Format):
             raise InputError(

@@ -11,14 +11,16 @@ import safetensors
 from safetensors.torch import load_file, save
 
 from anyscore import __version__
-from anyscore.lab.data.encoding import Encoded
+from anyscore.lab.data.encoding import Encoded, limit_for
+from anyscore.lab.data.options import LONGEST
 from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.errors import InputError
 from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.train.model import Model
-from anyscore.lab.train.models import new_model
+from anyscore.lab.train.models import new_model, shapes
 from anyscore.lab.train.settings import Settings
+from anyscore.messages import shown
 
 _FORMAT = 2
 _CONFIG, _TENSORS = "model.json", "model.safetensors"
@@ -96,17 +98,19 @@ def load_run(folder: str | Path) -> Run:
         settings = Settings(**config["settings"] | {"device": "cpu"})
         settings.check()
         sizes = len(source_vocabulary), len(target_vocabulary)
+        _check_shapes(folder / _TENSORS, settings, config["score"], sizes)
         model = new_model(settings, config["score"], *sizes, seed=0)
         model.load_state_dict(load_file(folder / _TENSORS))
         model.eval()
+        longest = config.get("longest_source")
         return Run(
             model=model,
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
             source_tokeniser=tokeniser_from_json(config["source_tokeniser"]),
             target_tokeniser=tokeniser_from_json(config["target_tokeniser"]),
-            limit=_count(config["limit"]),
-            longest_source=_count(config["longest_source"]) if "longest_source" in config else None,
+            limit=_count(config["limit"], limit_for(LONGEST)),
+            longest_source=_count(longest, LONGEST) if longest is not None else None,
             config=config,
         )
     # Anything may stand in a damaged file, and what meets it first may raise anything.
@@ -136,8 +140,27 @@ def _read_config(file: Path) -> dict[str, Any]:
     return config
 
 
-def _count(x: object) -> int:
-    """Return x if it is a whole number from 1 on; raise ValueError if not."""
-    if not isinstance(x, int) or isinstance(x, bool) or x < 1:
-        raise ValueError(f"expected a whole number from 1 on, found {x!r:.40}")
+def _check_shapes(
+    tensors: Path, settings: Settings, score: str, vocabularies: tuple[int, int]
+) -> None:
+    """Raise ValueError if a file's tensors are not those of a model; make neither.
+
+    The settings are read from another file, and must not ask for more than this one has.
+    """
+    with safetensors.safe_open(tensors, framework="pt") as file:
+        names = file.keys()
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    if settings.layers > len(found):
+        raise ValueError(f"{len(found)} tensors are not those of {settings.layers} layers")
+    expected = shapes(settings, score, *vocabularies)
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            there, wanted = found.get(name, "nothing"), expected.get(name, "nothing")
+            raise ValueError(f"{shown(name)}: expected the shape {wanted}, found {there}")
+
+
+def _count(x: object, most: int) -> int:
+    """Return x if it is a whole number from 1 to `most`; raise ValueError if not."""
+    if not isinstance(x, int) or isinstance(x, bool) or not 1 <= x <= most:
+        raise ValueError(f"expected a whole number from 1 to {most:,}, found {shown(x)}")
     return x

@@ -32,6 +32,17 @@ MODELS: dict[str, type[Model]] = {
 }
 
 
+def shapes(
+    settings: Settings, score: str, source_size: int, target_size: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's numbers by name, without memory for them; see `new_model`."""
+    with torch.device("meta"):
+        model = MODELS[settings.model](
+            score, settings, source_size=source_size, target_size=target_size
+        )
+    return {name: tuple(x.shape) for name, x in model.state_dict().items()}
+
+
 def new_model(
     settings: Settings, score: str, source_size: int, target_size: int, seed: int
 ) -> Model:
