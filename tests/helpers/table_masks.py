@@ -35,8 +35,8 @@ def _ints(rng: np.random.Generator, shape: Lead, keys: int) -> np.ndarray:
 
 
 def _floats(rng: np.random.Generator, shape: Lead, keys: int) -> np.ndarray:
-    x = rng.uniform(-1.0, keys + 1.0, shape).astype(np.float32)
-    special = np.array([np.nan, np.inf, -np.inf, 0.5, keys - 0.5], dtype=np.float32)
+    x = rng.uniform(-1.0, keys + 1.0, shape).round().astype(np.float32)
+    special = np.array([-np.inf, np.inf, -2.0, 1.0, keys + 3.0], dtype=np.float32)
     special = special[: (x.size + 1) // 2]
     x.reshape(-1)[: min(len(special), x.size)] = special[: x.size]
     return x
