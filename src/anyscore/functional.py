@@ -32,8 +32,10 @@ from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.sinks import check_sink, with_sink
 from anyscore.task import Call, Options, Task, prepare
+from anyscore.trees import named_tuple
 
 
+@named_tuple
 class AttentionOutput(NamedTuple):
     """The result of `attention` if a `return_*` flag is set; None stands for what was not asked."""
 

@@ -22,12 +22,14 @@ import difflib
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
+from anyscore.trees import tell, tree
 
 
+@tree
 @dataclass(frozen=True)
 class Sigmoid:
     """The sigmoid as a normalizer: w_j = 1 / (1 + e^−(s_j + β)).
@@ -45,15 +47,18 @@ class Sigmoid:
     array([1., 1., 1., 1.])
     """
 
+    static: ClassVar[tuple[str, ...]] = ("bias",)
     bias: float | None = None
 
     def __post_init__(self) -> None:
+        tell()
         if self.bias is None:
             return
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
             raise TypeError(f"bias must be a number, or None for −log n, got {shown(self.bias)}.")
         if not math.isfinite(self.bias):
             raise ValueError(f"bias must be finite, got {self.bias}.")
+        object.__setattr__(self, "bias", float(self.bias))  # files take no numbers of NumPy
 
 
 Normalizer: TypeAlias = str | Sigmoid

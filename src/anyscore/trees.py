@@ -23,7 +23,7 @@ Structure: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
 
 TREES: list[type] = []
 """The classes whose objects are trees."""
-_unregistered: dict[str, list[type]] = {"torch": [], "jax": []}
+_unregistered: dict[str, list[type]] = {"torch": [], "jax": [], "flax": []}
 """The classes that are not registered with a framework yet."""
 
 
@@ -34,6 +34,13 @@ def tree(cls: T) -> T:
     of a score, which has `shapes` instead, the children are its tensors.
     """
     TREES.append(cls)
+    for waiting in _unregistered.values():
+        waiting.append(cls)
+    return cls
+
+
+def named_tuple(cls: T) -> T:
+    """Make a class of named tuples known to frameworks, whose exports hold it by name."""
     for waiting in _unregistered.values():
         waiting.append(cls)
     return cls
@@ -52,21 +59,24 @@ def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
     """Take an object of `TREES` apart: its children, and its structure.
 
     A field that is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a
-    number, unless `numbers` are children; those that must be numbers never are.
+    number, unless numbers and None are children, as in JAX; a field that must be a number never is.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
     for name, value in vars(x).items():
         if name in getattr(type(x), "derived", ()):
-            value = None  # made again of the children
+            structure[name] = None  # made again of the children
+            continue
         (children if _is_child(type(x), name, value, numbers) else structure)[name] = value
     return tuple(children.values()), (tuple(children), tuple(structure.items()))
 
 
 def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
     shapes = getattr(cls, "shapes", None)
-    if value is None or shapes is None:
-        return value is not None and name not in cls.static
+    if value is None:
+        return numbers and (name not in cls.static if shapes is None else name in shapes)
+    if shapes is None:
+        return name not in cls.static
     if name in shapes:  # a number there may also stand for a child
         scale = isinstance(value, Real) and shapes[name] == ()
         return not scale or (numbers and name not in cls.fixed)

@@ -17,6 +17,9 @@ from anyscore.trees import Structure, dump, flatten, load, name_of, unflatten
 def register(classes: Iterable[type]) -> None:
     """Make classes pytrees, which exported programs may take."""
     for cls in classes:
+        if issubclass(cls, tuple):
+            export.register_namedtuple_serialization(cls, serialized_name=name_of(cls))
+            continue
         register_pytree_with_keys(cls, _flatten, partial(unflatten, cls))
         export.register_pytree_node_serialization(
             cls,

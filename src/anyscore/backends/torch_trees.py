@@ -31,6 +31,9 @@ def _flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
 def register(classes: Iterable[type]) -> None:
     """Make classes trees, which exported programs and their example arguments may hold."""
     for cls in classes:
+        if issubclass(cls, tuple):
+            pytree._register_namedtuple(cls, serialized_type_name=name_of(cls))
+            continue
         pytree.register_pytree_node(
             cls,
             _flatten,

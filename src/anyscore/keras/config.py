@@ -1,4 +1,4 @@
-"""The scores in the configs of layers: encoded, decoded, and taken apart into arrays."""
+"""The scores, masks and biases in configs: encoded, decoded, and taken apart into arrays."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from anyscore.layers import SCORES
 from anyscore.ops import framework
 from anyscore.score import Score
+from anyscore.trees import TREES, name_of
 
 
 def encode(score: Any) -> Any:
@@ -35,6 +36,35 @@ def decode(score: Any) -> Any:
         return keras.saving.deserialize_keras_object(score)
     values = score["fields"].items()
     return SCORES[score["score"]](**{name: _restored(x) for name, x in values})
+
+
+def encode_tree(x: Any) -> Any:
+    """Encode a mask or a bias by the name of its class and by its fields."""
+    cls = type(x)
+    if isinstance(x, tuple):
+        return {"tuple": [encode_tree(part) for part in x]}
+    if cls not in TREES:
+        return keras.saving.serialize_keras_object(x)
+    values = {name: y for name, y in vars(x).items() if name not in getattr(cls, "derived", ())}
+    return {"tree": name_of(cls), "fields": {name: encode_tree(y) for name, y in values.items()}}
+
+
+def decode_tree(config: Any) -> Any:
+    """Decode what `encode_tree` gave, by the class itself, which checks its fields.
+
+    Raises ValueError: no class of masks or biases has that name.
+    """
+    if not isinstance(config, dict) or not {"tree", "tuple"} & config.keys():
+        return keras.saving.deserialize_keras_object(config)
+    if "tuple" in config:
+        return tuple(map(decode_tree, config["tuple"]))
+    classes = {name_of(cls): cls for cls in TREES}
+    if config["tree"] not in classes:
+        raise ValueError(
+            f"the file has a mask or bias {config['tree']}, which is not known: import the module "
+            "that defines it first."
+        )
+    return classes[config["tree"]](**{x: decode_tree(y) for x, y in config["fields"].items()})
 
 
 def own_arrays(score: Any) -> tuple[Any, dict[str, tuple[np.ndarray[Any, Any], bool]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -13,14 +13,42 @@ import numpy as np
 
 from anyscore.biases import Bias
 from anyscore.keras.arguments import Shape, shapes
+from anyscore.keras.config import decode_tree, encode_tree
 from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
+from anyscore.trees import TREES, flatten
 
 
+@keras.saving.register_keras_serializable("anyscore")
 @dataclass(frozen=True, eq=False)
 class Held:
     """A mask or bias of ours on its way through Keras, which would look inside these trees."""
 
     held: Mask | Bias
+
+    def __post_init__(self) -> None:
+        if any(isinstance(x, keras.KerasTensor) for x in _leaves(self.held)):
+            raise TypeError(
+                f"{type(self.held).__name__} holds a symbolic tensor, which Keras does not find in "
+                "a mask or bias: pass it as valid_lens= or attention_mask=, or as the bias itself."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Give the mask or bias, as a model that was called with it saves it."""
+        return {"held": encode_tree(self.held)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Held:
+        """Make what `get_config` gave."""
+        return cls(decode_tree(config["held"]))
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """Yield the tensors and numbers of a mask or bias."""
+    children = flatten(x)[0] if type(x) in TREES else x if isinstance(x, tuple | list) else None
+    if children is None:
+        yield x
+    for child in children or ():
+        yield from _leaves(child)
 
 
 def opened(*biases: Any) -> tuple[Any, ...]:

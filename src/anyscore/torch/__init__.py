@@ -25,6 +25,9 @@ from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
 from anyscore.torch.varlen import varlen_attention
+from anyscore.trees import tell
+
+tell()
 
 __all__ = [
     "AdditiveAttention",

@@ -13,6 +13,7 @@ from anyscore.torch.location_energies import COLUMNS, location_energies, toeplit
 from anyscore.torch.option_checks import check_numbers, check_switches
 from anyscore.torch.stepwise import State, StepwiseAttention, softmax
 from anyscore.torch.weighted_sum import Spans
+from anyscore.trees import named_tuple
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
 """What the filters see, and in how many channels."""
@@ -36,6 +37,7 @@ NAMES = {
 `.linear_layer` or `.conv` before `.weight`."""
 
 
+@named_tuple
 class LocationKeys(NamedTuple):
     """What each step needs: keys (B, T_k, h), filters as a matrix, U and scale · w_v, spans."""
 

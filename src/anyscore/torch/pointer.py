@@ -20,10 +20,12 @@ from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.option_checks import check_numbers
 from anyscore.torch.pointing import Pointing
+from anyscore.trees import named_tuple
 
 _xp = load("torch")
 
 
+@named_tuple
 class PointerKeys(NamedTuple):
     """The keys (B, T_k, d_k), prepared for pointing, and for glimpses if there are any.
 
@@ -36,6 +38,7 @@ class PointerKeys(NamedTuple):
     left: Tensor | None = None
 
 
+@named_tuple
 class Decoded(NamedTuple):
     """The sequences that a pointer chose.
 

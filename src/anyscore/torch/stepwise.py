@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +15,21 @@ from anyscore.messages import shown
 from anyscore.ops import DTYPES, load
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weighted_sum import Spans, weighted_sum
+from anyscore.trees import named_tuple, tree
 
 _xp = load("torch")
 
 
+@tree
+@dataclass(frozen=True)
+class Kind:
+    """The name of a layer, as structure: programs that are exported return no text."""
+
+    static: ClassVar[tuple[str, ...]] = ("name",)
+    name: str
+
+
+@named_tuple
 class State(NamedTuple):
     """What a decoder carries from step to step; made by `start`, exchanged by each `step`.
 
@@ -38,7 +50,7 @@ class State(NamedTuple):
     steps: int = 0
     logarithms: Tensor | None = None
     transition: Tensor | None = None
-    kind: str = ""
+    kind: Kind | None = None
 
     def moved(self, weights: Tensor, keys: Any) -> State:
         """The state after a step with these weights, and with the keys for the next."""
@@ -62,6 +74,7 @@ class State(NamedTuple):
         )
 
 
+@named_tuple
 class Step(NamedTuple):
     """The result of a step: output (B, d_v), weights (B, T_k), and the state for the next."""
 
@@ -94,7 +107,7 @@ class StepwiseAttention(Layer):
         """
         keys, values, allowed = open_keys(keys, values, valid_lens, mask)
         weights = self._initial(keys, allowed)
-        kind = type(self).__name__
+        kind = Kind(type(self).__name__)
         state = State(None, values, allowed, weights, torch.zeros_like(weights), values, kind=kind)
         return state._replace(keys=self._prepare(keys, state))
 
@@ -154,9 +167,9 @@ class StepwiseAttention(Layer):
         Raises TypeError: it did not.
         """
         if isinstance(state, State):
-            if state.kind == type(self).__name__ and self.knows_keys(state.keys):
+            if state.kind == Kind(type(self).__name__) and self.knows_keys(state.keys):
                 return
-            got = f"that of another layer, {state.kind}"
+            got = f"that of another layer, {state.kind.name if state.kind else 'of no name'}"
         else:
             got = "a whole Step: pass its state" if isinstance(state, Step) else shown(state)
         raise TypeError(
