@@ -78,14 +78,38 @@ CELL = st.text(
 @given(pairs=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=8))
 def test_what_is_written_is_read(name: str, packed: bool, pairs: Pairs) -> None:
     content = WRITERS[name](pairs)
-    if content.startswith("\ufeff".encode()):
-        pairs[0] = (pairs[0][0][1:], pairs[0][1])
-        if not pairs[0][0].strip():
-            return
+    for number, line in enumerate(content.split(b"\n")):
+        if line.startswith("\ufeff".encode()):  # of a file before which another was put
+            pairs[number] = (pairs[number][0][1:], pairs[number][1])
+            if not pairs[number][0].strip():
+                return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / (name + ".gz" * packed)
         path.write_bytes(gzip.compress(content) if packed else content)
         assert read(path) == pairs
+
+
+@pytest.mark.parametrize("name", ["p.tsv", "p.csv", "p.ndjson"])
+def test_files_that_were_joined_are_read_as_one(tmp_path: Path, name: str) -> None:
+    """Each may begin with a byte order mark; a source that both have is one source."""
+    path = tmp_path / name
+    one = "\ufeff".encode() + WRITERS[name](PAIRS)
+    path.write_bytes(one + one)
+    assert read(path) == PAIRS * 2
+
+
+@pytest.mark.parametrize(
+    "line", ["sep=,\n", "sep=,\r\n", "sep=;\n", "sep=\t\n", "sep=|\r\n", "\ufeffsep=,\n"]
+)
+def test_excel_says_what_divides_its_columns(tmp_path: Path, line: str) -> None:
+    divider = line.strip("\ufeff\r\n")[4:]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=divider).writerows(PAIRS)
+    path = tmp_path / "p.csv"
+    path.write_bytes((line + text.getvalue()).encode())
+    assert read(path) == PAIRS
+    path.write_bytes((line + text.getvalue() + f"a{divider}\n").encode())
+    assert f"line {2 + len(PAIRS)}: the target (column 2) is empty" in refusal(lambda: read(path))
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=8))

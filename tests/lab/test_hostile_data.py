@@ -23,6 +23,7 @@ from anyscore.lab.data.memory import free_memory
 from anyscore.lab.data.opening import LONGEST_LINE
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import group
+from anyscore.lab.data.table import _distinct, _Twice
 from anyscore.lab.data.task import load_task, read_pairs
 from anyscore.lab.errors import InputError
 
@@ -187,6 +188,38 @@ def test_long_cells_are_read_and_unclosed_ones_refused(
         f"{path}, line 2: a cell of more than 200,000 characters begins here; close its quotation "
         "marks, or name the file .tsv if tabs divide its columns"
     )
+
+
+def test_a_row_is_bounded_however_many_cells_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines and cells are short; quotation marks join them."""
+    monkeypatch.setattr("anyscore.lab.data.table.LONGEST_LINE", 1000)
+    path = tmp_path / "p.csv"
+    path.write_bytes(b"a,b\nc,d\n" + b'e,"x' + b'\nx","x' * 1000 + b'"\n')
+    assert refusal(DataOptions(path)) == (
+        f"{path}, line 3: a row of more than 2,000 characters begins here; close its quotation "
+        "marks, or name the file .tsv if tabs divide its columns"
+    )
+
+
+class Counted(str):
+    """A text that counts with how many others it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str(self) == other
+
+
+def test_a_key_that_stands_twice_is_found_in_one_pass() -> None:
+    pairs = [(Counted(f"k{n}"), n) for n in range(500)]
+    Counted.compared = 0
+    with pytest.raises(_Twice, match="k499"):
+        _distinct([*pairs, (Counted("k499"), 0)])
+    assert Counted.compared < 5 * len(pairs)
 
 
 def test_sources_that_are_all_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from anyscore.lab import Outcome, compare
 from anyscore.lab.errors import InputError, TrialFailure
@@ -84,6 +85,15 @@ def test_what_a_function_may_return(tmp_path: Path, form: str) -> None:
         ([[1.0]], "expected one number per test item, got shape (1, 1)"),
         ([float("inf")], "expected finite numbers, got inf for item 0"),
         ("much", "could not convert string to float"),
+        ([1.0, 2.0j], "expected real numbers"),
+        (np.array([1.0, 2.0j]), "expected real numbers"),
+        (torch.tensor([1.0, 2.0j]), "expected real numbers"),
+        ({"result": np.array([1j])}, "expected real numbers"),
+        (Outcome({"result": np.array([1j])}), "expected real numbers"),
+        (
+            Outcome({"result": np.array(["2020"], "M8[Y]")}),
+            "expected real numbers, or rows of as many",
+        ),
     ],
 )
 def test_a_function_that_returns_something_else(tmp_path: Path, given: Any, said: str) -> None:

@@ -90,7 +90,7 @@ def read_finished(folder: Path, name: str) -> Finished:
         if trial.name != name:
             raise ValueError(f"expected the trial {name}, found {shown(trial.name)}")
         measures, rows = (
-            {key: array(x, key) for key, x in items[kind].items()}
+            {key: _array(x, key) for key, x in items[kind].items()}
             for kind in ("measures", "statistics")
         )
         check(Outcome(measures, rows, items["outputs"]))  # type: ignore[arg-type]
@@ -99,13 +99,25 @@ def read_finished(folder: Path, name: str) -> Finished:
     return Finished(trial, measures, rows, items["outputs"], about["epochs"], about["facts"])
 
 
-def array(values: object, name: str) -> npt.NDArray[np.float64]:
+def real(values: object) -> npt.NDArray[np.float64]:
+    """Return an array of numbers, as NumPy makes it.
+
+    Raises:
+        TypeError: complex numbers or times, of which NumPy would take a part.
+    """
+    x = np.asarray(values)
+    if x.dtype.kind in "cmM":
+        raise TypeError(f"expected real numbers, got {shown(values)}")
+    return np.asarray(x, np.float64)
+
+
+def _array(values: object, name: str) -> npt.NDArray[np.float64]:
     """Return numbers, or rows of numbers, as an array; raise ValueError if they are none."""
     try:
-        return np.asarray(values, np.float64)
+        return real(values)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"{shown(name)}: expected numbers, or rows of as many numbers, got {shown(values)}"
+            f"{shown(name)}: expected real numbers, or rows of as many, got {shown(values)}"
         ) from None
 
 
@@ -117,7 +129,7 @@ def check(outcome: object) -> None:
         raise ValueError("expected at least one measure, got none")
     sizes = set()
     for name, values in outcome.measures.items():
-        x = array(values, name)
+        x = _array(values, name)
         if x.ndim != 1 or not x.size:
             raise ValueError(
                 f"{shown(name)}: expected one number per test item, got shape {x.shape}"
@@ -131,7 +143,7 @@ def check(outcome: object) -> None:
             )
         sizes.add(x.size)
     for name, rows in outcome.statistics.items():
-        x = array(rows, name)
+        x = _array(rows, name)
         if x.ndim != 2 or not ((x >= 0) & (x <= _MOST) & (x == np.floor(x))).all():
             raise ValueError(
                 f"{shown(name)}: expected rows of finite numbers, counts up to {_MOST:,}, got "

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from anyscore.lab.engine_ray import Cluster
 from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.extras import check_engine
+from anyscore.lab.finished import real
 from anyscore.lab.logs import with_log
 from anyscore.lab.phrases import counted
 from anyscore.lab.rounds import Plan
@@ -67,7 +66,7 @@ def _numbers(results: Any) -> list[float]:
         raise TypeError(
             "expected results of the test items, got None; let the function return them"
         )
-    array = np.asarray(results, np.float64)
+    array = real(results)
     return [float(array)] if array.ndim == 0 else array.tolist()
 
 

@@ -45,7 +45,7 @@ def decode(raw: bytes, name: str, *, first: bool = False, packed: bool = False) 
         for mark, encoding in _MARKS:
             if raw.startswith(mark):
                 raise NotText(f"expected UTF-8, found {encoding}; {_save(encoding, name, packed)}")
-        raw = raw.removeprefix(codecs.BOM_UTF8)
+    raw = raw.removeprefix(codecs.BOM_UTF8)  # a file that was put after another has one as well
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

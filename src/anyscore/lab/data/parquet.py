@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from anyscore.lab.data.disk import failures_told, new_file
 from anyscore.lab.data.opening import Input
+from anyscore.lab.data.table import repeated
 from anyscore.lab.errors import InputError
 
 _ROWS = 512  # in memory at a time; a row may hold a picture
@@ -42,8 +43,7 @@ def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[st
             whole.seek(0)
         try:
             table = parquet.ParquetFile(whole)
-            names = table.schema_arrow.names
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = sorted(repeated(table.schema_arrow.names))
             if twice:
                 raise source.error(
                     f'two columns are called "{twice[0]}"; give each a name of its own'

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, BinaryIO
 
 from anyscore.lab.data.opening import LONGEST_LINE, PARQUET, Input
@@ -25,6 +28,9 @@ _SUFFIXES: dict[str, Format] = {
     ".json": "jsonl",
     ".parquet": "parquet",
 }
+
+
+_UNCLOSED = "close its quotation marks, or name the file .tsv if tabs divide its columns"
 
 
 class Number(str):
@@ -73,16 +79,32 @@ def _tsv_rows(source: Input, stream: BinaryIO) -> Rows:
 
 def _csv_rows(source: Input, stream: BinaryIO) -> Rows:
     csv.field_size_limit(LONGEST_LINE)  # Python's own is 131,072, for the whole process
-    reader = csv.reader((text for _, text in source.lines(stream)), strict=True)
+    lines = source.lines(stream)
+    first = next(lines, (1, ""))
+    # So Excel says what divides the columns, and reads it again.
+    divider = re.fullmatch(r"sep=([^\w\s\"']|\t)[\r\n]*", first[1])
+    line = taken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal taken
+        for _, text in lines if divider else chain([first], lines):
+            taken += len(text)
+            if taken > 2 * LONGEST_LINE:  # quotation marks join lines
+                raise source.error(
+                    f"a row of more than {2 * LONGEST_LINE:,} characters begins here; {_UNCLOSED}",
+                    line,
+                )
+            yield text
+
+    reader = csv.reader(texts(), strict=True, delimiter=divider[1] if divider else ",")
     while True:
-        line = reader.line_num + 1
+        line, taken = reader.line_num + (2 if divider else 1), 0
         try:
             cells = next(reader, None)
         except csv.Error as error:
             if "limit" in str(error):
                 raise source.error(
-                    f"a cell of more than {LONGEST_LINE:,} characters begins here; close its "
-                    "quotation marks, or name the file .tsv if tabs divide its columns",
+                    f"a cell of more than {LONGEST_LINE:,} characters begins here; {_UNCLOSED}",
                     line,
                 ) from None
             raise source.error(
@@ -149,9 +171,13 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a dict of pairs; raise _Twice if a key comes again."""
     record = dict(pairs)
     if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Twice(next(key for key in keys if keys.count(key) > 1))
+        raise _Twice(repeated(key for key, _ in pairs)[0])
     return record
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that come more than once, in their order."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def shorten(text: str, width: int = 60) -> str:
