@@ -58,8 +58,8 @@ def explore(
         OSError: the file cannot be written, a folder or in none.
 
     >>> import tempfile, numpy as np
-    >>> weights = np.full((1, 2, 3, 3), 1 / 3)
-    >>> page = explore({"encoder": weights}, ["a", "b", "c"], path=tempfile.mktemp(".html"))
+    >>> weights, folder = np.full((1, 2, 3, 3), 1 / 3), tempfile.mkdtemp()
+    >>> page = explore({"encoder": weights}, ["a", "b", "c"], path=f"{folder}/page.html")
     >>> "encoder" in page.read_text()
     True
     """

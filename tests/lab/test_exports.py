@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from sample_verdict import sample_verdict
 
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.report import exports
-from anyscore.lab.report.exports import escape_latex, export
+from anyscore.lab.report.exports import escape_latex, export, to_csv
 
 NAMES = [
     "comparison.json",
@@ -150,6 +151,18 @@ def test_one_seed_has_no_p(tmp_path: Path) -> None:
     export(sample_comparison(seeds=1), tmp_path)
     assert {row["p after Holm"] for row in read(tmp_path / "differences.csv")} == {""}
     assert " & -- & -- & " in (tmp_path / "differences.tex").read_text()
+
+
+@pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠﹢﹣﹦﹫")
+def test_a_text_is_no_formula_for_a_spreadsheet(first: str) -> None:
+    text = to_csv((["a"], [[f"{first}1+1"]])).decode("utf-8-sig")
+    _, row = csv.reader(io.StringIO(text, newline=""))
+    assert row == [f"'{first}1+1"]
+
+
+@pytest.mark.parametrize("text", ["1+1", "加", "a=b", "’", "−1", "é"])
+def test_a_text_that_is_no_formula_stays(text: str) -> None:
+    assert to_csv((["a"], [[text]])).decode("utf-8-sig") == f"a\r\n{text}\r\n"
 
 
 def test_pictures_are_pictures(exported: Path) -> None:

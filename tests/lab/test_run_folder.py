@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,43 @@ def test_a_failed_write_leaves_the_old_file(
         write_whole(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o666])
+def test_a_file_keeps_who_may_read_it(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "report.html"
+    file.write_bytes(b"old")
+    file.chmod(mode)
+    write_whole(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def test_a_file_is_never_more_open_than_it_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither are its first bytes, while it is written beside its place."""
+    file = tmp_path / "report.html"
+    file.touch(0o600)
+    modes = []
+    whole = os.fsync
+
+    def noted(number: int) -> None:
+        modes.extend(stat.S_IMODE(x.stat().st_mode) for x in tmp_path.glob(".*"))
+        whole(number)
+
+    monkeypatch.setattr("os.fsync", noted)
+    write_whole(file, b"secret")
+    assert modes == [0o600]
+
+
+def test_a_new_file_has_the_mode_that_the_user_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "new", b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
 
 def test_a_new_folder_is_empty_and_can_be_written_to(tmp_path: Path) -> None:

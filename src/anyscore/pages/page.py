@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 from contextlib import suppress
 from importlib.resources import files
 from os import PathLike
@@ -57,11 +58,15 @@ def file_of(path: Any) -> Path:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file beside its place, then move it there: a reader never finds half of it.
 
+    It has the mode of the file that it replaces.
+
     Raises OSError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with open(temporary, "wb") as stream:
+        with open(temporary, "xb") as stream:
+            with suppress(OSError):  # there is none, or the disk knows no modes
+                shutil.copymode(path, temporary)
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -215,4 +215,5 @@ def _csv_cell(cell: Cell) -> Cell:
     if not isinstance(cell, str):
         return cell
     text = cell.replace("\x00", "\ufffd")
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    first = unicodedata.normalize("NFKC", text[:1])  # some take wide letters for narrow ones
+    return f"'{text}" if first in ("=", "+", "-", "@", "\t", "\r", "\n") else text
