@@ -84,7 +84,7 @@ def make(folder: Path) -> None:
 
 
 def go_on(folder: Path) -> Any:
-    """What `anyscore compare` does, the first time and again."""
+    """Compare as `anyscore compare` does, the first time and again."""
     return compare(
         train,
         Plan(SCORES, 2, extra=(Trial("dot", 0, 0.008), Trial("dot", 9))),
@@ -114,7 +114,7 @@ PLACES = ("gone", "link", "dangling", "loop", "pipe", "file", "folder")
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing that is wrong with a run.
+    """One fault of a run.
 
     Attributes:
         path: of a file or folder in the run.
@@ -218,13 +218,13 @@ def _export(run: Path) -> None:
 
 WAYS: dict[str, Callable[[Path], Any]] = {
     "report": _report,
-    "export": _export,  # which takes longer: it draws
+    "export": _export,  # with pictures, which take longer
     "merge": lambda run: merge([run, run.parent / "whole"], run.parent / "merged"),
     "continue": go_on,
     "ask": find_trial,
 }
 _MADE = ("comparison.json", "report.html", "about.json", "lock", "failures")
-"""What may be written anew in a run that is opened."""
+"""The files that may be written anew in a run that is opened."""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from anyscore.lab.bench.worker import Worker
 from anyscore.lab.plans import plans
 from hang import HANG
 
-# What processes import first: of Python, and of the laboratory.
+# Processes import these first: modules of Python, and those of the laboratory.
 MODULES = ["numpy", "torch", "runpy", "json", "socket", "struct", "selectors", "multiprocessing"]
 
 

@@ -100,7 +100,7 @@ def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/{elsewhere}", "../../elsewhere", "..", "a/b", ".hidden"])
 def test_curves_stay_in_the_folder_whatever_a_score_is_called(tmp_path: Path, name: str) -> None:
-    """An attempt that did not end is removed: by a path, that would be another's files."""
+    """The files of an attempt that did not end are removed; a path would name other files."""
     precious = tmp_path / "elsewhere" / "seed0" / "weights.bin"
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")

@@ -1,4 +1,4 @@
-"""A trial that is on disk: what its outcome must be, written or read."""
+"""A trial that is on disk, and the form that its outcome must have, written or read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Finished:
         return len(next(iter(self.measures.values())))
 
 
-_MOST = 2**31 - 1  # of what is counted in an item: sums over items are exact
+_MOST = 2**31 - 1  # of a count in an item: sums over items are exact
 _EPOCH = having(
     {},
     dict.fromkeys(

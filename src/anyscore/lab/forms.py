@@ -1,8 +1,11 @@
-"""The forms of plain data, written as they look: what a file must hold to be read.
+"""The forms that plain data in files must have, written as the data look.
 
-TRIAL = having({"score": TEXT, "seed": WHOLE}, {"learning_rate": maybe(NUMBER)})
-TRIAL({"score": "dot", "seed": "3"}, "trial")
-ValueError: trial.seed: expected a whole number, found '3'
+    TRIAL = having({"score": TEXT, "seed": WHOLE}, {"learning_rate": maybe(NUMBER)})
+    TRIAL({"score": "dot", "seed": "3"}, "trial")
+    ValueError: trial.seed: expected a whole number, found '3'
+
+A form is a function of a value and its place; it raises ValueError, in one line, where the value
+has another form.
 """
 
 from __future__ import annotations
@@ -13,12 +16,10 @@ from typing import Any, TypeGuard
 from anyscore.messages import shown
 
 LARGEST = 1e50
-"""No number that is computed with is larger: its square, and the sum of many, are still numbers."""
+"""The bound of numbers that are computed with: squares, and sums of many, are still numbers."""
 _DEEPEST = 32
 
 Form = Callable[[Any, str], None]
-"""(value, its place) → nothing; raises ValueError, in one line, where the value is of no such form.
-"""
 
 
 def is_number(x: object) -> TypeGuard[float]:

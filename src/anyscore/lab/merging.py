@@ -134,7 +134,7 @@ def _check_items(finished: Sequence[tuple[_Run, list[Finished]]]) -> None:
 
 
 def _check_files(folder: Path) -> None:
-    """Raise InputError if a folder holds a link or a pipe: what is behind it is not the run's."""
+    """Raise InputError if a folder holds a link or a pipe, by which other files would be read."""
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             found = "a link" if path.is_symlink() else "something else"

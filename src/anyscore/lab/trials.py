@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 
 def file_name(score: str) -> str:
-    """Return the name of a score as the name of a file: what that may not hold is %2F, as in a URL.
+    """Return the name of a score as the name of a file, with %2F for a slash, as in a URL.
 
-    No two scores have the same, and none leads to another folder.
+    No two scores have the same name, and none leads to another folder.
     """
     name = quote(score, safe=" ()+,=")
     return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -98,7 +98,7 @@ def close_stdout() -> None:
 
 
 def print_json(record: Any, *, indent: int | None = 1) -> None:
-    """Print plain data as JSON on standard output; what steers a terminal is escaped."""
+    """Print plain data as JSON on standard output, and escape characters that steer a terminal."""
     text = json.dumps(record, ensure_ascii=False, indent=indent)
     print(re.sub(r"[^\n -~]", _harmless, text))
 

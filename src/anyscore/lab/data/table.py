@@ -81,7 +81,7 @@ def _csv_rows(source: Input, stream: BinaryIO) -> Rows:
     csv.field_size_limit(LONGEST_LINE)  # Python's own is 131,072, for the whole process
     lines = source.lines(stream)
     first = next(lines, (1, ""))
-    # So Excel says what divides the columns, and reads it again.
+    # Excel writes and reads such a first line.
     divider = re.fullmatch(r"sep=([^\w\s\"']|\t)[\r\n]*", first[1])
     line = taken = 0
 
