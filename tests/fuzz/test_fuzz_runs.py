@@ -8,11 +8,14 @@ import pytest
 from fuzzing import Effort
 from hypothesis import strategies as st
 
-from damaged_runs import WAYS, check, damages
+from damaged_runs import WAYS, Damage, check, damages
 
 pytestmark = pytest.mark.slow
 
 
 def test_damaged_runs(effort: Effort, tmp_path: Path) -> None:
+    def opened_or_refused(drawn: tuple[str, Damage]) -> None:
+        check(tmp_path, *drawn)
+
     drawn = st.tuples(st.sampled_from(list(WAYS)), damages(tmp_path))
-    effort.spend(lambda one: check(tmp_path, *one), drawn, examples=60, share=0.1)
+    effort.spend(opened_or_refused, drawn, examples=60, share=0.1)
