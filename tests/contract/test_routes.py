@@ -253,12 +253,10 @@ def test_compiled_forward_mode_is_not_silently_wrong(mask: Any) -> None:
     (expected,) = torch.autograd.grad(f(leaf), leaf)
     compiled = torch.compile(derivative, backend="eager")
     try:
-        if isinstance(mask, Causal):
-            with pytest.raises(NotImplementedError):
-                compiled(q)
-        else:
-            torch.testing.assert_close(compiled(q), expected.sum())
-            torch.testing.assert_close(torch.compile(f, backend="eager")(q), f(q))
+        torch.testing.assert_close(compiled(q), expected.sum())
+        torch.testing.assert_close(torch.compile(f, backend="eager")(q), f(q))
+        twice = torch.compile(torch.func.hessian(f), backend="eager")(q)
+        torch.testing.assert_close(twice, torch.func.jacrev(torch.func.jacrev(f))(q))
     finally:
         torch._dynamo.reset()
 

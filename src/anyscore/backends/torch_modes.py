@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from anyscore.ops.torch import is_forward_mode, is_functionalizing, is_jit_tracing
+from anyscore.ops.torch_masked import is_forward_mode, is_functionalizing, is_jit_tracing
 
 __all__ = [
     "apply",
+    "check_reverse_mode",
     "differentiable",
     "is_compiling",
     "is_forward_mode",
@@ -138,6 +139,18 @@ def differentiable(tensors: Iterable[Tensor]) -> bool:
             if x.requires_grad:
                 return True
     return is_compiling() or is_transforming() or is_forward_mode() or is_jit_tracing()
+
+
+def check_reverse_mode(name: str) -> None:
+    """Check that no derivative of a function by hand is taken in forward mode, which it has not.
+
+    Raises NotImplementedError: one is.
+    """
+    if is_forward_mode():
+        raise NotImplementedError(
+            f"{name} has no derivatives in forward mode: take them by backward() or "
+            "torch.autograd.grad."
+        )
 
 
 def _once(args: tuple[Any, ...]) -> tuple[Any, ...]:

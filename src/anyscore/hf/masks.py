@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 from anyscore.backends.torch_modes import is_compiling, is_transforming
 from anyscore.hf.interval_mask import IntervalMask, added
 from anyscore.masks import Interval, Keys, Mask, Window
-from anyscore.ops.torch import is_jit_tracing
+from anyscore.ops.torch_masked import is_jit_tracing
 
 
 def interval_mask(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import builtins
 import math
-import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.jit._trace import TracerWarning
 
-from anyscore.ops import DTYPES, Ops, masked
+from anyscore.ops import DTYPES
+from anyscore.ops.torch_masked import (  # noqa: F401 (of Ops)
+    is_jit_tracing,
+    masked_scores,
+    masked_sum,
+)
 from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of Ops)
 
-_self = cast(Ops, sys.modules[__name__])
 _NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
 
 # Under torch.jit.trace sizes are tensors, and each comparison of two warns, those of checks too.
@@ -200,90 +201,3 @@ def multiply_words(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 def is_tracing() -> bool:
     return torch.compiler.is_compiling() or is_jit_tracing()
-
-
-def is_jit_tracing() -> bool:
-    """Return whether torch.jit.trace, or the ONNX exporter that builds on it, is at work."""
-    return torch._C._get_tracing_state() is not None
-
-
-def is_functionalizing() -> bool:
-    """Return whether torch.func.functionalize is at work."""
-    functorch = torch._C._functorch
-    if functorch.peek_interpreter_stack() is None or torch.compiler.is_compiling():
-        return False
-    kind = functorch.TransformType.Functionalize
-    return builtins.any(level.key() == kind for level in functorch.get_interpreter_stack())
-
-
-def is_forward_mode() -> bool:
-    """Return whether derivatives are taken in forward mode."""
-    return forward_ad._current_level >= 0
-
-
-# torch.compile takes its answer as it is at compile time, and guards that level by itself.
-is_forward_mode._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _refuse_compiled_forward_mode() -> None:
-    """torch.compile takes the tangent of an autograd.Function without a `jvp` for 0."""
-    if torch.compiler.is_compiling() and is_forward_mode():
-        raise NotImplementedError(
-            "anyscore cannot be compiled in forward mode with a mask that tells queries apart: "
-            "call it without torch.compile, or with derivatives in reverse mode."
-        )
-
-
-def _has_no_functions() -> bool:
-    """Return whether no autograd.Function can be recorded, so that NaN may reach derivatives."""
-    return is_jit_tracing() or is_functionalizing()
-
-
-def masked_scores(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    _refuse_compiled_forward_mode()
-    if _has_no_functions():
-        return cast(Tensor, masked.scores(_self, a, b, mask))
-    return cast(Tensor, _Scores.apply(a, b, mask))  # type: ignore[no-untyped-call]
-
-
-def masked_sum(p: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    _refuse_compiled_forward_mode()
-    if _has_no_functions():
-        return cast(Tensor, masked.sum(_self, p, v, mask))
-    return cast(Tensor, _Sum.apply(p, v, mask))  # type: ignore[no-untyped-call]
-
-
-class _Scores(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-        return cast(Tensor, masked.scores(_self, a, b, mask))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (ds,), (a, b, mask) = grads, ctx.saved_tensors
-        da, db = masked.scores_slopes(_self, a, b, mask, ds)
-        return da.sum_to_size(a.shape), db.sum_to_size(b.shape), None
-
-
-class _Sum(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(p: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return cast(Tensor, masked.sum(_self, p, v, mask))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (do,), (p, v, mask) = grads, ctx.saved_tensors
-        dp, dv = masked.sum_slopes(_self, p, v, mask, do)
-        return dp.sum_to_size(p.shape), dv.sum_to_size(v.shape), None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends.torch_modes import check_reverse_mode
 from anyscore.checks import check_size
 from anyscore.torch.monotonic_recurrence import check_matrix
 
@@ -46,6 +47,7 @@ def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:
             "both are (..., T_q, T_k)."
         )
     width = min(width, max(energies.shape[-1], 1))
+    check_reverse_mode("chunkwise")
     found: Tensor = _Chunkwise.apply(alignment, energies, width)  # type: ignore[no-untyped-call]
     return found
 

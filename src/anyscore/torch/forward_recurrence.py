@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends.torch_modes import check_reverse_mode
 from anyscore.torch.monotonic_recurrence import check_matrix, check_shape, first_key
 from anyscore.torch.option_checks import check_numbers
 
@@ -67,6 +68,7 @@ def forward_steps(
     logarithms: whether `previous` are logarithms, as of an earlier call. Both results are float32
     or better.
     """
+    check_reverse_mode("forward attention")
     *lead, queries, keys = energies.shape
     dtype = torch.promote_types(energies.dtype, torch.float32)
     batch = math.prod(lead)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyscore.backends import torch_energies
+from anyscore.backends.torch_modes import check_reverse_mode
 from anyscore.torch.weighted_sum import Spans
 
 COLUMNS = 16
@@ -54,6 +55,7 @@ def location_energies(
     gradients of the keys come back through them and are added in place, so that T_q steps make one
     such tensor. Nothing of width h or k is kept: the backward computes it again.
     """
+    check_reverse_mode("location-sensitive attention")
     x = query, keys, location, matrix, projection, vector, spans
     if torch.compiler.is_exporting():
         return _energies(*x), keys

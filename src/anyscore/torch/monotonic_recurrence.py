@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends.torch_modes import check_reverse_mode
 from anyscore.messages import shown
 
 
@@ -49,6 +50,7 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
     check_shape((*lead, keys), previous=previous)
     if not p.numel():
         return p * 1
+    check_reverse_mode("monotonic_alignment")
     few = 3 * queries * math.log2(keys + 1) < 2 * (queries + keys)
     solve = _Rows if few else _Diagonals
     flat, before = p.reshape(-1, queries, keys), previous.reshape(-1, keys)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends.torch_modes import is_forward_mode
+
 Spans = list[tuple[int, int]]
 """The keys start ≤ j < stop that each item of the batch may attend."""
 
@@ -28,7 +30,8 @@ def weighted_sum(
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        if torch.compiler.is_compiling():  # a compiler adds gradients in its own way
+        # a compiler adds gradients in its own way, and tangents need no adding up
+        if torch.compiler.is_compiling() or is_forward_mode():
             return torch.bmm(weights.to(values.dtype)[:, None], values)[:, 0].to(dtype), values
         if spans is not None and 2 * sum(b - a for a, b in spans if b > a) > weights.numel():
             spans = None

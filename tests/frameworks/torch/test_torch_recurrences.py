@@ -16,6 +16,7 @@ from torch import Tensor
 from anyscore.torch import (
     Attention,
     ForwardAttention,
+    LocationSensitive,
     MoChA,
     MonotonicAttention,
     chunkwise,
@@ -23,7 +24,9 @@ from anyscore.torch import (
     monotonic_alignment,
 )
 from anyscore.torch.monotonic_recurrence import _Diagonals, _Rows
+from transformed import WARNINGS
 
+pytestmark = WARNINGS
 SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
 
 
@@ -194,3 +197,37 @@ def test_empty() -> None:
     assert forward_alignment(torch.ones(2, 3, 0)).shape == (2, 3, 0)
     assert forward_alignment(torch.ones(2, 0, 3)).shape == (2, 0, 3)
     assert chunkwise(torch.ones(0, 3), torch.ones(0, 3), 2).shape == (0, 3)
+
+
+LOCATION = LocationSensitive(6, 6, HIDDEN)
+BY_HAND: dict[str, Callable[[Tensor], Any]] = {
+    "chunkwise": lambda x: chunkwise(x.softmax(-1), x, 2),
+    "forward attention": forward_alignment,
+    "monotonic_alignment": lambda x: monotonic_alignment(x.sigmoid()),
+    "location-sensitive attention": lambda x: LOCATION(x, x),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", BY_HAND)
+def test_forward_mode_is_refused(name: str, compiled: bool) -> None:
+    """What a compiler made of it was NaN for forward attention."""
+    x = torch.randn(2, 4, 6)
+
+    def tangent(x: Tensor) -> Tensor:
+        return torch.func.jvp(BY_HAND[name], (x,), (torch.ones_like(x),))[1]
+
+    call = torch.compile(tangent, backend="eager") if compiled else tangent
+    with pytest.raises(NotImplementedError, match=f"{name} has no .* in forward mode: .*backward"):
+        call(x)
+
+
+def test_a_hard_step_in_forward_mode() -> None:
+    layer = MonotonicAttention("scaled_dot", d_q=D_K, d_k=D_K, hard=True).eval()
+    query, keys, values = torch.randn(2, D_K), torch.randn(2, 4, D_K), torch.randn(2, 4, 3)
+
+    def step(values: Tensor) -> Tensor:
+        return layer.step(query, layer.start(keys, values)).output
+
+    _, found = torch.func.jvp(step, (values,), (values.cos(),))
+    torch.testing.assert_close(found, step(values.cos()))

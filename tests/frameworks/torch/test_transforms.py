@@ -8,18 +8,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacrev, jvp, vmap
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 from torch.utils.checkpoint import checkpoint
 
-from anyscore import Additive, Causal, Keys, Lengths, attention, plan
+from anyscore import (
+    Additive,
+    Causal,
+    Keys,
+    Lengths,
+    attention,
+    log_sum_exp,
+    log_weights,
+    plan,
+    scores,
+)
 from samples import normal
 from transformed import MASK, MASKS, SCORES, WARNINGS, autograd, loss_of, same, tensors, torch_score
 
 pytestmark = WARNINGS
-
-NO_FORWARD_MODE = ("boolean", "causal")
-"""Masks that differ from query to query: products that skip what is masked have no such mode."""
-
 
 # torch.func
 
@@ -115,10 +122,6 @@ def test_jacrev(name: str, mask: str) -> None:
 def test_forward_mode(name: str, mask: str) -> None:
     xs, tangents = tensors(2), tensors(2, seed=1)
     f = loss_of(name, mask)
-    if mask in NO_FORWARD_MODE:
-        with pytest.raises(NotImplementedError, match="jvp"):
-            jvp(f, tuple(xs), tuple(tangents))
-        return
     expected = sum((g * t).sum() for g, t in zip(autograd(f, *xs), tangents, strict=True))
     _, found = jvp(f, tuple(xs), tuple(tangents))
     torch.testing.assert_close(found, expected)
@@ -135,16 +138,108 @@ def test_forward_mode_of_the_output_alone(name: str) -> None:
     torch.testing.assert_close(jvp(f, tuple(xs), tuple(tangents))[1], expected)
 
 
+NESTED: dict[str, Callable[..., Any]] = {
+    "forward of forward": lambda f: jacfwd(jacfwd(f)),
+    "reverse of forward": lambda f: jacrev(jacfwd(f)),
+}
+
+
 @MASK
 def test_hessian(mask: str) -> None:
     f, (q, k, v) = loss_of("Additive", mask), tensors(2)
     expected = torch.autograd.functional.hessian(lambda q: f(q, k, v), q)
     same([jacrev(jacrev(lambda q: f(q, k, v)))(q)], [expected])
-    if mask in NO_FORWARD_MODE:
-        with pytest.raises(NotImplementedError, match="jvp"):
-            hessian(lambda q: f(q, k, v))(q)
-    else:
-        same([hessian(lambda q: f(q, k, v))(q)], [expected])
+    for twice in (hessian, *NESTED.values()):
+        same([twice(lambda q: f(q, k, v))(q)], [expected])
+
+
+@MASK
+def test_a_third_derivative_by_forward_mode(mask: str) -> None:
+    f, (q, k, v) = loss_of("ScaledDot", mask), tensors(2)
+
+    def of(x: Tensor) -> Tensor:
+        return f(q + x, k, v)
+
+    zero = torch.zeros((), dtype=q.dtype)
+    expected = grad(grad(grad(of)))(zero)
+    for thrice in (jacfwd(jacfwd(jacfwd(of))), jacfwd(grad(jacfwd(of))), jacfwd(grad(grad(of)))):
+        same([thrice(zero)], [expected])
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # PyTorch's
+@MASK
+def test_dual_numbers_and_what_is_linearized(mask: str) -> None:
+    f, xs, along = loss_of("GATv2", mask), tensors(2), tensors(2, seed=1)
+    expected = sum((g * t).sum() for g, t in zip(autograd(f, *xs), along, strict=True))
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(x, t) for x, t in zip(xs, along, strict=True)]
+        same([forward_ad.unpack_dual(f(*duals)).tangent], [expected])
+    same([linearize(f, *xs)[1](*along)], [expected])
+    many = [torch.stack([t, -t]) for t in along]
+    found = vmap(lambda *ts: jvp(f, tuple(xs), ts)[1])(*many)
+    same([found], [torch.stack([expected, -expected])])
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cap": {"softcap": 1.5},
+    "sink": {"sink": torch.tensor([0.3, -0.2]).double()},
+    "bias": {"bias": torch.linspace(-1, 1, 21).double().view(3, 7)},
+    "after a cap": {"softcap": 1.5, "bias_after": torch.linspace(-1, 1, 21).double().view(3, 7)},
+    "sigmoid": {"normalizer": "sigmoid"},
+    "sparsemax": {"normalizer": "sparsemax"},
+    "entmax15": {"normalizer": "entmax15"},
+    "dropout": {"dropout": 0.4, "dropout_seed": 3},
+    "weights": {"return_weights": True},
+    "reference": {"impl": "reference"},
+}
+CALLS: dict[str, Callable[..., Any]] = {
+    **{name: lambda *xs, o=o, **m: attention(*xs, **o, **m) for name, o in OPTIONS.items()},
+    "scores": lambda q, k, v, mask: scores(q, k, mask=mask).masked_fill(~mask, 0.0),
+    "log_weights": lambda q, k, v, mask: log_weights(q, k, mask=mask).exp(),
+    "log_sum_exp": lambda q, k, v, mask: log_sum_exp(q, k, mask=mask).exp(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_forward_mode_of_calls_with_options(name: str) -> None:
+    """Of first and second order, with a mask that tells queries apart."""
+    (q, k, v), mask = tensors(2), MASKS["boolean"]()
+
+    def f(x: Tensor) -> Tensor:
+        found = CALLS[name](q + x, k * (1 + x), v + x.sin(), mask=mask)
+        parts = found if isinstance(found, tuple) else [found]
+        return sum(part.square().sum() for part in parts if part is not None)
+
+    x = torch.zeros((), dtype=q.dtype)
+    same([jacfwd(f)(x)], [jacrev(f)(x)])
+    same([hessian(f)(x), jacfwd(jacfwd(f))(x)], [jacrev(jacrev(f))(x)] * 2)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("mask", ["boolean", "causal", "lengths"])
+def test_forward_mode_reads_nothing_masked(mask: str, value: float) -> None:
+    """Neither values nor tangents, nor in gradients of tangents."""
+    (q, k, v), keep = tensors(2), torch.ones(3, 7, dtype=torch.bool).tril(4)
+    made: Any = {"boolean": keep, "causal": Causal("end"), "lengths": Lengths(6)}[mask]
+    k[..., -1, :] = v[..., -1, :] = value
+    tangents = [torch.ones_like(q), torch.ones_like(k), torch.ones_like(v)]
+    tangents[1][..., -1, :] = tangents[2][..., -1, :] = value
+
+    def f(*xs: Tensor) -> Tensor:
+        return attention(*xs, mask=made)[..., :2, :].square().sum()
+
+    finite = [x.nan_to_num(0.0, 0.0, 0.0) for x in (q, k, v, *tangents)]
+    expected = jvp(f, tuple(finite[:3]), tuple(finite[3:]))[1]
+    same([jvp(f, (q, k, v), tuple(tangents))[1]], [expected])
+
+    def along(q: Tensor) -> Tensor:
+        return jvp(f, (q, k, v), tuple(tangents))[1]
+
+    def plain(q: Tensor) -> Tensor:
+        return jvp(f, (q, *finite[1:3]), tuple(finite[3:]))[1]
+
+    attends_none = slice(None, None if mask == "lengths" else 2)  # the last query attends to it
+    same([grad(along)(q)[..., attends_none, :]], [grad(plain)(q)[..., attends_none, :]])
 
 
 def test_vmap_with_dropout() -> None:

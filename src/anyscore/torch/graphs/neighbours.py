@@ -11,7 +11,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.edges import Edges
 from anyscore.messages import shown
-from anyscore.ops.torch import is_jit_tracing, is_tracing, lasting
+from anyscore.ops.torch import is_tracing, lasting
+from anyscore.ops.torch_masked import is_jit_tracing
 
 Fill: TypeAlias = float | Tensor | str | None
 """Features of edges that are added: a number (1 if None), a tensor, or how they are made."""
