@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyscore import Edges, attention
 from anyscore.torch import GATConv, GATv2Conv, TransformerConv
@@ -234,6 +234,45 @@ def test_residual_without_targets() -> None:
 def test_defaults_of_theirs_may_be_said() -> None:
     for kind in KINDS:
         kind(WIDTH, 2, aggr="add", flow="source_to_target", node_dim=0)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        found: Tensor = self.conv(x, edge_index)
+        return found
+
+
+HETERO: dict[str, Any] = {
+    "to_hetero": {},
+    "to_hetero_with_bases": {"num_bases": 2, "in_channels": {"x": 4}},
+}
+
+
+@pytest.mark.parametrize("transform", HETERO)
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_hetero_is_refused(kind: Kind, transform: str) -> None:
+    """It would give results by edge type, of layers that it does not know, not added up."""
+    theirs = pytest.importorskip("torch_geometric.nn")
+    metadata = ["a", "b"], [("a", "to", "b"), ("b", "to", "b"), ("a", "to", "a")]
+    with pytest.raises(TypeError, match=rf"{kind.__name__}, which is no Mess.*HeteroConv"):
+        getattr(theirs, transform)(Wrapped(kind(4, 4)), metadata, **HETERO[transform])
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
+def test_hetero_conv_takes_them() -> None:
+    theirs = pytest.importorskip("torch_geometric.nn")
+    kinds = {
+        ("a", "to", "b"): GATv2Conv(4, 3, add_self_loops=False),
+        ("b", "to", "b"): GATConv(4, 3),
+    }
+    xs, edges = {x: torch.randn(5, 4) for x in "ab"}, torch.randint(0, 5, (2, 9))
+    found = theirs.HeteroConv(kinds)(xs, dict.fromkeys(kinds, edges))["b"]
+    one, other = kinds.values()
+    torch.testing.assert_close(found, one((xs["a"], xs["b"]), edges) + other(xs["b"], edges))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from anyscore.checks import check_size
 from anyscore.functional import attention
@@ -74,6 +75,21 @@ class GraphLayer(Layer):
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.dropout, self.edge_dim = concat, dropout, edge_dim
         self.widths = tuple(both)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer, see `Layer`.
+
+        Raises TypeError: torch_geometric transforms the model, as `to_hetero` does.
+        """
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, Proxy) and type(x.tracer).__module__.startswith("torch_geometric."):
+                name = type(self).__name__
+                raise TypeError(
+                    f"to_hetero does not know {name}, which is no MessagePassing of "
+                    "torch_geometric, and would leave its results apart by edge type: put one for "
+                    f"each edge type into torch_geometric.nn.HeteroConv({{edge_type: {name}(…)}})."
+                )
+        return super().__call__(*args, **kwargs)
 
     @property
     def inner(self) -> int:
