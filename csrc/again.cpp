@@ -56,11 +56,8 @@ public:
         output_type = call.a.type;
         if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
-        std::vector<Size> sizes = lead;
-        sizes.push_back(call.queries);
-        lse_sizes = sizes, lse_shape = tuple(sizes);
-        sizes.push_back(call.value_width);
-        output_shape = tuple(sizes);
+        output_shape = tuple(shape(call.queries, call.value_width));
+        stats_shape = tuple(shape(2, call.queries));
         // Shapes are all that is kept of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
             if (array) (in.*array).owner = {};
@@ -77,14 +74,21 @@ public:
         View to;
         if (!view(output.ptr(), true, to) || Arrays::type("output", to) != output_type) return nb::none();
         Released released;
-        Block lse = allocate(Size(sizeof(double)), call.problems * call.queries);
+        Block stats = allocate(Size(sizeof(double)), call.problems * call.queries * 2);
         Forward made;
-        made.output = to.data, made.output_type = output_type, made.lse = lse.data;
+        made.output = to.data, made.output_type = output_type, made.stats = stats.data;
         find(pair, sums).forward(now, made, threads);
         return output;
     }
 
 protected:
+    // (*lead, rows, columns)
+    std::vector<Size> shape(Size rows, Size columns) const {
+        std::vector<Size> sizes = arrays.lead;
+        sizes.push_back(rows), sizes.push_back(columns);
+        return sizes;
+    }
+
     static nb::tuple tuple(const std::vector<Size>& sizes) {
         nb::tuple shape = nb::steal<nb::tuple>(PyTuple_New(Py_ssize_t(sizes.size())));
         for (std::size_t i = 0; i < sizes.size(); i++)
@@ -125,8 +129,7 @@ protected:
     Arrays arrays;  // what the call points to
     Call call;
     Type sums = Type::F32, output_type;
-    std::vector<Size> lse_sizes;
-    nb::tuple output_shape, lse_shape;
+    nb::tuple output_shape, stats_shape;
 };
 
 // The same, whose gradients are wanted too. All of its arrays have the type of sums.
@@ -137,10 +140,7 @@ public:
                const std::vector<Size>& lead, nb::object empty, bool keeps_scores)
         : Again(operands, nb::none(), pair, numbers, lead, empty) {
         if (keeps_scores && call.keys > TILE) throw std::invalid_argument("its scores cannot stand for its output.");
-        if (keeps_scores) {
-            scores_sizes = lse_sizes, scores_sizes.push_back(call.keys);
-            scores_shape = tuple(scores_sizes);
-        }
+        if (keeps_scores) scores_shape = tuple(shape(call.queries, call.keys));
         Gradients to;
         const View* const given[] = {&in.a, &in.b, &in.weight, &in.value};
         Output* const gradients[] = {&to.a, &to.b, &to.weight, &to.value};
@@ -156,17 +156,17 @@ public:
         back = describe_gradients(arrays, call, in, settings, sums, to);
     }
 
-    // Output, log-sum-exp and scores, or None for those, for arrays as of Again::run; or None.
+    // Output, statistics and scores, or None for those, for arrays as of Again::run; or None.
     nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
                        int threads) const {
         Call now;
         if (!take({a, b, weight, value, packed, stop}, now)) return nb::none();
-        nb::object output = make(a, output_shape), lse = make(a, lse_shape);
+        nb::object output = make(a, output_shape), stats = make(a, stats_shape);
         nb::object scores = keeps_scores() ? make(a, scores_shape) : nb::none();
         Forward made;
-        made.output = written(output), made.output_type = output_type, made.lse = written(lse);
+        made.output = written(output), made.output_type = output_type, made.stats = written(stats);
         if (keeps_scores()) made.scores = written(scores);
-        nb::object all = nb::make_tuple(output, lse, scores);
+        nb::object all = nb::make_tuple(output, stats, scores);
         Released released;
         find(pair, sums).forward(now, made, threads);
         return all;
@@ -175,23 +175,23 @@ public:
     // Gradients of a, b, weight and value, None where that is, for what `forward` was given and gave, scores or else the
     // output, and the gradient of its output; or None where these are of another kind.
     nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle kept,
-                        nb::handle lse, nb::handle d_output, int threads) const {
+                        nb::handle stats, nb::handle d_output, int threads) const {
         Call now;
         const Given operands = {a, b, weight, value, nb::none(), stop};
         if (!take(operands, now, false)) return nb::none();
         now.packed = {};
-        View of_kept = lent(kept), of_lse = lent(lse), upstream = lent(d_output);
+        View of_kept = lent(kept), of_stats = lent(stats), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
         Backward now_back = back;
         if (keeps_scores()) {
             if (Arrays::type("scores", of_kept) != sums) throw std::invalid_argument("scores must be those of the forward.");
-            now.kept = Arrays::contiguous("scores", of_kept, scores_sizes);
+            now.kept = Arrays::contiguous("scores", of_kept, shape(call.queries, call.keys));
         } else {
             now_back.output = results.rows("output", of_kept, {call.queries, call.value_width}, false);
         }
         now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
-        if (Arrays::type("lse", of_lse) != sums) throw std::invalid_argument("lse must be that of the forward.");
-        now_back.lse = Arrays::contiguous("lse", of_lse, lse_sizes);
+        if (Arrays::type("stats", of_stats) != sums) throw std::invalid_argument("stats must be those of the forward.");
+        now_back.stats = Arrays::contiguous("stats", of_stats, shape(2, call.queries));
         void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data, &now_back.d_value.data};
         nb::object gradients[FACTORS];
         for (std::size_t i = 0; i < FACTORS; i++) {
@@ -205,7 +205,7 @@ public:
     }
 
 private:
-    bool keeps_scores() const { return !scores_sizes.empty(); }
+    bool keeps_scores() const { return scores_shape.is_valid(); }
 
     void* written(nb::handle x) const {
         View to = lent(x, true);
@@ -214,8 +214,8 @@ private:
     }
 
     Backward back;  // without data
-    nb::tuple shapes[FACTORS], scores_shape;
-    std::vector<Size> scores_sizes;  // or none, if they are not kept
+    nb::tuple shapes[FACTORS];
+    nb::object scores_shape;  // or none, if they are not kept
 };
 
 }  // namespace
@@ -233,7 +233,7 @@ void bind_again(nb::module_& module) {
         .def("forward", &TrainAgain::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
              nb::arg("packed").none(), nb::arg("stop").none(), nb::arg("threads"))
         .def("backward", &TrainAgain::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("stop").none(), nb::arg("kept"), nb::arg("lse"), nb::arg("d_output"), nb::arg("threads"));
+             nb::arg("stop").none(), nb::arg("kept"), nb::arg("stats"), nb::arg("d_output"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

@@ -187,7 +187,7 @@ Gradient Arrays::gradient(const char* name, Output& to, const View& input, Type 
     if (!to || !input) return {};
     to.fill_up(input.shape.size());
     void* data = contiguous(name, to, input.shape);
-    if (type(name, to) != sums) refuse(name, "must have the type of lse");
+    if (type(name, to) != sums) refuse(name, "must have the type of stats");
     Size count;
     std::vector<Size> number = numbered({&to}, of_keys, count);
     std::vector<char> is_first(number.size(), 0), seen(std::size_t(count), 0);

@@ -1,6 +1,6 @@
-// All gradients, from the log-sum-exp: scores are computed again, tile by tile, or were kept.
+// All gradients, from the statistics m and l of each query: scores are computed again, tile by tile, or were kept.
 //
-//     P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D + dlse) + dscores,  D_i = dO_i · O_i = Σ_j P_ij dP_ij
+//     P = exp((S − m) − l)    dP = dO Vᵀ    dS = P ∘ (dP − D + dl) + dscores,  D_i = dO_i · O_i = Σ_j P_ij dP_ij
 //
 // Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores: rows have no sum.
 //
@@ -27,7 +27,7 @@ template <class T> struct Partial {
 };
 
 // Whether P matters: it does not where only the scores have a gradient.
-inline bool needs_weights(const Backward& back) { return back.d_output.data || back.d_lse; }
+inline bool needs_weights(const Backward& back) { return back.d_output.data || back.d_stats; }
 
 template <class T> T* place(const Gradient& gradient, Size n, Size i) { return (T*)gradient.data + gradient.at[n] + i; }
 
@@ -102,15 +102,17 @@ private:
         const Call& call = tile.call;
         const int keys = tile.keys, end = int(round_up(keys, L));
         if (!needs_weights(back)) return zero(d, keys);
-        const Size at = tile.first_query + i, of_all = tile.problem * call.queries + at;
+        const Size at = tile.first_query + i, of_most = 2 * tile.problem * call.queries + at;
+        const Size of_log_sum = of_most + call.queries;
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX, drops = call.dropout.rate > 0;
-        weights_of(attended, is_softmax, p, ((const T*)back.lse)[of_all], keys);
+        const T* stats = (const T*)back.stats;
+        weights_of(attended, is_softmax, p, stats[of_most], stats[of_log_sum], keys);
         if (drops) {
             dropout_factors(call.dropout, tile.problem, tile.row_of(i), tile.first_key, end, factors);
             for (int j = 0; j < end; j++) d[j] *= factors[j];
         }
         T shift = back.output.data || !back.d_output.data ? -delta[at] : -delta_of_tile(tile, i, attended, p, d);
-        if (back.d_lse && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_lse)[of_all];
+        if (back.d_stats && is_softmax && attended.from < attended.to) shift += ((const T*)back.d_stats)[of_log_sum];
         if (is_softmax)
             for (int j = 0; j < end; j++) d[j] = p[j] * (d[j] + shift);
         else

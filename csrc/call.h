@@ -112,12 +112,14 @@ struct Call {
 struct Forward {
     void* output = nullptr;  // (problems, queries, value_width) of `output_type`, or none: no values
     Type output_type = Type::F32;
-    void* lse = nullptr;  // (problems, queries)
+    // (problems, 2, queries): of the scores of a query the largest, m, and log Σ e^(s − m); of a sigmoid what it subtracts,
+    // and 0. Their sum is the log-sum-exp, which would round away the second where the first is large.
+    void* stats = nullptr;
     void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; of a graph (problems, edges); or none
 };
 
 // Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the
-// type of the log-sum-exp.
+// type of sums.
 struct Gradient {
     void* data = nullptr;
     const Size* at = nullptr;
@@ -132,9 +134,9 @@ struct Groups {
 };
 
 struct Backward {
-    const void* lse = nullptr;
+    const void* stats = nullptr;
     Rows output, d_output;  // or none: no values; and no output where one tile holds all keys, whose scores are kept
-    const void* d_lse = nullptr;  // or none
+    const void* d_stats = nullptr;  // or none; the largest score has no derivative, and its gradient is not read
     const void* d_scores = nullptr;  // or none
     Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c;
     Groups of_a, of_weight, of_diagonals;  // problems with the same a, weight, and bias of diagonals

@@ -20,15 +20,29 @@ Kernels find(const std::string& pair, Type sums) {
 
 namespace {
 
-// The type that sums are taken in, and the leading dimensions, are those of the log-sum-exp.
-Type type_of_sums(const View& lse) {
-    Type type = Arrays::type("lse", lse);
-    if (type != Type::F32 && type != Type::F64) Arrays::refuse("lse", "must be float32 or float64");
-    if (lse.rank() < 1) Arrays::refuse("lse", "must have shape (*lead, T_q)");
+// The type that sums are taken in, and the leading dimensions, are those of stats.
+Type type_of_sums(const View& stats) {
+    Type type = Arrays::type("stats", stats);
+    if (type != Type::F32 && type != Type::F64) Arrays::refuse("stats", "must be float32 or float64");
+    if (stats.rank() < 2 || stats.shape.end()[-2] != 2) Arrays::refuse("stats", "must have shape (*lead, 2, T_q)");
     return type;
 }
 
-std::vector<Size> lead_of(const View& lse) { return {lse.shape.begin(), lse.shape.end() - 1}; }
+std::vector<Size> lead_of(const View& stats) { return {stats.shape.begin(), stats.shape.end() - 2}; }
+
+// (*lead, T_q, columns)
+std::vector<Size> rows_of(const View& stats, Size columns) {
+    std::vector<Size> shape = lead_of(stats);
+    shape.push_back(stats.shape.back()), shape.push_back(columns);
+    return shape;
+}
+
+// The shape of scores, of edges where there are some.
+std::vector<Size> scores_of(const View& stats, const Call& call) {
+    std::vector<Size> shape = rows_of(stats, call.keys);
+    if (call.is_graph()) shape.erase(shape.end() - 2);
+    return shape;
+}
 
 // Every number is looked at: kernels follow them.
 Edges edges_of(Arrays& arrays, Operands& in, Size queries, Size rows) {
@@ -118,7 +132,7 @@ Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& in
     back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
     back.d_c = arrays.gradient("d_c", to.c, in.c, sums, false);
     for (Size n = 0; to.c && n < arrays.problems; n++)
-        if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of lse");
+        if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of stats");
     if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
     back.of_a = arrays.groups_by({&to.a}, false);
     if (to.weight) back.of_weight = arrays.groups_by({&to.weight}, false);
@@ -134,7 +148,7 @@ Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& in
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
     if (call.has_terms()) Arrays::refuse("packed", "must come without c");
     call.packed = arrays.rows("packed", packed, {(call.is_graph() ? call.edges.rows : call.keys) + 1, call.width}, true);
-    if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of lse");
+    if (call.packed.type != sums) Arrays::refuse("packed", "must have the type of stats");
 }
 
 namespace {
@@ -158,64 +172,57 @@ const void* alike(const char* name, const View& array, const View& other) {
 
 }  // namespace
 
-std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse) {
-    type_of_sums(lse);
+std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats) {
+    type_of_sums(stats);
     if (period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
-    std::vector<Stream> all(std::size_t(Arrays(lead_of(lse), 1).problems));
+    std::vector<Stream> all(std::size_t(Arrays(lead_of(stats), 1).problems));
     for (std::size_t n = 0; n < all.size(); n++) all[n] = {seed, std::uint64_t(n) % std::uint64_t(period ? period : 1)};
     return all;
 }
 
 void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& to, int threads) {
-    Type sums = type_of_sums(to.lse);
-    Arrays arrays(lead_of(to.lse), s.groups);
-    Call call = describe(arrays, in, s, to.lse.shape.back());
+    Type sums = type_of_sums(to.stats);
+    Arrays arrays(lead_of(to.stats), s.groups);
+    Call call = describe(arrays, in, s, to.stats.shape.back());
     if (in.packed) take_packed(call, arrays, in.packed, sums);
     if (bool(in.value) != bool(to.output)) Arrays::refuse("output", "must be given with value, and only with it");
-    std::vector<Size> rows = to.lse.shape, shape = rows;
     Forward made;
-    made.lse = Arrays::contiguous("lse", to.lse, rows);
+    made.stats = Arrays::contiguous("stats", to.stats, to.stats.shape);
     if (to.output) {
-        shape.push_back(call.value_width);
-        made.output = Arrays::contiguous("output", to.output, shape);
+        made.output = Arrays::contiguous("output", to.output, rows_of(to.stats, call.value_width));
         made.output_type = Arrays::type("output", to.output);
     }
     if (to.scores) {
-        if (call.is_graph()) rows.pop_back();
-        rows.push_back(call.keys);
-        made.scores = Arrays::contiguous("scores", to.scores, rows);
-        if (Arrays::type("scores", to.scores) != sums) Arrays::refuse("scores", "must have the type of lse");
+        made.scores = Arrays::contiguous("scores", to.scores, scores_of(to.stats, call));
+        if (Arrays::type("scores", to.scores) != sums) Arrays::refuse("scores", "must have the type of stats");
     }
     find(pair, sums).forward(call, made, threads);
 }
 
 void backward(const std::string& pair, Operands& in, const Settings& s, Results& of, Gradients& to, int threads) {
-    Type sums = type_of_sums(of.lse);
-    Arrays arrays(lead_of(of.lse), s.groups);
-    Call call = describe(arrays, in, s, of.lse.shape.back());
+    Type sums = type_of_sums(of.stats);
+    Arrays arrays(lead_of(of.stats), s.groups);
+    Call call = describe(arrays, in, s, of.stats.shape.back());
     Backward back = describe_gradients(arrays, call, in, s, sums, to);
-    back.lse = Arrays::contiguous("lse", of.lse, of.lse.shape);
-    std::vector<Size> shape = of.lse.shape;
-    if (call.is_graph()) shape.pop_back();
-    shape.push_back(call.keys);
+    back.stats = Arrays::contiguous("stats", of.stats, of.stats.shape);
     if (of.scores) {
         if (call.is_graph()) Arrays::refuse("scores", "must come without edges");
         if (call.bias.after && call.outer != Outer::NONE) Arrays::refuse("scores", "must be those of the outer function");
-        if (Arrays::type("scores", of.scores) != sums) Arrays::refuse("scores", "must have the type of lse");
-        call.kept = Arrays::contiguous("scores", of.scores, shape);
+        if (Arrays::type("scores", of.scores) != sums) Arrays::refuse("scores", "must have the type of stats");
+        call.kept = Arrays::contiguous("scores", of.scores, scores_of(of.stats, call));
     }
     if (in.value) {
         if (of.output || !of.scores || call.keys > TILE)
             back.output = arrays.rows("output", of.output, {call.queries, call.value_width}, false);
         back.d_output = arrays.rows("d_output", of.d_output, {call.queries, call.value_width}, false);
     }
-    if (of.d_lse) {
-        if (Arrays::type("d_lse", of.d_lse) != sums) Arrays::refuse("d_lse", "must have the type of lse");
-        back.d_lse = Arrays::contiguous("d_lse", of.d_lse, of.lse.shape);
+    if (of.d_stats) {
+        if (Arrays::type("d_stats", of.d_stats) != sums) Arrays::refuse("d_stats", "must have the type of stats");
+        back.d_stats = Arrays::contiguous("d_stats", of.d_stats, of.stats.shape);
     }
     if (of.d_scores) {
-        if (Arrays::type("d_scores", of.d_scores) != sums) Arrays::refuse("d_scores", "must have the type of lse");
-        back.d_scores = Arrays::contiguous("d_scores", of.d_scores, shape);
+        if (Arrays::type("d_scores", of.d_scores) != sums) Arrays::refuse("d_scores", "must have the type of stats");
+        back.d_scores = Arrays::contiguous("d_scores", of.d_scores, scores_of(of.stats, call));
     }
     auto clear = [](const Output& one) {
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));

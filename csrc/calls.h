@@ -61,21 +61,21 @@ struct Settings {
 
 // What forward gives; output is missing where there are no values, scores where nobody asks for them.
 struct Outputs {
-    Output output, lse, scores;
+    Output output, stats, scores;
 };
 
 // What forward gave, and the gradients of that. Scores spare those of a call without edges from being computed again, and
 // where there are no more than TILE keys, the output from being kept.
 struct Results {
-    View output, lse, scores, d_output, d_lse, d_scores;
+    View output, stats, scores, d_output, d_stats, d_scores;
 };
 
 struct Gradients {
     Output a, b, weight, key_bias, value, bias, c;
 };
 
-// One seed for the problems of lse (*lead, T_q), which are counted modulo `period`.
-std::vector<Stream> streams(std::uint64_t seed, Size period, const View& lse);
+// One seed for the problems of stats (*lead, 2, T_q), which are counted modulo `period`.
+std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats);
 
 // The parts of a forward and a backward: the call as plain data, where gradients go, and the kernels that run them.
 Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);

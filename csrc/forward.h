@@ -69,7 +69,8 @@ private:
         scores->queries(tile);
         zero(output, count * values.padded);
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;
-        for (int i = 0; i < count; i++) top[i] = is_softmax ? lowest<T>() : shift_of<T>(tile, i), poisoned[i] = false;
+        for (int i = 0; i < count; i++)
+            top[i] = is_softmax ? minus_infinity<T>() : shift_of<T>(tile, i), poisoned[i] = false;
         zero(sum, count * L);
         T* kept = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
         if (kept && !call.is_graph()) {
@@ -98,8 +99,9 @@ private:
             T scale = poisoned[i] ? nan<T>() : !is_softmax ? T(1) : total > 0 ? 1 / total : T(0);
             for (Size d = 0; d < call.value_width; d++) row[d] *= scale;
             write(to.output, to.output_type, (at + i) * call.value_width, call.value_width, row);
-            T lse = !is_softmax ? top[i] : total > 0 ? top[i] + T(std::log(total)) : minus_infinity<T>();
-            ((T*)to.lse)[at + i] = poisoned[i] ? nan<T>() : lse;
+            T* stats = (T*)to.stats + 2 * n * call.queries + tile.first_query + i;
+            stats[0] = poisoned[i] ? nan<T>() : top[i];
+            stats[call.queries] = poisoned[i] ? nan<T>() : is_softmax && total > 0 ? T(std::log(total)) : T(0);
         }
     }
 
@@ -151,13 +153,13 @@ private:
         T* s = scores->s + i * TILE;
         int keys = tile.keys, end = int(round_up(keys, L));
         bool whole = attended.is_whole(keys);
-        if (!whole || end != keys) attended.fill_others(s, end, lowest<T>());
+        if (!whole || end != keys) attended.fill_others(s, end, minus_infinity<T>());
         if (any_poison && has_poison(s, 1, end)) poisoned[i] = true;
-        Vector<T> highest = fill(lowest<T>());
+        Vector<T> highest = fill(minus_infinity<T>());
         for (int j = 0; j < end; j += L) highest = max(highest, load(s + j));
         const T most = largest_lane<T>(highest);
         if (most > top[i]) {
-            if (top[i] != lowest<T>()) rescale(i, exp_or_zero(top[i] - most));
+            if (top[i] != minus_infinity<T>()) rescale(i, exp_or_zero(top[i] - most));
             top[i] = most;
         }
         return whole;
@@ -168,7 +170,8 @@ private:
     void softmax(const Tile& tile, int i) {
         T *s = scores->s + i * TILE, here = top[i];
         const int end = int(round_up(tile.keys, L));
-        if (poisoned[i] || here == lowest<T>()) return zero(s, end);  // attends nothing so far, or scores of −∞ alone
+        if (poisoned[i] || here == minus_infinity<T>())
+            return zero(s, end);  // attends nothing so far, or scores of −∞ alone
         Vector<T> total = load(sum + i * L);
         for (int j = 0; j < end; j += L) {
             const Vector<T> weight = exp_or_zero<T>(load(s + j) - here);

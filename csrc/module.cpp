@@ -46,8 +46,8 @@ std::uint64_t seed(nb::handle x) {
     return PyLong_AsUnsignedLongLongMask(x.ptr());
 }
 
-// lse: whose shape says how many problems there are.
-Operands operands(const nb::tuple& from, const Settings& s, const View& lse) {
+// stats: whose shape says how many problems there are.
+Operands operands(const nb::tuple& from, const Settings& s, const View& stats) {
     if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");
     Operands x;
     for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
@@ -55,7 +55,7 @@ Operands operands(const nb::tuple& from, const Settings& s, const View& lse) {
         if (view)
             x.*view = borrowed<View>(name, from[i]);
         else if (s.dropout > 0)
-            x.streams = streams(seed(from[i]), s.dropout_period, lse);
+            x.streams = streams(seed(from[i]), s.dropout_period, stats);
     }
     return x;
 }
@@ -64,9 +64,9 @@ using Numbers = std::array<double, Settings::COUNT>;
 
 void python_forward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, int threads) {
     Settings s(numbers.data());
-    auto [output, lse, scores] = borrowed<Output>({"output", "lse", "scores"}, results);
-    Operands x = operands(from, s, lse);
-    Outputs to{std::move(output), std::move(lse), std::move(scores)};
+    auto [output, stats, scores] = borrowed<Output>({"output", "stats", "scores"}, results);
+    Operands x = operands(from, s, stats);
+    Outputs to{std::move(output), std::move(stats), std::move(scores)};
     Released released;
     forward(pair, x, s, to, threads);
 }
@@ -74,13 +74,13 @@ void python_forward(nb::tuple from, const std::string& pair, const Numbers& numb
 void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, nb::tuple upstream,
                      nb::tuple gradients, int threads) {
     Settings s(numbers.data());
-    auto [output, lse, scores] = borrowed<View>({"output", "lse", "scores"}, results);
-    auto [d_output, d_lse, d_scores] = borrowed<View>({"d_output", "d_lse", "d_scores"}, upstream);
+    auto [output, stats, scores] = borrowed<View>({"output", "stats", "scores"}, results);
+    auto [d_output, d_stats, d_scores] = borrowed<View>({"d_output", "d_stats", "d_scores"}, upstream);
     auto [d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c] =
         borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value", "d_bias", "d_c"}, gradients);
-    Operands x = operands(from, s, lse);
-    Results of{std::move(output),   std::move(lse),   std::move(scores),
-               std::move(d_output), std::move(d_lse), std::move(d_scores)};
+    Operands x = operands(from, s, stats);
+    Results of{std::move(output),   std::move(stats),   std::move(scores),
+               std::move(d_output), std::move(d_stats), std::move(d_scores)};
     Gradients to{std::move(d_a),     std::move(d_b),    std::move(d_weight), std::move(d_key_bias),
                  std::move(d_value), std::move(d_bias), std::move(d_c)};
     Released released;

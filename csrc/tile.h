@@ -108,8 +108,6 @@ struct AttendedColumns {
     }
 };
 
-template <class T> ANYSCORE_INLINE T lowest() { return -largest_finite<T>(); }
-
 // How many keys query i of a block attends.
 inline Size attended_keys(const Tile& tile, int i) {
     const Mask& mask = tile.call.mask;
@@ -133,15 +131,15 @@ template <class T> ANYSCORE_INLINE T sigmoid(T x) {
     return x < -Exp<T>::LIMIT ? T(0) : 1 / (1 + power);
 }
 
-// Turns the scores s of one query into weights, from its log-sum-exp; beyond the keys their last vector gets anything.
+// Turns the scores s of one query into weights, from its statistics; beyond the keys their last vector gets anything.
 template <class T>
-ANYSCORE_NOINLINE void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T lse, int keys) {
+ANYSCORE_NOINLINE void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T most, T log_sum, int keys) {
     constexpr int L = LANES<T>;
     const int end = int(round_up(keys, L));
-    bool poisoned = is_nan(lse), empty = bits(lse) == bits(minus_infinity<T>());
-    T at = poisoned || empty ? T(0) : lse;
+    bool poisoned = is_nan(most), empty = bits(most) == bits(minus_infinity<T>());
+    T at = poisoned || empty ? T(0) : most;
     if (is_softmax)
-        for (int j = 0; j < end; j += L) store(s + j, exp_or_zero<T>(min(load(s + j) - at, fill(T(1)))));
+        for (int j = 0; j < end; j += L) store(s + j, exp_or_zero<T>(min(load(s + j) - at, fill(T(0))) - log_sum));
     else
         for (int j = 0; j < end; j++) s[j] = sigmoid(s[j] - at);
     if (poisoned || empty)

@@ -53,7 +53,7 @@ Output result(ffi::RemainingRets results, std::size_t i) {
 
 // The operands by name; those that are not named stay empty.
 struct Given : Operands {
-    View seed, counter, output, lse, scores, d_output, d_lse, d_scores;
+    View seed, counter, output, stats, scores, d_output, d_stats, d_scores;
 
     Given(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
@@ -68,9 +68,9 @@ struct Given : Operands {
     View& slot(const std::string& name) {
         for (auto [known, view] : OPERANDS)
             if (view && name == known) return this->*view;
-        std::pair<const char*, View*> others[] = {{"seed", &seed},   {"counter", &counter},  {"output", &output},
-                                                  {"lse", &lse},     {"scores", &scores},    {"d_output", &d_output},
-                                                  {"d_lse", &d_lse}, {"d_scores", &d_scores}};
+        std::pair<const char*, View*> others[] = {{"seed", &seed},       {"counter", &counter},  {"output", &output},
+                                                  {"stats", &stats},     {"scores", &scores},    {"d_output", &d_output},
+                                                  {"d_stats", &d_stats}, {"d_scores", &d_scores}};
         for (auto [known, slot] : others)
             if (name == known) return *slot;
         throw std::invalid_argument("there is no operand " + name + ".");
@@ -87,10 +87,10 @@ Size offset(const View& x, const std::vector<Size>& lead, Size n) {
 
 // seed: (*lead or 1, 2), low word first; counter: (*lead or 1). Of each problem, so that a problem draws
 // the same numbers whatever it is batched with and wherever it is computed.
-std::vector<Stream> streams_of(const View& seed, const View& counter, const View& lse) {
-    std::vector<Size> lead(lse.shape.begin(), lse.shape.end() - 1);
-    if (seed.rank() != lse.rank() || counter.rank() + 1 != lse.rank() || seed.shape.back() != 2)
-        throw std::invalid_argument("seed and counter do not fit lse.");
+std::vector<Stream> streams_of(const View& seed, const View& counter, const View& stats) {
+    std::vector<Size> lead(stats.shape.begin(), stats.shape.end() - 2);
+    if (seed.rank() != counter.rank() + 1 || counter.rank() + 2 != stats.rank() || seed.shape.back() != 2)
+        throw std::invalid_argument("seed and counter do not fit stats.");
     Size problems = 1;
     for (Size n : lead) problems *= n;
     std::vector<Stream> streams(std::size_t(problems), Stream{});
@@ -159,9 +159,9 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
         std::size_t next = 0;
         Outputs to;
         if (x.value) to.output = result(results, next++);
-        to.lse = result(results, next++);
+        to.stats = result(results, next++);
         if (next < results.size()) to.scores = result(results, next);
-        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, to.lse);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, to.stats);
         forward(std::string(pair), x, s, to, threads());
     });
 }
@@ -182,9 +182,9 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         Given x(operands, names);
         Settings s = settings(numbers);
         Output d_a = result(results, 0);
-        std::vector<Size> lead = lead_of({&x.lse, &d_a}, std::size_t(x.lse.rank()) - 1);
-        Spread lse(x.lse, lead), scores(x.scores, lead), d_lse(x.d_lse, lead), d_scores(x.d_scores, lead);
-        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.lse);
+        std::vector<Size> lead = lead_of({&x.stats, &d_a}, std::size_t(x.stats.rank()) - 2);
+        Spread stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.stats);
         std::size_t next = 0;
         Gradients to;
         to.a = gradient(results, next, x.a);
@@ -194,7 +194,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         to.value = gradient(results, next, x.value);
         to.bias = gradient(results, next, x.bias);
         to.c = gradient(results, next, x.c);
-        Results of{x.output, x.lse, x.scores, x.d_output, x.d_lse, x.d_scores};
+        Results of{x.output, x.stats, x.scores, x.d_output, x.d_stats, x.d_scores};
         backward(std::string(pair), x, s, of, to, threads());
     });
 }

@@ -24,7 +24,7 @@ from anyscore.implementations import (
     weights_of,
     with_query_bias,
 )
-from anyscore.normalizers import Normalizer, check_normalizer
+from anyscore.normalizers import Normalizer, check_normalizer, log_sum_exp_of
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
@@ -187,7 +187,7 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
         result, attended = finish(backend.xp, task, result)
     output = backend.wrap(result.output, call.query)
     if options.return_lse:
-        lse = backend.wrap_numbers(result.lse, call.query)
+        lse = backend.wrap_numbers(log_sum_exp_of(backend.xp, result.stats), call.query)
     if attended is not None:
         attended = backend.wrap_pairs(attended, call.query, call.key, 0.0)
     return AttentionOutput(output, attended, lse), task
@@ -276,11 +276,11 @@ def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:
-        share, lse = with_sink(xp, task.sink, result.lse)
+        share, _, stats = with_sink(xp, task.sink, result.stats)
         output = result.output
         if output is not None:
             output = xp.astype(accumulated(xp, output) * share[..., None], task.dtype)
-        result = Result(output, lse)
+        result = Result(output, stats)
     if attended is not None:
         attended = attended if share is None else attended * of_scores(task, share)
         attended = xp.astype(attended, task.dtype)

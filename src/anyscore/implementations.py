@@ -38,14 +38,15 @@ class Plan:
 class Result(NamedTuple):
     """The results of an implementation.
 
-    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. lse:
-    (..., T_q), the log-sum-exp; None if it gives none. scores: (..., T_q, T_k), −∞ where not
-    attended; None where `Options.with_scores` does not ask for them. Both lack a query bias, which
-    `functional` adds. weights: (..., T_q, T_k), of those that make weights of the scores first.
+    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats:
+    (..., 2, T_q), as of `normalizers.softmax`; None if it gives none. scores: (..., T_q, T_k), −∞
+    where not attended; None where `Options.with_scores` does not ask for them. Stats and scores
+    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), of those that make weights
+    of the scores first.
     """
 
     output: Array | None
-    lse: Array | None
+    stats: Array | None
     scores: Array | None = None
     weights: Array | None = None
 
@@ -204,11 +205,11 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     bias = accumulated(xp, bias)
     if task.mask is not None:
         bias = xp.where(task.mask.used[0], bias, 0.0)
-    output, lse, scores, _ = result
+    output, stats, scores, _ = result
     if output is not None:
         output = output + xp.astype(0 * bias[..., None], task.dtype)
     return Result(
         output,
-        None if lse is None else lse + bias,
+        None if stats is None else stats + normalizers.stats_of(xp, bias, 0 * bias),
         None if scores is None else scores + of_scores(task, bias),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask
 from anyscore.messages import shown
-from anyscore.normalizers import Normalizer, Sigmoid, logistic
+from anyscore.normalizers import Normalizer, Sigmoid, logistic, stats_of
 from anyscore.ops import Array, Ops, framework
 
 
@@ -149,7 +149,7 @@ class LoweredEdges(LoweredMask):
         return found[..., 0, 0]
 
     def softmax(self, s: Array) -> tuple[Array, Array]:
-        """Weights (..., E) of scores over the edges of each query, and log-sum-exp (..., T_q)."""
+        """Weights (..., E) of scores over the edges of each query, and statistics (..., 2, T_q)."""
         xp = self._xp
         top = xp.stop_gradient(xp.segment_max(s, self.rows, self.queries))
         top = xp.where(top == -math.inf, 0.0, top)
@@ -157,16 +157,17 @@ class LoweredEdges(LoweredMask):
         total = self.sums(e)
         empty = total == 0
         safe = xp.where(empty, 1.0, total)
-        return e / self.of_queries(safe), xp.where(empty, -math.inf, top + xp.log(safe))
+        most = xp.where(empty, -math.inf, top)
+        return e / self.of_queries(safe), stats_of(xp, most, xp.log(safe))
 
     def normalize(self, normalizer: Normalizer, s: Array) -> tuple[Array, Array]:
-        """Weights (..., E), and what stands for the log-sum-exp (..., T_q)."""
+        """Weights (..., E), and statistics (..., 2, T_q)."""
         if not isinstance(normalizer, Sigmoid):
             return self.softmax(s)
         xp = self._xp
         n = xp.astype(self.rowptr[1:] - self.rowptr[:-1], xp.dtype(s))
         shift = xp.log(xp.maximum(n, 1.0)) if normalizer.bias is None else 0 * n - normalizer.bias
-        return logistic(xp, s - self.of_queries(shift)), shift
+        return logistic(xp, s - self.of_queries(shift)), stats_of(xp, shift, 0 * shift)
 
     def sums(self, x: Array) -> Array:
         """Sums (..., T_q) of numbers (..., E) over the edges of each query."""

@@ -124,7 +124,13 @@ def normalize(xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None) -> 
 
 
 def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Weights over the last axis and their log-sum-exp; a row without entries gives 0 and −∞.
+    """Weights over the last axis of s (..., T_q, T_k), and their statistics (..., 2, T_q).
+
+        m_i = max_j s_ij     l_i = log Σ_j e^(s_ij − m_i)     weights_ij = e^((s_ij − m_i) − l_i)
+
+    m + l is the log-sum-exp. As one number it would round l away where m is large: in float32 the
+    log-sum-exp of four scores of −1e9 is that of one. m has no derivative, l has all of them. A row
+    without entries gives weights of 0, m = −∞ and l = 0.
 
     s: scores, −∞ where masked.
     """
@@ -135,12 +141,21 @@ def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
     total = xp.sum(e, axis=-1, keepdims=True)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
-    lse = xp.where(empty, -math.inf, top + xp.log(total))
-    return e / total, lse[..., 0]
+    return e / total, stats_of(xp, xp.where(empty, -math.inf, top)[..., 0], xp.log(total)[..., 0])
+
+
+def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
+    """Statistics (..., 2, T_q) of m and l, each (..., T_q)."""
+    return xp.concat([most[..., None, :], log_sum[..., None, :]], -2)
+
+
+def log_sum_exp_of(xp: Ops, stats: Array) -> Array:
+    """The log-sum-exp (..., T_q) of statistics (..., 2, T_q)."""
+    return xp.sum(stats, axis=-2)
 
 
 def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[Array, Array]:
-    """Weights 1 / (1 + e^−(s + β)), and −β (..., T_q), which stands for the log-sum-exp there.
+    """Weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
 
     s: scores, −∞ where masked. bias: see `Sigmoid`.
     """
@@ -150,7 +165,8 @@ def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[
     n = xp.astype(xp.sum(attended, axis=-1, keepdims=True), xp.dtype(s))
     shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
     weights = logistic(xp, s - shift)
-    return weights if mask is None else xp.where(mask, weights, 0.0), shift[..., 0]
+    stats = stats_of(xp, shift[..., 0], 0 * shift[..., 0])
+    return weights if mask is None else xp.where(mask, weights, 0.0), stats
 
 
 def logistic(xp: Ops, x: Array) -> Array:

@@ -85,8 +85,7 @@ class Settings(NamedTuple):
     identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
     number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
     normalizer: what makes weights of s: 0 a softmax, 1 a sigmoid of s + sigmoid_bias, 2 one of
-    s + sigmoid_bias − log n, where n keys are attended. What a sigmoid subtracts is given in the
-    place of the log-sum-exp.
+    s + sigmoid_bias − log n, where n keys are attended.
     """
 
     pair: str
@@ -113,12 +112,12 @@ class Settings(NamedTuple):
 class Results(NamedTuple):
     """The results of a forward, in the dtype of sums; or the gradients of these.
 
-    output: (*lead, T_q, d_v), None without values. lse: (*lead, T_q), the log-sum-exp. scores:
-    (*lead, T_q, T_k), −∞ where not attended, or of edges (*lead, E); None where `Settings.scores`
-    does not ask for them. Of the gradients, those of lse and scores are None where nothing comes
-    through them.
+    output: (*lead, T_q, d_v), None without values. stats: (*lead, 2, T_q), `normalizers.softmax`
+    says of what. scores: (*lead, T_q, T_k), −∞ where not attended, or of edges (*lead, E); None
+    where `Settings.scores` does not ask for them. Of the gradients, those of stats and scores are
+    None where nothing comes through them.
     """
 
     output: Any
-    lse: Any
+    stats: Any
     scores: Any = None

@@ -1,4 +1,4 @@
-"""The definition: factors, mask and value to output, weights and log-sum-exp, in plain operations.
+"""The definition: factors, mask and value to output, weights and statistics, in plain operations.
 
     weights = softmax over the attended keys of s(q, k)        output = weights · value
 
@@ -33,25 +33,25 @@ def attend(
     dropout_mask: Array | None = None,
     p: float = 0.0,
 ) -> tuple[Array | None, Array, Array]:
-    """Output (..., T_q, d_v), log-sum-exp (..., T_q), scores (..., T_q, T_k), −∞ where masked.
+    """Output (..., T_q, d_v), statistics (..., 2, T_q), scores (..., T_q, T_k), −∞ where masked.
 
     score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
     attend. per_query: whether some key may be attended by one query and not by another; if not, the
     caller has zeroed what nobody attends. softcap, biases: see `scores`. normalizer: the softmax or
-    a sigmoid, which gives what it subtracts from the scores in the place of the log-sum-exp.
-    dropout_mask: boolean, what is kept at dropout rate p. All in float32 or better. A query bias
-    cancels in the softmax, so the caller adds it to the log-sum-exp and the scores; under an outer
-    function, a cap for one, it does not cancel, and is in all three.
+    a sigmoid, whose functions in `normalizers` say what statistics are. dropout_mask: boolean, what
+    is kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
+    caller adds it to the statistics and the scores; under an outer function, a cap for one, it does
+    not cancel, and is in all three.
     """
     s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)
     if isinstance(normalizer, Sigmoid):
-        weights, lse = sigmoid(xp, s, mask, normalizer.bias)
+        weights, stats = sigmoid(xp, s, mask, normalizer.bias)
     else:
-        weights, lse = softmax(xp, s, mask)
+        weights, stats = softmax(xp, s, mask)
     if value is None:
-        return None, lse, s
-    return weigh(xp, weights, value, mask if per_query else None, dropout_mask, p), lse, s
+        return None, stats, s
+    return weigh(xp, weights, value, mask if per_query else None, dropout_mask, p), stats, s
 
 
 def weigh(

@@ -10,10 +10,11 @@ from anyscore.formulas import ScaledDot
 from anyscore.functional import lower, run
 from anyscore.implementations import as_given, of_scores, with_query_bias
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.ops import Array
+from anyscore.normalizers import log_sum_exp_of
+from anyscore.ops import Array, Ops
 from anyscore.score import Score
 from anyscore.sinks import with_sink
-from anyscore.task import Call, Options
+from anyscore.task import Call, Options, Task
 
 _Score = Score | Callable[[Array, Array], Array]
 
@@ -142,16 +143,25 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
     xp = backend.xp
     with context():
         task, result = run(backend, task, options)
-        if not logarithms or task.sink is not None:  # else the query bias cancels
-            result = with_query_bias(xp, task, result)
-        lse, found = result.lse, result.scores
+        whole = with_query_bias(xp, task, result)
+        found, stats, log_share = whole.scores, whole.stats, None
         if task.sink is not None:
-            _, lse = with_sink(xp, task.sink, lse)
-        if logarithms:
-            found = found - of_scores(task, xp.where(lse == -math.inf, 0.0, lse))
+            _, log_share, stats = with_sink(xp, task.sink, stats)
+        if logarithms:  # in which the query bias cancels
+            found = _log_softmax(xp, task, result.scores, result.stats)
+            if log_share is not None:
+                found = found + of_scores(task, log_share)
             is_matrix = not isinstance(task.mask, LoweredEdges)
             if task.mask is not None and is_matrix:  # a NaN in the log-sum-exp is not theirs
                 found = xp.where(task.mask.boolean, found, -math.inf)
         found = None if found is None else as_given(task, found)
+        lse = log_sum_exp_of(xp, stats) if options.return_lse else None
     found = backend.wrap_pairs(found, call.query, call.key, -math.inf)
     return found, backend.wrap_numbers(lse, call.query)
+
+
+def _log_softmax(xp: Ops, task: Task, scores: Array, stats: Array) -> Array:
+    """The logarithms of the weights of scores, from their statistics."""
+    most, log_sum = stats[..., 0, :], stats[..., 1, :]
+    most = xp.where(most == -math.inf, 0.0, most)
+    return scores - of_scores(task, most) - of_scores(task, log_sum)

@@ -18,6 +18,7 @@ from typing import Any
 from anyscore.checks import Sizes, check_places, find_framework
 from anyscore.mask_context import broadcasts
 from anyscore.messages import shown
+from anyscore.normalizers import stats_of
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
 
 
@@ -58,17 +59,22 @@ def check_finite(sink: Any, dtype: str = "float64") -> None:
         raise ValueError(f"sink must be finite{where}, got {shown(sink)}: leave it out for none.")
 
 
-def with_sink(xp: Ops, sink: Any, lse: Array) -> tuple[Array, Array]:
-    """Return e^lse / (e^lse + e^sink) and log(e^lse + e^sink), each (..., T_q).
+def with_sink(xp: Ops, sink: Any, stats: Array) -> tuple[Array, Array, Array]:
+    """Return e^lse / (e^lse + e^sink) and its logarithm, each (..., T_q), and statistics with it.
 
-    lse: the log-sum-exp of the scores alone. Where it is −∞ the first is 0 and the second the sink.
+    stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. A query without scores
+    has a share of 0, and the sink as its log-sum-exp.
     """
+    most, log_sum = stats[..., 0, :], stats[..., 1, :]
     if framework(sink):
-        sink = xp.reshape(xp.astype(sink, xp.dtype(lse)), (*xp.shape(sink), 1))  # () has no [...]
-    nothing = lse == -math.inf
-    safe = xp.where(nothing, sink, lse)
+        sink = xp.reshape(xp.astype(sink, xp.dtype(most)), (*xp.shape(sink), 1))  # () has no [...]
+    nothing = most == -math.inf
+    safe = xp.where(nothing, sink, most)
     top = xp.stop_gradient(xp.where(safe > sink, safe, sink + 0 * safe))
     top = xp.where(top == -math.inf, 0.0, top)
-    of_keys = xp.where(nothing, 0.0, xp.exp(safe - top))
+    log_keys = (safe - top) + log_sum
+    of_keys = xp.where(nothing, 0.0, xp.exp(log_keys))
     both = of_keys + xp.exp(sink - top)
-    return of_keys / both, top + xp.log(both)
+    log_both = xp.log(both)
+    log_share = xp.where(nothing, -math.inf, log_keys - log_both)
+    return of_keys / both, log_share, stats_of(xp, top, log_both)

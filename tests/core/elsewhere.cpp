@@ -55,10 +55,10 @@ template <class In, class T> void run(const Sizes& s) {
     call.dots = type == Type::BF16;
     call.value = {value.data(), type, at_value.data(), s.value_width};
     call.key_set = call.first_problem = each.data();
-    auto output = empty<T>(n * s.queries * s.value_width), lse = empty<T>(n * s.queries);
+    auto output = empty<T>(n * s.queries * s.value_width), stats = empty<T>(n * 2 * s.queries);
     auto scores = empty<T>(n * s.queries * s.keys);
     Forward made;
-    made.output = output.data(), made.output_type = sums, made.lse = lse.data(), made.scores = scores.data();
+    made.output = output.data(), made.output_type = sums, made.stats = stats.data(), made.scores = scores.data();
     const Kernels& kernels = ANYSCORE_ISA::Tables<T>::DIVIDING.of[s.row];
     kernels.forward(call, made, 2);
 
@@ -68,7 +68,7 @@ template <class In, class T> void run(const Sizes& s) {
     const bool always[] = {true, true};
     const Size whole[] = {0, n};
     Backward back;
-    back.lse = lse.data();
+    back.stats = stats.data();
     back.output = {output.data(), sums, at_output.data(), s.value_width};
     back.d_output = {d_output.data(), type, at_output.data(), s.value_width};
     back.d_a = {d_a.data(), at_a.data(), always};
@@ -78,7 +78,7 @@ template <class In, class T> void run(const Sizes& s) {
     back.of_a = back.tasks = {n, each.data(), each.data()};
     back.of_weight = {1, whole, each.data()};
     kernels.backward(call, back, 2);
-    for (auto* x : {&output, &lse, &scores, &d_a, &d_b, &d_weight, &d_value}) give(*x);
+    for (auto* x : {&output, &stats, &scores, &d_a, &d_b, &d_weight, &d_value}) give(*x);
 }
 
 int main() {

@@ -72,12 +72,12 @@ class Head(NamedTuple):
     s: np.ndarray  # (T_q, T_k), −∞ where not kept
     slope: np.ndarray  # (T_q, T_k), by which the outer function multiplies gradients
     p: np.ndarray  # (T_q, T_k)
-    lse: np.ndarray  # (T_q,)
+    stats: np.ndarray  # (2, T_q)
 
 
 @np.errstate(all="ignore")
 def run(call: Call, dtype: Any, rounded: bool = False) -> Results:
-    """Every result by name: output, lse, scores, weights, and a gradient d_x for each operand x.
+    """Every result by name: output, stats, lse, scores, weights, and d_x for each operand x.
 
     rounded: the output is rounded to the dtype of the values, before the backward uses it too.
     """
@@ -92,11 +92,12 @@ def forward(call: Call, dtype: Any) -> Results:
     output = np.zeros((*call.lead, queries, d_v), dtype)
     weights = np.zeros((*call.lead, queries, keys), dtype)
     scores = np.zeros((*call.lead, queries, keys), dtype)
-    lse = np.zeros((*call.lead, queries), dtype)
+    stats = np.zeros((*call.lead, 2, queries), dtype)
     for n, head in heads(call, dtype):
         output[n] = product(head.p * head.kept, head.value, head.keep)
-        scores[n], weights[n], lse[n] = head.s, head.p, head.lse
-    return {"output": output, "scores": scores, "weights": weights, "lse": lse}
+        scores[n], weights[n], stats[n] = head.s, head.p, head.stats
+    lse = stats.sum(-2)
+    return {"output": output, "scores": scores, "weights": weights, "stats": stats, "lse": lse}
 
 
 def backward(
@@ -172,10 +173,10 @@ def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
         if call.outer:
             s, slope = OUTER[call.outer](s, dtype(call.outer_scale))
         s = np.where(keep, s + bias if call.after else s, -np.inf)
-        p, lse = softmax(s, keep)
+        p, stats = softmax(s, keep)
         kept = dropped[count % call.repeats] / dtype(1 - call.dropout)
         kept = kept.astype(dtype)
-        found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, slope, p, lse)))
+        found.append((n, Head(at, a, b, weight, own["value"], keep, kept, s, slope, p, stats)))
     return found
 
 
@@ -205,15 +206,18 @@ def place(call: Call, name: str, x: np.ndarray, n: tuple[int, ...]) -> tuple[int
 
 
 def softmax(s: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As reference.softmax: a row that keeps nothing, or only −∞, gives 0 and −∞."""
+    """Weights, and the largest score with the logarithm of the sum relative to it (2, T_q).
+
+    A row that keeps nothing, or only −∞, gives 0, −∞ and 0; one that keeps NaN or +∞ gives NaN.
+    """
     top = s.max(-1, keepdims=True, initial=-np.inf)
     top = np.where(top == -np.inf, 0, top)
     e = np.where(keep, np.exp(s - top), 0)
     total = e.sum(-1, keepdims=True)
     empty = total == 0
     total = np.where(empty, 1, total)
-    lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
-    return np.where(keep, e / total, 0), lse
+    most = np.where(empty, -np.inf, top + 0 * total)
+    return np.where(keep, e / total, 0), np.concatenate([most, np.log(total)], -1).T
 
 
 def kept_by_dropout(call: Call) -> np.ndarray:

@@ -42,28 +42,43 @@ def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
 def _kept(call: Call, threads: int, results: Results) -> Results:
     if not call.keeps_scores:
         return {}
-    kept = {name: results[name] for name in ("lse", "scores")}
+    kept = {name: results[name] for name in ("stats", "scores")}
     if call.keys > AT_ONCE:
         kept["output"] = results["output"]
     return {f"{name} kept": x for name, x in backward(call, threads, kept).items()}
 
 
 def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
-    """output, lse and scores; and the weights that these make."""
+    """output, stats and scores; and the log-sum-exp and the weights that these make."""
     output = nan((*call.lead, call.queries, call.value.shape[-1]), name_of(call.value))
-    lse = nan((*call.lead, call.queries), call.compute)
+    stats, scores = empty_stats(call), empty_scores(call)
     packed = prepare(call, threads) if prepared else None
-    scores = nan((*lse.shape, call.keys), call.compute)
-    core.forward(call.operands(packed), call.pair, call.numbers, (output, lse, scores), threads)
+    core.forward(call.operands(packed), call.pair, call.numbers, (output, stats, scores), threads)
     with np.errstate(all="ignore"):
-        weights = weights_of(np, scores, lse)
-    return {"output": output, "lse": lse, "scores": scores, "weights": weights}
+        weights, lse = weights_of(np, scores, stats), stats.sum(-2)
+    return {"output": output, "stats": stats, "lse": lse, "scores": scores, "weights": weights}
 
 
-def weights_of(xp: Any, scores: Any, lse: Any) -> Any:
-    """The weights that scores and their log-sum-exp make."""
-    weights = xp.exp(scores - xp.where(lse == -np.inf, 0, lse)[..., None])
+def weights_of(xp: Any, scores: Any, stats: Any) -> Any:
+    """The weights that scores and their statistics make."""
+    most, log_sum = stats[..., 0, :, None], stats[..., 1, :, None]
+    weights = xp.exp(scores - xp.where(most == -np.inf, 0, most) - log_sum)
     return xp.where(scores == -np.inf, 0, weights)
+
+
+def empty_stats(call: Call) -> np.ndarray:
+    return nan((*call.lead, 2, call.queries), call.compute)
+
+
+def empty_scores(call: Call) -> np.ndarray:
+    return nan((*call.lead, call.queries, call.keys), call.compute)
+
+
+def d_stats(call: Call) -> np.ndarray | None:
+    """The gradient of statistics: of the largest scores NaN, for nobody reads it."""
+    if call.d_lse is None:
+        return None
+    return np.stack([np.full_like(call.d_lse, np.nan), call.d_lse], -2)
 
 
 def prepare(call: Call, threads: int = 1) -> np.ndarray:
@@ -73,7 +88,7 @@ def prepare(call: Call, threads: int = 1) -> np.ndarray:
 
 
 def backward(call: Call, threads: int = 1, results: Results | None = None) -> Results:
-    """Gradients, from the forward's own output and log-sum-exp, or the results given."""
+    """Gradients, from the forward's own output and statistics, or the results given."""
     if results is None:
         results = forward(call, threads) | {"scores": None}
     found = {
@@ -81,10 +96,10 @@ def backward(call: Call, threads: int = 1, results: Results | None = None) -> Re
         for name in GRADIENTS
         for x in (getattr(call, name),)
     }
-    given = (results.get("output"), results["lse"], results.get("scores"))
+    given = (results.get("output"), results["stats"], results.get("scores"))
     core.backward(
         call.operands(), call.pair, call.numbers, given,
-        (call.d_output, call.d_lse, call.d_scores), tuple(found.values()), threads,
+        (call.d_output, d_stats(call), call.d_scores), tuple(found.values()), threads,
     )  # fmt: skip
     return {f"d_{name}": x for name, x in found.items() if x is not None}
 
@@ -92,13 +107,12 @@ def backward(call: Call, threads: int = 1, results: Results | None = None) -> Re
 def run_alone(call: Call, threads: int = 2) -> Results:
     """The same without values: there is no output, and no gradient of values."""
     x = call.operands()._replace(value=None)
-    lse = nan((*call.lead, call.queries), call.compute)
-    scores = nan((*lse.shape, call.keys), call.compute)
-    core.forward(x, call.pair, call.numbers, (None, lse, scores), threads)
-    found: Results = {"lse": lse, "scores": scores}
+    stats, scores = empty_stats(call), empty_scores(call)
+    core.forward(x, call.pair, call.numbers, (None, stats, scores), threads)
+    found: Results = {"stats": stats, "lse": stats.sum(-2), "scores": scores}
     for kept in (None, scores) if call.keeps_scores else (None,):
         made = [None if y is None else nan(y.shape, call.compute) for y in x[:FACTORS]]
-        upstream, results = (None, call.d_lse, call.d_scores), (None, lse, kept)
+        upstream, results = (None, d_stats(call), call.d_scores), (None, stats, kept)
         core.backward(x, call.pair, call.numbers, results, upstream, tuple(made), threads)
         kind = "" if kept is None else " kept"
         named = zip(GRADIENTS, made, strict=True)

@@ -95,7 +95,7 @@ def run(program: list[str], call: Call) -> Results:
     assert done.returncode == 0, done.stderr
     shapes = {
         "output": call.d_output.shape,
-        "lse": (HEADS, call.queries),
+        "stats": (HEADS, 2, call.queries),
         "scores": (HEADS, call.queries, KEYS),
         "d_a": call.a.shape,
         "d_b": call.b.shape,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from call import Call
 from draw import draw
-from raw import backward, core, forward, same
+from raw import backward, core, d_stats, forward, same
 from raw import run as run_call
 
 LEAD, QUERIES, KEYS, HIDDEN, WIDTH = (2, 4), 5, 7, 3, 6
@@ -105,9 +105,11 @@ RESULTS = [
     ("output", zeros(2, 2, 5, 6)),
     ("output", zeros(4, 5, 6)),
     ("output", zeros(2, 4, 6, 5).swapaxes(2, 3)),  # not C-contiguous
-    ("lse", zeros(2, 4, 5, dtype=np.float16)),
-    ("lse", zeros(2, 4, 5, dtype=np.int64)),
-    ("lse", zeros(2, 4, 10)[..., ::2]),
+    ("stats", zeros(2, 4, 2, 5, dtype=np.float16)),
+    ("stats", zeros(2, 4, 2, 5, dtype=np.int64)),
+    ("stats", zeros(2, 4, 2, 10)[..., ::2]),
+    ("stats", zeros(2, 4, 5)),
+    ("stats", zeros(5)),
     ("output", None),  # but there are values
     ("scores", zeros(2, 4, 5, 6)),
     ("scores", zeros(2, 4, 5, 7, dtype=np.float64)),
@@ -120,7 +122,7 @@ RESULTS = [
 def test_wrong_results(wrong: tuple[str, Any]) -> None:
     """Arrays that results are to be written to."""
     call = made()
-    to = {"output": zeros(2, 4, 5, 6), "lse": zeros(2, 4, 5), "scores": None} | dict([wrong])
+    to = {"output": zeros(2, 4, 5, 6), "stats": zeros(2, 4, 2, 5), "scores": None} | dict([wrong])
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
         core.forward(call.operands(), call.pair, call.numbers, tuple(to.values()), 1)
 
@@ -136,8 +138,8 @@ def test_read_only_results_are_refused() -> None:
 GRADIENTS = [
     ("d_output", zeros(2, 4, 5, 7)),
     ("d_output", zeros(2, 4, 6, 6)),
-    ("d_lse", zeros(2, 4, 6)),
-    ("d_lse", zeros(2, 4, 5, dtype=np.float64)),
+    ("d_stats", zeros(2, 4, 6)),
+    ("d_stats", zeros(2, 4, 5, dtype=np.float64)),
     ("d_scores", zeros(2, 4, 5, 6)),
     ("d_scores", zeros(2, 4, 7, 5).swapaxes(2, 3)),
     ("d_scores", zeros(2, 4, 5, 7, dtype=np.float64)),
@@ -159,14 +161,14 @@ GRADIENTS = [
 def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
     call = made()
     results = forward(call)
-    to: dict[str, Any] = {"d_output": call.d_output, "d_lse": call.d_lse, "d_scores": None}
+    to: dict[str, Any] = {"d_output": call.d_output, "d_stats": d_stats(call), "d_scores": None}
     for operand in ("a", "b", "weight", "key_bias", "value", "bias"):
         to[f"d_{operand}"] = zeros(*getattr(call, operand).shape)
     to |= dict([wrong])
     upstream, gradients = tuple(to.values())[:3], (*tuple(to.values())[3:], None)
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
         core.backward(
-            call.operands(), call.pair, call.numbers, (results["output"], results["lse"], None),
+            call.operands(), call.pair, call.numbers, (results["output"], results["stats"], None),
             upstream, gradients, 1,
         )  # fmt: skip
 

@@ -15,12 +15,12 @@ HOSTILE = {
     "keys of no width": "b = wide(2**40, 0), a = wide(1, 0), value = wide(2**40, 0)",
     "hidden": "a = wide(1, 2**58), b = wide(7, 2**58)",
     "values": "value = wide(7, 2**58), output = empty(1, 0)",
-    "queries": "a = wide(2**58, 4), output = empty(2**58, 0), lse = empty(0)",
+    "queries": "a = wide(2**58, 4), output = empty(2**58, 0), stats = empty(2, 0)",
     "problems": "a = wide(2**28, 2**28, 0, 4), b = wide(1, 1, 7, 4), value = wide(1, 1, 7, 3), "
-    "output = empty(2**28, 2**28, 0, 3), lse = empty(2**28, 2**28, 0)",
+    "output = empty(2**28, 2**28, 0, 3), stats = empty(2**28, 2**28, 2, 0)",
     "problems of nothing": "a = wide(2**28, 2**28, 0, 4), b = wide(2**28, 2**28, 0, 4), "
     "value = wide(2**28, 2**28, 0, 3), output = empty(2**28, 2**28, 0, 3), "
-    "lse = empty(2**28, 2**28, 0)",
+    "stats = empty(2**28, 2**28, 2, 0)",
 }
 
 HOSTILE_CALL = """
@@ -35,12 +35,12 @@ def wide(*shape):
 def empty(*shape):
     return np.zeros(shape, np.float32)
 
-x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), lse=empty(1))
+x = dict(a=wide(1, 4), b=wide(7, 4), value=wide(7, 3), output=empty(1, 3), stats=empty(2, 1))
 x |= dict({changes})
 try:
     operands = Operands(x["a"], x["b"], value=x["value"])
     numbers = Settings("{pair}", 1.0, 1, 0.0, 1, ()).numbers
-    _core.forward(operands, "{pair}", numbers, (x["output"], x["lse"], None), 2)
+    _core.forward(operands, "{pair}", numbers, (x["output"], x["stats"], None), 2)
 except (ValueError, MemoryError) as refusal:
     print(type(refusal).__name__, len(str(refusal)) > 10)
 else:
@@ -73,17 +73,17 @@ call = large("tanh", "problems")
 expected = run(call, threads=2)
 n = 4_000_000  # problems: each takes a few words of bookkeeping, whatever is in it
 x = np.broadcast_to(np.zeros((1, 1, 1), np.float32), (n, 1, 1))
-output, lse = np.zeros((n, 1, 1), np.float32), np.zeros((n, 1), np.float32)
+output, stats = np.zeros((n, 1, 1), np.float32), np.zeros((n, 2, 1), np.float32)
 slopes = [np.zeros((n, 1, 1), np.float32) for _ in range(3)]
 
 operands, numbers = Operands(x, x, value=x), Settings("tanh", 1.0, 1, 0.0, n, ()).numbers
 
 def forward():
-    _core.forward(operands, "tanh", numbers, (output, lse, None), 2)
+    _core.forward(operands, "tanh", numbers, (output, stats, None), 2)
 
 def backward():
     to = (slopes[0], slopes[1], None, None, slopes[2], None, None)
-    _core.backward(operands, "tanh", numbers, (output, lse, None), (output, None, None), to, 2)
+    _core.backward(operands, "tanh", numbers, (output, stats, None), (output, None, None), to, 2)
 
 def fails(work):
     try:
@@ -101,7 +101,7 @@ assert used("VmRSS") - held < 8 << 20, used("VmRSS") - held
 resource.setrlimit(resource.RLIMIT_AS, limits)
 assert same(expected, run(call, threads=2))
 forward()
-assert not lse.any()
+assert not stats.any()
 print(sum(failed), "of", len(failed))
 """
 

@@ -46,7 +46,7 @@ using namespace anyscore;
 // One problem, all arrays dense and float32.
 extern "C" void run(Size queries, Size keys, Size width, Size value_width, const float* a,
                     const float* b, const float* weight, const float* value, double scale,
-                    const float* d_output, float* output, float* lse, float* d_a, float* d_b,
+                    const float* d_output, float* output, float* stats, float* d_a, float* d_b,
                     float* d_weight, float* d_value, int threads) {
     static const Size zero[] = {0}, first[] = {0, 1};
     static const bool alone[] = {true};
@@ -57,10 +57,10 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
     call.weight = {weight, Type::F32, zero, width}, call.scale = scale;
     call.value = {value, Type::F32, zero, value_width};
     Forward made;
-    made.output = output, made.lse = lse;
+    made.output = output, made.stats = stats;
     baseline::forward<baseline::Scorer, float>(call, made, threads);
     Backward back;
-    back.lse = lse, back.output = {output, Type::F32, zero, value_width};
+    back.stats = stats, back.output = {output, Type::F32, zero, value_width};
     back.d_output = {d_output, Type::F32, zero, value_width};
     back.d_a = {d_a, zero, alone}, back.d_b = {d_b, zero, alone};
     back.d_weight = {d_weight, zero, alone}, back.d_value = {d_value, zero, alone};
@@ -85,7 +85,7 @@ def run(library: Any, call: Call, threads: int) -> literal.Results:
         name: np.ascontiguousarray(getattr(call, name)) for name in ("a", "b", "weight", "value")
     }
     found = {"output": np.full(call.d_output.shape, np.nan, np.float32)}
-    found["lse"] = np.full(call.d_output.shape[:-1], np.nan, np.float32)
+    found["stats"] = np.full((2, call.queries), np.nan, np.float32)
     found |= {f"d_{name}": np.full_like(x, np.nan) for name, x in arrays.items()}
     d_output = np.ascontiguousarray(call.d_output)
     sizes = call.queries, call.keys, call.a.shape[-1], call.value.shape[-1]

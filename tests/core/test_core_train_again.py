@@ -42,14 +42,15 @@ def both(xs: Arrays, stop: Any, s: Settings, above: Any, keeps_scores: bool) -> 
     """Compute all results and gradients by the functions that check everything."""
     a, b, weight, value = xs
     x = Operands(a, b, weight, value=value, stop=stop)
-    output, lse = np.empty_like(above), np.empty(above.shape[:-1], a.dtype)
-    scores = np.empty((*lse.shape, b.shape[-2]), a.dtype) if keeps_scores else None
-    cpu.forward(x, s, Results(output, lse, scores), 1)
+    output, rows = np.empty_like(above), above.shape[:-1]
+    stats = np.empty((*rows[:-1], 2, rows[-1]), a.dtype)
+    scores = np.empty((*rows, b.shape[-2]), a.dtype) if keeps_scores else None
+    cpu.forward(x, s, Results(output, stats, scores), 1)
     to = [None if y is None else np.empty_like(y) for y in xs]
     gradients = Operands(to[0], to[1], to[2], value=to[3])
-    results = Results(None if keeps_scores else output, lse, scores)
+    results = Results(None if keeps_scores else output, stats, scores)
     cpu.backward(x, s, results, Results(above, None), gradients, 1)
-    return [output, lse, scores, *to]
+    return [output, stats, scores, *to]
 
 
 @settings(max_examples=200, deadline=None)
@@ -88,9 +89,9 @@ def test_the_same_bits(
         above = rng.standard_normal((*lead, sizes[0], sizes[3])).astype(dtype)
         stop = stop_of(sizes[1] + 2)
         a, b, weight, value = xs
-        output, lse, scores = core.forward(a, b, weight, value, None, stop, threads)
-        results = stop, scores if keeps_scores else output, lse, above, threads
-        found = [output, lse, scores, *core.backward(a, b, weight, value, *results)]
+        output, stats, scores = core.forward(a, b, weight, value, None, stop, threads)
+        results = stop, scores if keeps_scores else output, stats, above, threads
+        found = [output, stats, scores, *core.backward(a, b, weight, value, *results)]
         for x, y in zip(found, both(xs, stop, s, above, keeps_scores), strict=True):
             assert (x is None) == (y is None)
             assert x is None or x.tobytes() == y.tobytes()
@@ -103,7 +104,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
     a, b, weight, value = xs
     stop = np.array([[5], [2]])
     core = train_again(xs, stop, s)
-    output, lse, _ = core.forward(a, b, weight, value, None, stop, 1)
+    output, stats, _ = core.forward(a, b, weight, value, None, stop, 1)
     above = np.ones_like(output)
     others: Arrays = [
         [a[:1], b, weight, value, stop],
@@ -115,14 +116,14 @@ def test_arrays_of_another_kind_give_nothing() -> None:
     ]
     for other in others:
         assert core.forward(*other[:4], None, other[4], 1) is None
-        assert core.backward(*other, output, lse, above, 1) is None
+        assert core.backward(*other, output, stats, above, 1) is None
     assert core.forward(a, b, weight, value, np.zeros((2, 6, 8), np.float32), stop, 1) is None
     for wrong in (
-        (output[:, :2], lse, above),
-        (output, lse[:, :2], above),
-        (output, lse.astype(np.float64), above),
-        (output, lse, above[..., :2]),
-        (output, lse, [1.0]),
+        (output[:, :2], stats, above),
+        (output, stats[..., :2], above),
+        (output, stats.astype(np.float64), above),
+        (output, stats, above[..., :2]),
+        (output, stats, [1.0]),
     ):
         with pytest.raises((ValueError, TypeError)):
             core.backward(*xs, stop, *wrong, 1)
@@ -133,11 +134,11 @@ def test_layouts_of_the_gradient_from_above() -> None:
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     s = Settings("tanh", 1.0, 1, 0.0, 2, (2,))
     core = train_again(xs, None, s)
-    output, lse, _ = core.forward(*xs, None, None, 1)
+    output, stats, _ = core.forward(*xs, None, None, 1)
     wide = rng.standard_normal((2, 3, 8)).astype(np.float32)
     for above in (wide[..., ::2], np.broadcast_to(wide[:1, :1, :1], (2, 3, 4))):
-        found = core.backward(*xs, None, output, lse, above, 1)
-        exact = core.backward(*xs, None, output, lse, np.ascontiguousarray(above), 1)
+        found = core.backward(*xs, None, output, stats, above, 1)
+        exact = core.backward(*xs, None, output, stats, np.ascontiguousarray(above), 1)
         assert [x.tobytes() for x in found] == [x.tobytes() for x in exact]
 
 
@@ -145,10 +146,10 @@ def test_other_scores_than_those_of_the_forward() -> None:
     rng = np.random.default_rng(0)
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     core = train_again(xs, None, Settings("tanh", 1.0, 1, 0.0, 2, (2,)), keeps_scores=True)
-    output, lse, scores = core.forward(*xs, None, None, 1)
+    output, stats, scores = core.forward(*xs, None, None, 1)
     for wrong in (scores[..., :4], scores.astype(np.float64), np.asfortranarray(scores), output):
         with pytest.raises(ValueError, match="scores"):
-            core.backward(*xs, None, wrong, lse, output, 1)
+            core.backward(*xs, None, wrong, stats, output, 1)
 
 
 @pytest.mark.parametrize("wrong", ["half", "empty", "copied", "large", "scores"])

@@ -51,7 +51,10 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     results = reference.attend(
         load("torch"), f, value, keep, p=call.dropout, dropout_mask=kept, biases=biases
     )
-    lse, scores = results[1].broadcast_to(keep.shape[:-1]), results[2].broadcast_to(keep.shape)
+    lse, scores = (
+        results[1].sum(-2).broadcast_to(keep.shape[:-1]),
+        results[2].broadcast_to(keep.shape),
+    )
     weights, _ = reference.softmax(load("torch"), scores, keep)
     sides = [torch.tensor(numbers(call.d_output)), torch.zeros_like(lse), torch.zeros_like(scores)]
     for i, d in ((1, call.d_lse), (2, call.d_scores)):
@@ -60,7 +63,13 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     slopes = torch.autograd.grad(
         [results[0], lse, scores], list(leaf.values()), sides, materialize_grads=True
     )
-    found = {"output": results[0], "weights": weights, "lse": lse, "scores": scores}
+    found = {
+        "output": results[0],
+        "weights": weights,
+        "stats": results[1],
+        "lse": lse,
+        "scores": scores,
+    }
     found |= {f"d_{name}": x for name, x in zip(leaf, slopes, strict=True)}
     return {name: x.detach().numpy() for name, x in found.items()}
 

@@ -201,7 +201,7 @@ def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
     options = Options(s.dropout, with_scores=s.scores)
     found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
-    return Results(found.output, found.lse, found.scores)
+    return Results(found.output, found.stats, found.scores)
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:

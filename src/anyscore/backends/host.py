@@ -17,31 +17,31 @@ _xp = load("numpy")
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     """Return the results; the output is of the dtype given, or of that of sums."""
     rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
-    lse, output, scores = np.empty(rows, sums), None, None
+    stats, output, scores = np.empty((*s.lead, 2, rows[-1]), sums), None, None
     if x.value is not None:
         output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
     if s.scores:
         scores = np.empty((*rows, x.b.shape[-2]) if x.col is None else (*s.lead, len(x.col)), sums)
     if x.packed is not None and x.packed.dtype != sums:
         x = x._replace(packed=None)
-    cpu.forward(_raw(x), s, Results(raw(output), lse, scores), threads())
-    return Results(output, lse, scores)
+    cpu.forward(_raw(x), s, Results(raw(output), stats, scores), threads())
+    return Results(output, stats, scores)
 
 
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
     """Return the gradients of the factors in x, each in the dtype of its operand.
 
     results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
-    of that; those of log-sum-exp and scores may be None.
+    of that; those of stats and scores may be None.
     """
     made = Operands(
-        *(None if y is None else np.empty(y.shape, results.lse.dtype) for y in x[:FACTORS])
+        *(None if y is None else np.empty(y.shape, results.stats.dtype) for y in x[:FACTORS])
     )
-    output, lse, d_lse, d_scores = (
+    output, stats, d_stats, d_scores = (
         None if y is None else np.ascontiguousarray(y) for y in (*results[:2], *upstream[1:])
     )
-    upstream = Results(raw(upstream.output), d_lse, d_scores)
-    cpu.backward(_raw(x), s, Results(output, lse), upstream, made, threads())
+    upstream = Results(raw(upstream.output), d_stats, d_scores)
+    cpu.backward(_raw(x), s, Results(output, stats), upstream, made, threads())
     pairs = zip(made[:FACTORS], x[:FACTORS], strict=True)
     return Operands(*(d if d is None else d.astype(y.dtype, copy=False) for d, y in pairs))
 

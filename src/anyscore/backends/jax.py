@@ -90,8 +90,8 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
-    output, lse, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
-    return Result(None if output is None else output.astype(x.value.dtype), lse, scores)
+    output, stats, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
 
 
 def _static_args(task: Task, s: Settings) -> StaticArgs:

@@ -134,7 +134,10 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     given = [y for y in factors_of_x if y is not None]
     rows, acc_dtype = (*s.lead, x.a.shape[-2]), host.acc_dtype(*given)
     shapes = {} if x.value is None else {"output": (*rows, x.value.shape[-1])}
-    shapes |= {"lse": rows, **({"scores": (*rows, x.b.shape[-2])} if s.scores else {})}
+    shapes |= {
+        "stats": (*s.lead, 2, x.a.shape[-2]),
+        **({"scores": (*rows, x.b.shape[-2])} if s.scores else {}),
+    }
 
     def operands(arrays: Arrays) -> Operands:
         rest = iter(arrays)
@@ -155,8 +158,8 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         found = call(Operator(len(given), outputs, forward, backward), given)
     else:
         found = list(map(device, forward([to_host(y) for y in given])))
-    output, lse, scores = results(found)
-    return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
+    output, stats, scores = results(found)
+    return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
 
 
 def _why_not_array(x: Array) -> str | None:

@@ -36,7 +36,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     value = task.value
     if value is not None:
         value = reference.accumulated(xp, split_heads(xp, value, sizes.groups, False))
-    output, lse, scores = reference.attend(
+    output, stats, scores = reference.attend(
         xp,
         score,
         value,
@@ -53,7 +53,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
         output = xp.astype(output, task.dtype)
     return Result(
         output,
-        _whole(xp, lse, sizes, (sizes.queries,)),
+        _whole(xp, stats, sizes, (2, sizes.queries)),
         _whole(xp, scores, sizes, (sizes.queries, sizes.keys)) if options.with_scores else None,
     )
 

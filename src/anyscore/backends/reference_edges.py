@@ -22,8 +22,8 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
     score = _gathered(xp, task, edges)
     s = reference.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
     s = xp.broadcast_to(s, (*sizes.lead, edges.count)) * 1
-    weights, lse = edges.normalize(task.normalizer, s)
-    lse = xp.broadcast_to(lse, (*sizes.lead, sizes.queries)) * 1
+    weights, stats = edges.normalize(task.normalizer, s)
+    stats = xp.broadcast_to(stats, (*sizes.lead, 2, sizes.queries)) * 1
     output = None
     if task.value is not None:
         if p:
@@ -33,7 +33,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
         value = _of_all_heads(xp, reference.accumulated(xp, task.value), task, 2)
         terms = weights[..., None] * xp.take_rows(value, edges.col)
         output = xp.astype(xp.segment_sum(terms, edges.rows, sizes.queries), task.dtype)
-    return Result(output, lse, s if options.with_scores else None)
+    return Result(output, stats, s if options.with_scores else None)
 
 
 def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:

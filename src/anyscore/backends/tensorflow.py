@@ -125,8 +125,8 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
         results = host.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(*(None if y is None else tf.constant(y) for y in results))
-    output, lse, scores = _attend(with_edges_by_key(x, task), s)
-    return Result(None if output is None else _xp.astype(output, task.dtype), lse, scores)
+    output, stats, scores = _attend(with_edges_by_key(x, task), s)
+    return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
 
 
 _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
@@ -140,7 +140,7 @@ def _attend(x: Operands, s: Settings) -> Results:
     own = sum(present[:FACTORS])  # that have derivatives
     acc_dtype = _acc_dtype(given[:own])
     rows = (*s.lead, _xp.shape(x.a)[-2])
-    shapes = {"lse": rows}
+    shapes = {"stats": (*s.lead, 2, _xp.shape(x.a)[-2])}
     if x.value is not None:
         shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
     if s.scores:
@@ -178,17 +178,17 @@ def _attend(x: Operands, s: Settings) -> Results:
     def gradients(*given: Array) -> tuple[list[Array], Callable[..., Any]]:
         each = iter(given)
         output = None if x.value is None else next(each)
-        lse, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
+        stats, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
 
         def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
-            *operands, output, lse, d_output, d_lse, d_scores = arrays
+            *operands, output, stats, d_output, d_stats, d_scores = arrays
             found = host.backward(
-                Operands(*operands), s, Results(output, lse), Results(d_output, d_lse, d_scores)
+                Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
             )
             return [d for d in found if d is not None]
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*record(xs)[:NEEDED], output, lse, *results_of(upstream)]
+        operands = [*record(xs)[:NEEDED], output, stats, *results_of(upstream)]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:

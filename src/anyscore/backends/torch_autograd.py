@@ -51,25 +51,25 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, s = torch_operators.forward.record(*inputs)
-        results, lse, scores = _recorded(x, s, output)
+        results, stats, scores = _recorded(x, s, output)
         if s.scores and keeps_scores(x, s):
-            results, lse, scores = None, lse.clone(), scores.clone()
+            results, scores = None, scores.clone()
         elif not is_compiling():  # the caller may write to what they are given
             # else they are given it in their dtype
             is_given = results is not None and results.dtype == x.value.dtype
-            results, lse = results.clone() if is_given else results, lse.clone()
-            scores = None
+            results, scores = results.clone() if is_given else results, None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*x[:NEEDED], results, lse, scores)
+        ctx.save_for_backward(*x[:NEEDED], results, stats, scores)
         ctx.settings = s
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
         x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        found, lse = _recorded(x, s, upstream), results.lse
+        found = _recorded(x, s, upstream)
         if x.value is not None and found.output is None:
-            found = found._replace(output=lse.new_zeros((*lse.shape, x.value.shape[-1])))
+            shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
+            found = found._replace(output=results.stats.new_zeros(shape))
         rest = len(ctx.needs_input_grad) - 1 - FACTORS
         return None, *gradients(x, s, results, found), *(None,) * rest
 

@@ -64,12 +64,12 @@ def run(task: Task, options: Options, seed: Any) -> Result:
         if repeated is not None:
             return Result(repeated, None)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        output, lse, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
+        output, stats, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
     else:
-        output, lse, scores = torch_operators.forward(x, s)
+        output, stats, scores = torch_operators.forward(x, s)
     if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
         output = output.to(x.value.dtype)
-    return Result(output, lse, scores)
+    return Result(output, stats, scores)
 
 
 CORE = Implementation("cpu", _why_not, run, how_core)

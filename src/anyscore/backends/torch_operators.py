@@ -79,20 +79,20 @@ def _lent(x: Results) -> Results:
 
 def _forward(x: Operands, s: Settings) -> Results:
     made = _fake_forward(x, s)
-    if x.packed is not None and x.packed.dtype != made.lse.dtype:
+    if x.packed is not None and x.packed.dtype != made.stats.dtype:
         x = x._replace(packed=None)
     cpu.forward(_arrays(x), s, _lent(made), torch.get_num_threads())
     return made
 
 
 def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
-    output, lse, scores, d_lse, d_scores = (
+    output, stats, scores, d_stats, d_scores = (
         y if y is None else y.contiguous() for y in (*results, *upstream[1:])
     )
-    made = [None if y is None else results.lse.new_empty(y.shape) for y in x[:FACTORS]]
-    empty = results.lse.new_empty
-    results = Results(output, lse, scores)
-    upstream = Results(upstream.output, d_lse, d_scores)
+    made = [None if y is None else results.stats.new_empty(y.shape) for y in x[:FACTORS]]
+    empty = results.stats.new_empty
+    results = Results(output, stats, scores)
+    upstream = Results(upstream.output, d_stats, d_scores)
     to = Operands(*map(array, made))
     cpu.backward(_arrays(x), s, _lent(results), _lent(upstream), to, torch.get_num_threads())
     pairs = zip(made, x[:FACTORS], strict=True)
@@ -105,25 +105,25 @@ def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> 
 def _fake_forward(x: Operands, s: Settings) -> Results:
     a, value = x.a, x.value
     rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
-    lse, output, scores = a.new_empty(rows, dtype=dtype), None, None
+    stats, output, scores = a.new_empty((*s.lead, 2, rows[-1]), dtype=dtype), None, None
     if value is not None:
         output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
     if s.scores:
         of = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.shape[0])
         scores = a.new_empty(of, dtype=dtype)
-    return Results(output, lse, scores)
+    return Results(output, stats, scores)
 
 
 def _fake_backward(
     x: Operands, s: Settings, results: Results, upstream: Results
 ) -> tuple[Tensor, ...]:
-    empty = results.lse.new_empty
+    empty = results.stats.new_empty
     return tuple(empty(0) if y is None else y.new_empty(y.shape) for y in x[:FACTORS])
 
 
 def _filled(results: Results) -> tuple[Tensor, ...]:
     """Results as the operator gives them."""
-    return tuple(results.lse.new_empty(0) if y is None else y for y in results)
+    return tuple(results.stats.new_empty(0) if y is None else y for y in results)
 
 
 # Batched by vmap: one more leading dimension
@@ -211,8 +211,8 @@ def _backward_args(
 
 def _given(found: tuple[Tensor, ...], x: Operands, s: Settings) -> Results:
     """Results of the operator as records have them."""
-    output, lse, scores = found
-    return Results(None if x.value is None else output, lse, scores if s.scores else None)
+    output, stats, scores = found
+    return Results(None if x.value is None else output, stats, scores if s.scores else None)
 
 
 class _Operator:
@@ -267,14 +267,14 @@ class _Operator:
 
 forward = _Operator(
     "forward",
-    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor lse, Tensor scores)",
+    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor stats, Tensor scores)",
     _forward_args,
     _forward_record,
 )
 backward = _Operator(
     "backward",
-    f"({_X}, Tensor? output, Tensor lse, Tensor? kept, "
-    f"Tensor? d_output, Tensor? d_lse, Tensor? d_scores, {_SETTINGS})"
+    f"({_X}, Tensor? output, Tensor stats, Tensor? kept, "
+    f"Tensor? d_output, Tensor? d_stats, Tensor? d_scores, {_SETTINGS})"
     f" -> ({', '.join(['Tensor'] * FACTORS)})",
     _backward_args,
     _backward_record,

@@ -42,10 +42,10 @@ class _Trained(torch.autograd.Function):
     def forward(
         ctx: Any, call: TrainedCall, made: tuple[Tensor, Tensor, Maybe], *arrays: Maybe
     ) -> Tensor:
-        output, lse, scores = made
+        output, stats, scores = made
         ctx.call = call
         # The caller may write to the output that they are given.
-        ctx.save_for_backward(*arrays, output.clone() if scores is None else scores, lse)
+        ctx.save_for_backward(*arrays, output.clone() if scores is None else scores, stats)
         return output
 
     @staticmethod
@@ -93,9 +93,9 @@ class TrainedCall:
 
     def gradients(self, saved: tuple[Any, ...], upstream: Tensor) -> tuple[Any, ...]:
         """Return the gradients of a, b, weight and value, differentiable if they are to be."""
-        a, b, weight, value, stop, kept, lse = saved
+        a, b, weight, value, stop, kept, stats = saved
         x = Operands(a, b, weight, value=value, stop=stop)
-        results = Results(None, lse, kept) if self.keeps_scores else Results(kept, lse)
+        results = Results(None, stats, kept) if self.keeps_scores else Results(kept, stats)
         of = torch_autograd.gradients(x, self.settings, results, Results(upstream, None))
         return *of[:3], of[4]
 

@@ -115,12 +115,12 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
 
     The gradient of what is not there is empty.
     """
-    lse: Tensor = results.lse.contiguous()
+    stats: Tensor = results.stats.contiguous()
     output = results.output
-    results = Results(None if output is None else output.contiguous(), lse)
+    results = Results(None if output is None else output.contiguous(), stats)
     with _device_of(x.a):
         found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
-        lse.new_empty(0) if y is None or d is None else d.to(y.dtype)
+        stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
         for y, d in zip(x[:FACTORS], found, strict=False)
     )

@@ -149,11 +149,11 @@ def borrow_threads(library: str) -> None:
 
 
 def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
-    """Write output, log-sum-exp and scores of a call into `results`: those that are there.
+    """Write output, statistics and scores of a call into `results`: those that are there.
 
     x: arrays of the shapes that `Operands` states; seed, an integer, is of use with dropout alone.
-    results: C-contiguous arrays; the core computes in the dtype of the log-sum-exp, float32 or
-    float64. Dropout is that of `anyscore.dropout`.
+    results: C-contiguous arrays; the core computes in the dtype of stats, float32 or float64.
+    Dropout is that of `anyscore.dropout`.
 
     Raises ValueError: an array has another shape or dtype.
     """
@@ -185,10 +185,10 @@ def train_again(
 ) -> Any:
     """Return an object that runs this forward, and its backward, with other arrays like these.
 
-    forward(a, b, weight, value, packed, stop, threads) → (output, lse, scores), and backward(a, b,
-    weight, value, stop, kept, lse, d_output, threads) → the gradients of the first four, None where
-    these are; or None where arrays are of another kind. empty: as of `again`. keeps_scores: whether
-    scores are given, and are what is kept; else it is the output.
+    forward(a, b, weight, value, packed, stop, threads) → (output, stats, scores), and backward(a,
+    b, weight, value, stop, kept, stats, d_output, threads) → the gradients of the first four, None
+    where these are; or None where arrays are of another kind. empty: as of `again`. keeps_scores:
+    whether scores are given, and are what is kept; else it is the output.
 
     Raises ValueError: as `again`, or arrays are not of the dtype that sums are taken in.
     """
@@ -215,8 +215,8 @@ def backward(
     """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
 
     results: what `forward` wrote. With scores none is computed again, and of `AT_ONCE` keys at
-    most the output may be None. upstream: the gradients of that; lse and scores may be None. to:
-    arrays of the shapes in x and of the dtype of the log-sum-exp.
+    most the output may be None. upstream: the gradients of that; stats and scores may be None. to:
+    arrays of the shapes in x and of the dtype of stats.
 
     Raises ValueError: an array has another shape or dtype.
     """

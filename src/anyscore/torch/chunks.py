@@ -19,8 +19,8 @@ def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:
 
         β_ij = Σ_k α_ik e^u_ij / Σ_l e^u_il        j ≤ k < j + width,   k − width < l ≤ k
 
-    Exponents are u_ij − log Σ_l e^u_il ≤ 0, so that it is right for energies of any size. The
-    backward computes them again and keeps two matrices T_q × T_k.
+    Exponents are u_ij − max_l u_il ≤ 0, so that it is right for energies of any size. The backward
+    computes them again and keeps two matrices T_q × T_k.
 
     Args:
         alignment: α (..., T_q, T_k), as of `monotonic_alignment`; hard or soft.
@@ -57,24 +57,25 @@ class _Chunkwise(torch.autograd.Function):
     def forward(ctx: Any, alignment: Tensor, energies: Tensor, width: int) -> Tensor:
         ctx.save_for_backward(alignment, energies)
         ctx.width = width
-        totals = _log_sums(energies, width)
-        found = torch.zeros_like(energies)
+        tops, inverse = _sums(energies, width)
+        found, alignment = torch.zeros_like(energies), alignment * inverse
         for ahead in range(width):
             to, of = _pair(found, ahead), alignment[..., ahead:]
-            to += of * _share(energies, totals, ahead)
+            to += of * _power(energies, tops, ahead)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
         alignment, energies = ctx.saved_tensors
-        totals = _log_sums(energies, ctx.width)
+        tops, inverse = _sums(energies, ctx.width)
         of_alignment, of_energies = torch.zeros_like(alignment), torch.zeros_like(energies)
         for ahead in range(ctx.width):
-            of_alignment[..., ahead:] += _pair(slope, ahead) * _share(energies, totals, ahead)
+            of_alignment[..., ahead:] += _pair(slope, ahead) * _power(energies, tops, ahead)
+        of_alignment, alignment = of_alignment * inverse, alignment * inverse
         for ahead in range(ctx.width):
             difference = _pair(slope, ahead) - of_alignment[..., ahead:]
-            weight = alignment[..., ahead:] * _share(energies, totals, ahead)
+            weight = alignment[..., ahead:] * _power(energies, tops, ahead)
             _pair(of_energies, ahead).add_(weight * difference)
         return of_alignment, of_energies, None
 
@@ -84,18 +85,21 @@ def _pair(x: Tensor, ahead: int) -> Tensor:
     return x[..., : x.shape[-1] - ahead]
 
 
-def _share(energies: Tensor, totals: Tensor, ahead: int) -> Tensor:
-    """The weight of key j in the chunk that ends at j + ahead; totals: `_log_sums`."""
-    return torch.exp(_pair(energies, ahead) - totals[..., ahead:])
+def _power(energies: Tensor, tops: Tensor, ahead: int) -> Tensor:
+    """e^(u_ij − top) of key j in the chunk that ends at j + ahead; tops: of `_sums`."""
+    return torch.exp(_pair(energies, ahead) - tops[..., ahead:])
 
 
-def _log_sums(energies: Tensor, width: int) -> Tensor:
-    """Log-sum-exp of the chunk that ends at each key; 0 if all of it is −∞."""
-    top = energies.clone()
+def _sums(energies: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The largest energy of the chunk that ends at each key, and 1 / Σ e^(u − it).
+
+    Both are 0 if all energies of a chunk are −∞.
+    """
+    tops = energies.clone()
     for behind in range(1, width):
-        top[..., behind:] = torch.maximum(top[..., behind:], _pair(energies, behind))
-    top = torch.where(top == -math.inf, 0.0, top)
+        tops[..., behind:] = torch.maximum(tops[..., behind:], _pair(energies, behind))
+    tops = torch.where(tops == -math.inf, 0.0, tops)
     total = torch.zeros_like(energies)
     for behind in range(width):
-        total[..., behind:] += torch.exp(_pair(energies, behind) - top[..., behind:])
-    return torch.where(total == 0, 0.0, top + torch.log(total))
+        total[..., behind:] += _power(energies, tops, behind)
+    return tops, torch.where(total == 0, 0.0, 1 / total)

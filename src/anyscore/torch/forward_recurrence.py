@@ -88,10 +88,14 @@ class _Forward(torch.autograd.Function):
         ctx: Any, energies: Tensor, moves: Tensor, previous: Tensor, logarithms: bool
     ) -> tuple[Tensor, Tensor]:
         last = previous if logarithms else previous.log()
-        rows, least = [last], torch.finfo(last.dtype).min
-        for i in range(energies.shape[1]):
-            logits = energies[:, i] + torch.logaddexp(*_ways(last, moves[:, i]))
+        rows, least, (stay, move) = [last], torch.finfo(last.dtype).min, _logs(moves)
+        for i in range(energies.shape[1] if energies.shape[2] else 0):
+            row = energies[:, i]
+            reach = torch.logaddexp(*_ways(last, stay[:, i], move[:, i]))
+            # the largest that can be reached, lest energies far from 0 round log m away
+            top = row.masked_fill(reach == -math.inf, -math.inf).amax(-1, keepdim=True)
             # where no key can be reached all stay −∞
+            logits = (row - top.clamp(min=least)) + reach
             last = logits - logits.logsumexp(-1, keepdim=True).clamp(min=least)
             rows.append(last)
         found = torch.stack(rows, 1)
@@ -104,7 +108,7 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, of_last: Tensor) -> Any:
         found, moves = ctx.saved_tensors
         weights, before = found[:, 1:].exp(), found[:, :-1]
-        stay, move = _ways(before, moves)
+        stay, move = _ways(before, *_logs(moves))
         # shares of each way; NaN where a key was not reached, and nothing could have changed that
         of_stay, of_move = (
             (x - y).sigmoid().nan_to_num(0.0) for x, y in ((stay, move), (move, stay))
@@ -127,9 +131,14 @@ class _Forward(torch.autograd.Function):
         return of_logits, of_moves, of_last, None
 
 
-def _ways(last: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """log((1 − u) α_j) and log(u α_j−1), of log α."""
-    return last + (1 - u).log()[..., None], _shift(last) + u.log()[..., None]
+def _logs(u: Tensor) -> tuple[Tensor, Tensor]:
+    """log(1 − u) and log u, each with an axis for keys."""
+    return (1 - u).log()[..., None], u.log()[..., None]
+
+
+def _ways(last: Tensor, stay: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
+    """log((1 − u) α_j) and log(u α_j−1), of log α and of `_logs`."""
+    return last + stay, _shift(last) + move
 
 
 def _shift(last: Tensor) -> Tensor:

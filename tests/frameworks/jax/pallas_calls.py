@@ -39,7 +39,7 @@ PAIRS = {x.name: x for x in (PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, SOFTS
 
 
 def run(call: Call, **settings: Any) -> literal.Results:
-    """output, lse, scores, weights, and a gradient d_x for each operand x.
+    """output, stats, lse, scores, weights, and a gradient d_x for each operand x.
 
     settings: those that a `Call` does not have.
     """
@@ -56,12 +56,13 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
         seed = jnp.asarray(words).reshape(*(1,) * len(call.lead), 2)
         count = np.arange(np.prod(call.lead, dtype=int)) % call.repeats
         x = x._replace(seed=seed, counter=jnp.asarray(count.astype(np.uint32)).reshape(call.lead))
-    d_lse = np.zeros((*call.lead, call.queries)) if call.d_lse is None else call.d_lse
+    d_stats = raw.d_stats(call)
+    d_stats = np.zeros((*call.lead, 2, call.queries)) if d_stats is None else d_stats
     scores = *call.lead, call.queries, call.keys
     d_scores = np.zeros(scores) if call.d_scores is None else call.d_scores
     upstream = Results(
         array(call.d_output).astype(call.compute),
-        *(jnp.asarray(d, call.compute) for d in (d_lse, d_scores)),
+        *(jnp.asarray(d, call.compute) for d in (d_stats, d_scores)),
     )
     same = {name: getattr(call, name) for name in ("outer", "outer_scale", "diagonal", "after")}
     s = Settings(
@@ -80,7 +81,13 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     found, backward = jax.vjp(forward, *x[:FACTORS])
     gradients = zip(Operands._fields, backward(upstream), strict=False)
     made = {f"d_{name}": d for name, d in gradients if d is not None}
-    return {**found._asdict(), "weights": raw.weights_of(jnp, found.scores, found.lse), **made}
+    lse = found.stats.sum(-2)
+    return {
+        **found._asdict(),
+        "lse": lse,
+        "weights": raw.weights_of(jnp, found.scores, found.stats),
+        **made,
+    }
 
 
 _results = jax.jit(results, static_argnums=1)

@@ -66,7 +66,7 @@ def test_gradients(name: str) -> None:
 def test_which_calls_do() -> None:
     """Not those whose scores take more memory than the output, nor where nobody sees φ's value."""
     few = slopes(score=SCORES["additive"])
-    assert {"scores", "lse"} <= given(few, *arrays())
+    assert {"scores", "stats"} <= given(few, *arrays())
     assert "output" not in given(few, *arrays())
     for keys, value_width in (T_K, T_K - 1), (65, 80):
         operands = given(few, *arrays(keys, value_width))

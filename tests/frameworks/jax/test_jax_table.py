@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import far_rows
 import plain
-from anyscore import Score, attention
+from anyscore import Additive, Score, attention, log_weights, scores
 from budget import assert_gradients_within_budget, assert_within_budget
 from cases import MASKS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms
@@ -101,3 +102,20 @@ def test_gradients(score: str, dtype: Any) -> None:
         assert_gradients_within_budget(actual, want, want, partial(terms, row))
     except AssertionError:
         assert_gradients_within_budget(actual, want, through(plainly), partial(terms, row))
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_rows_far_from_0(impl: str) -> None:
+    """Those of −1e9 and of finite minima are as exact as others."""
+    q, k, value, bias, upstream = map(jnp.asarray, far_rows.example().values())
+    options = {"score": Additive(None, None, jnp.ones(4, jnp.float32)), "impl": impl}
+
+    @jax.jit
+    def run(value: Any, bias: Any) -> dict[str, Any]:
+        output, back = jax.vjp(lambda v, b: attention(q, k, v, bias=b, **options), value, bias)
+        found = dict(zip(("output", "d_value", "d_bias"), (output, *back(upstream)), strict=True))
+        return found | {"log_weights": log_weights(q, k, bias=bias, **options)}
+
+    found = {name: np.asarray(x) for name, x in run(value, bias).items()}
+    s = np.asarray(scores(q, k, bias=bias, **options))
+    far_rows.check(s, np.asarray(value), np.asarray(upstream), **found)

@@ -16,7 +16,17 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from pallas_calls import SOFTSIGN
 
-from anyscore import Additive, Causal, Score, Trilinear, attention, plan
+import far_rows
+from anyscore import (
+    Additive,
+    Causal,
+    Score,
+    Trilinear,
+    attention,
+    log_weights,
+    plan,
+    scores,
+)
 from anyscore.factors import Factors
 from anyscore.kernels.pallas import attention as pallas
 from samples import normal
@@ -215,3 +225,20 @@ def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
         "cpu: it does not know the pair 'softsign'; "
         "pallas: it runs on NVIDIA GPUs, Ampere or later, and the arrays are on the CPU"
     )
+
+
+def test_rows_far_from_0() -> None:
+    """Those of −1e9 and of finite minima are as exact as others."""
+    q, k, value, bias, upstream = map(jnp.asarray, far_rows.example(T_K).values())
+
+    @jax.jit
+    def run(value: Any, bias: Any) -> tuple[Any, dict[str, Any]]:
+        options = {"score": Additive(None, None, jnp.ones(4, jnp.float32)), "impl": "fused"}
+        output, back = jax.vjp(lambda v, b: attention(q, k, v, bias=b, **options), value, bias)
+        found = dict(zip(("output", "d_value", "d_bias"), (output, *back(upstream)), strict=True))
+        found |= {"log_weights": log_weights(q, k, bias=bias, **options)}
+        return scores(q, k, bias=bias, **options), found
+
+    s, found = run(value, bias)
+    found = {name: np.asarray(x) for name, x in found.items()}
+    far_rows.check(*map(np.asarray, (s, value, upstream)), **found)

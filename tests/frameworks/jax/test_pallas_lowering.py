@@ -51,9 +51,9 @@ def lowered(
     )  # fmt: skip
     s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
     sums = np.float64 if dtype == np.float64 else np.float32
-    lse = jax.ShapeDtypeStruct((*LEAD, T_Q), sums)
+    stats = jax.ShapeDtypeStruct((*LEAD, 2, T_Q), sums)
     scores = None if dropout else jax.ShapeDtypeStruct((*LEAD, T_Q, T_K), sums)
-    results = Results(jax.ShapeDtypeStruct((*LEAD, T_Q, D_V), sums), lse, scores)
+    results = Results(jax.ShapeDtypeStruct((*LEAD, T_Q, D_V), sums), stats, scores)
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (lambda x: pallas.forward(x, s), (x,)),
         (lambda x, *rest: pallas.backward(x, s, *rest), (x, results, results)),

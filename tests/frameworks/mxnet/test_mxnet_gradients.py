@@ -10,7 +10,8 @@ import pytest
 from arrays import numbers, to
 from mxnet import autograd
 
-from anyscore import Additive, Score, attention
+import far_rows
+from anyscore import Additive, Score, attention, log_weights, scores
 from cases import SCORES, case
 
 MASKS = ("none", "four", "lengths", "boolean_full")
@@ -235,3 +236,21 @@ def test_nothing_to_attend(name: str, shape: tuple[int, int, int]) -> None:
     assert not numbers(output).any()
     for x in tensors:
         assert not numbers(x.grad).any()
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.usefixtures("np_mode")
+def test_rows_far_from_0(impl: str) -> None:
+    """Those of −1e9 and of finite minima are as exact as others."""
+    q, k, value, bias, upstream = map(to, far_rows.example().values())
+    options = {"bias": bias, "score": Additive(None, None, to(np.ones(4, np.float32)))}
+    for x in (value, bias):
+        x.attach_grad()
+    with autograd.record():
+        output = attention(q, k, value, impl=impl, **options)
+    output.backward(upstream)
+    found = {"output": output, "d_value": value.grad, "d_bias": bias.grad}
+    found |= {"log_weights": log_weights(q, k, impl=impl, **options)}
+    s = scores(q, k, impl=impl, **options)
+    arrays = (np.asarray(numbers(x)) for x in (s, value, upstream))
+    far_rows.check(*arrays, **{name: np.asarray(numbers(x)) for name, x in found.items()})

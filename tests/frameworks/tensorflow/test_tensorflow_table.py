@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 import torch
 
+import far_rows
 import plain
-from anyscore import Score, attention
+from anyscore import Additive, Score, attention, log_weights, scores
 from anyscore.functional import plan
 from budget import assert_gradients_within_budget, assert_within_budget
 from cases import OPTIONS, SCORES, case
@@ -157,3 +158,18 @@ def test_the_core_runs_all_scores(score: str) -> None:
     tensors = [tf.constant(x) for x in (c.query, c.key, c.value)]
     built = build(score, c.parameters, tf.constant)
     assert plan(*tensors, score=built).route == ("reference" if score == "callable" else "cpu")
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_rows_far_from_0(impl: str) -> None:
+    """Those of −1e9 and of finite minima are as exact as others."""
+    q, k, value, bias, upstream = map(tf.constant, far_rows.example().values())
+    options = {"bias": bias, "score": Additive(None, None, tf.ones(4)), "impl": impl}
+    with tf.GradientTape() as tape:
+        tape.watch([value, bias])
+        output = attention(q, k, value, **options)
+    d_value, d_bias = tape.gradient(output, [value, bias], output_gradients=upstream)
+    found = {"output": output, "d_value": d_value, "d_bias": d_bias}
+    found |= {"log_weights": log_weights(q, k, **options)}
+    arrays = (x.numpy() for x in (scores(q, k, **options), value, upstream))
+    far_rows.check(*arrays, **{name: x.numpy() for name, x in found.items()})

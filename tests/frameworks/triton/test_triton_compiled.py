@@ -91,7 +91,7 @@ def call(
     s = Settings("", 0.5, 1, 0.0, 8, lead)._replace(**options)
     if backward:
         output = torch.zeros(*lead, queries, d_v, dtype=acc_dtype)
-        results = Results(output, torch.zeros(*lead, queries, dtype=acc_dtype))
+        results = Results(output, torch.zeros(*lead, 2, queries, dtype=acc_dtype))
         kernels.backward(pair, x, s, results, results)
     else:
         kernels.forward(pair, x, s, acc_dtype)

@@ -12,7 +12,17 @@ import pytest
 import torch
 
 import anyscore
-from anyscore import Additive, Causal, Trilinear, attention, plan
+import far_rows
+from anyscore import (
+    Additive,
+    Causal,
+    Dot,
+    Trilinear,
+    attention,
+    log_weights,
+    plan,
+    scores,
+)
 from anyscore.backends import torch_operators, torch_triton
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
@@ -96,9 +106,9 @@ def test_operators_check_out() -> None:
     s = Settings("tanh", 0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
     arguments = torch_operators.forward.args(x, s)
     torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
-    output, lse, scores = torch.ops.anyscore.forward(*arguments)
+    output, stats, scores = torch.ops.anyscore.forward(*arguments)
     scores = torch.zeros_like(scores)  # stand for a gradient
-    results = Results(output, lse), Results(output, lse, scores)
+    results = Results(output, stats), Results(output, stats, scores)
     arguments = torch_operators.backward.args(x, s, *results)
     torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
 
@@ -188,3 +198,22 @@ def test_versions_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (torch_triton._older_than(torch_triton._FLOAT64) or "") == wide
     for cached in caches:
         cached.cache_clear()
+
+
+@pytest.mark.parametrize("keys", [11, 70])
+@pytest.mark.parametrize("name", ["Additive", "Dot"])
+def test_rows_far_from_0(name: str, keys: int) -> None:
+    """Those of −1e9 and of finite minima are as exact as others; a decoder's step has them too."""
+    made = {name: torch.tensor(x) for name, x in far_rows.example(keys).items()}
+    score: Any = Dot() if name == "Dot" else Additive(None, None, torch.ones(4))
+    for rows in (slice(None), slice(1, 2), slice(6, 7)):
+        q, bias, upstream = (made[x][:, rows].clone() for x in ("query", "bias", "upstream"))
+        value = made["value"].clone().requires_grad_()
+        options = {"score": score, "bias": bias.requires_grad_(), "impl": "fused"}
+        output = attention(q, made["key"], value, **options)
+        d_value, d_bias = torch.autograd.grad(output, [value, bias], upstream)
+        found = {"output": output, "d_value": d_value, "d_bias": d_bias}
+        found |= {"log_weights": log_weights(q, made["key"], **options)}
+        s = scores(q, made["key"], **options)
+        arrays = (x.detach().numpy() for x in (s, value, upstream))
+        far_rows.check(*arrays, **{name: x.detach().numpy() for name, x in found.items()})

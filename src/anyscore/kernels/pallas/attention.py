@@ -129,15 +129,15 @@ class KernelCall(FfiCall):
 
 
 def _forward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
-    """Compute output (*lead, T_q, d_v), log-sum-exp (*lead, T_q) and scores (*lead, T_q, T_k)."""
+    """Compute output (*lead, T_q, d_v), stats (*lead, 2, T_q) and scores (*lead, T_q, T_k)."""
     rows, width = s.row_tiles * s.rows, s.value_chunks * s.values
-    results = {"output": (rows, width), "lse": (1, rows)}
+    results = {"output": (rows, width), "stats": (2, rows)}
     if s.settings.scores:
         results["scores"] = rows, s.column_tiles * s.columns
     grid = s.row_tiles, s.value_parts
     found = run_kernel(s, _forward_tile, grid, panels(s, operands), results)
-    output, lse, *scores = found
-    found = [output[..., : s.queries, : s.d_v], lse[..., 0, : s.queries]]
+    output, stats, *scores = found
+    found = [output[..., : s.queries, : s.d_v], stats[..., : s.queries]]
     found += [x[..., : s.queries, : s.keys] for x in scores]
     shaped = (x.reshape(*s.settings.lead, *x.shape[2:]) for x in found)
     return dict(zip(results, shaped, strict=True))
@@ -199,8 +199,8 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
 
     @pl.when(part == 0)
     def _() -> None:
-        lse = shift if by_sigmoid else jnp.where(empty, -math.inf, m + jnp.log(total))
-        refs["lse"][0, 0, tiles.queries(i)] = lse
+        refs["stats"][0, 0, tiles.queries(i)] = shift if by_sigmoid else m
+        refs["stats"][0, 1, tiles.queries(i)] = jnp.log(total)
 
 
 _KERNELS: dict[str, Callable[[Layout, Mapping[str, Array]], dict[str, Array]]] = {

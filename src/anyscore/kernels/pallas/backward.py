@@ -1,12 +1,13 @@
 """The backward by Pallas: two kernels, each the owner of what it sums, so there are no atomics.
 
-    P = exp(S − lse)    dP = dO Vᵀ    dS = P ∘ (dP − D),  D_i = dO_i · O_i − dlse_i
+    P = exp((S − m) − l)   dP = dO Vᵀ   dS = P ∘ (dP − D),  D_i = dO_i · O_i − dl_i
     S = φ(X), if there is an outer function: then dS is multiplied by φ′(X)
-    P = sigmoid(S − lse)              dS = P ∘ (1 − P) ∘ dP, of that normalizer
+    P = sigmoid(S − m)                dS = P ∘ (1 − P) ∘ dP, of that normalizer
 
-One owns queries: Σ_j dS_ij w ∂₁pair and Σ_j dS_ij pair; the other keys, for all groups that share
-them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. The slopes of a pair are what JAX derives
-from its value. Sums are kept where they go, in memory that one program alone reads and writes.
+of the statistics m and l of each query. One kernel owns queries: Σ_j dS_ij w ∂₁pair and
+Σ_j dS_ij pair; the other keys, for all groups that share them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and
+Σ_i P_ij dO_i. The slopes of a pair are those that JAX derives from its value. Sums are kept where
+they go, in memory that one program alone reads and writes.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
     They are for all leading dimensions, those too that were broadcast.
     """
     given = dict(operands)
-    output, d_lse = given.pop("output"), given.pop("d_lse", 0)
-    given["delta"] = (given["d_output"] * output).sum(-1) - d_lse
+    output, d_stats = given.pop("output"), given.pop("d_stats", None)
+    given["delta"] = (given["d_output"] * output).sum(-1)
+    if d_stats is not None:
+        given["delta"] -= d_stats[..., 1, :]
     laid_out = panels(s, given)
     (h, _, rows), (_, _, columns) = (laid_out[x].x.shape[2:] for x in ("a", "b"))
     d_v = laid_out["value"].x.shape[-1]
@@ -90,12 +93,13 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
 
 def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array | None]:
     """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of φ."""
-    lse = tiles.take("lse", g, 0, tiles.queries(i))
+    most, log_sum = (tiles.take("stats", g, n, tiles.queries(i)) for n in range(2))
     mask, (scores, slope) = tiles.mask(g, i, j), tiles.scores(g, i, j)
     if tiles.s.settings.normalizer:
-        return jnp.where(mask, sigmoid(scores, lse), 0), mask, slope
-    lse = jnp.where(lse == -math.inf, math.inf, lse)
-    return jnp.where(mask, jnp.exp(scores - lse[:, None]), 0), mask, slope
+        return jnp.where(mask, sigmoid(scores, most), 0), mask, slope
+    most = jnp.where(most == -math.inf, math.inf, most)
+    p = jnp.exp((scores - most[:, None]) - log_sum[:, None])
+    return jnp.where(mask, p, 0), mask, slope
 
 
 def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, Array]:

@@ -50,18 +50,18 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     value = x.b[..., :0] if x.value is None else x.value
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
-    lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
-    if s.normalizer and lse.numel():
-        lse = _shifts(x, s, lse)
+    stats = empty_stats(x, s, acc_dtype)
+    if s.normalizer and stats.numel():
+        stats[..., 0, :] = _shifts(x, s, acc_dtype)
     scores = None
     if s.scores:
         scores = x.a.new_full((*s.lead, queries, keys), -torch.inf, dtype=acc_dtype)
-    results = Results(None if x.value is None else output, lse, scores)
-    if lse.numel() == 0 or keys == 0:
+    results = Results(None if x.value is None else output, stats, scores)
+    if stats.numel() == 0 or keys == 0:
         return results
     inputs = Inputs(*exactly(x._replace(value=value), s, acc_dtype))
     if queries <= DECODE_QUERIES:
-        _decode(pair, inputs, output, lse, scores)
+        _decode(pair, inputs, output, stats, scores)
         return scaled(results, s.dropout)
     call = PackedCall(pair, inputs, acc_dtype)
     kind = value.dtype if value.dtype in HALF else acc_dtype
@@ -70,7 +70,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
-        finite, inputs.mask, inputs.dropout, output, lse, scores, inputs.sizes, call.scale, 0.0,
+        finite, inputs.mask, inputs.dropout, output, stats, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
         SIGMOID=bool(s.normalizer),
     )  # fmt: skip
@@ -82,25 +82,30 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     return scaled(results, s.dropout)
 
 
-def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
-    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (*lead, T_q)."""
+def empty_stats(x: Operands, s: Settings, acc_dtype: torch.dtype) -> Tensor:
+    """Return the statistics of queries that attend nothing, (*lead, 2, T_q): −∞ and 0."""
+    stats: Tensor = x.a.new_zeros((*s.lead, 2, x.a.shape[-2]), dtype=acc_dtype)
+    stats[..., 0, :] = -torch.inf
+    return stats
+
+
+def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
+    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores.
+
+    (..., {1, T_q}), which broadcasts to (*lead, T_q).
+    """
     keys = x.b.shape[-2]
     start = 0 if x.start is None else x.start.clamp(min=0)
     stop = keys if x.stop is None else x.stop.clamp(max=keys)
     if x.mask is None:
-        n = torch.as_tensor(stop - start, device=like.device).clamp(min=0)
+        n = torch.as_tensor(stop - start, device=x.a.device).clamp(min=0)
     else:
-        j, keep = torch.arange(keys, device=like.device), x.mask
+        j, keep = torch.arange(keys, device=x.a.device), x.mask
         for bound, inside in ((x.start, torch.ge), (x.stop, torch.lt)):
             keep = keep if bound is None else keep & inside(j, bound[..., None])
         n = keep.expand(*keep.shape[:-1], keys).sum(-1)
-    shift = n.clamp(min=1).to(like.dtype).log() if s.normalizer == 2 else 0.0
-    return (
-        torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf)
-        .to(like.dtype)
-        .expand(like.shape)
-        .contiguous()
-    )
+    shift = n.clamp(min=1).to(dtype).log() if s.normalizer == 2 else 0.0
+    return torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf).to(dtype)
 
 
 def scaled(results: Results, dropout: float) -> Results:
@@ -119,30 +124,30 @@ def exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands,
 
 
 def _decode(
-    pair: Functions, inputs: Inputs, output: Tensor, lse: Tensor, scores: Tensor | None
+    pair: Functions, inputs: Inputs, output: Tensor, stats: Tensor, scores: Tensor | None
 ) -> None:
     """Write the results of one or two queries."""
     x, sizes, width, d_v = inputs.x, inputs.sizes, inputs.x.a.shape[-1], output.shape[-1]
-    columns, sigmoid = Columns(d_v, lse.dtype), bool(inputs.s.normalizer)
+    columns, sigmoid = Columns(d_v, stats.dtype), bool(inputs.s.normalizer)
     rows = inputs.problems * sizes.queries
     splits = max(min(PROGRAMS // (rows * columns.blocks), sizes.keys // (4 * TILE)), 1)
     chunk = round_up(-(-sizes.keys // splits), TILE)
     splits = -(-sizes.keys // chunk)
-    tops, totals = (lse.new_empty((rows, splits)) for _ in range(2))
-    summed = lse.new_empty((rows, splits, d_v))
+    tops, totals = (stats.new_empty((rows, splits)) for _ in range(2))
+    summed = stats.new_empty((rows, splits, d_v))
     a, b, value = (inputs.operand(y, 2) for y in (x.a, x.b, x.value))
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
     scorer = scorers.elementwise(pair).of_settings(inputs.s, width=width)
     launch(
         triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
-        value, inputs.mask, inputs.dropout, lse, tops, totals, summed, scores, sizes,
+        value, inputs.mask, inputs.dropout, stats, tops, totals, summed, scores, sizes,
         inputs.s.scale, chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
         SIGMOID=sigmoid,
     )  # fmt: skip
-    lse = torch.empty_like(lse) if sigmoid else lse  # which is known
+    unknown = None if sigmoid else stats
     launch(
-        triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, lse, splits,
-        D_V=d_v, COLUMNS=columns.count,
+        triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, unknown, splits,
+        sizes.queries, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
 
 
@@ -175,14 +180,14 @@ class _Band(NamedTuple):
 
 def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, Tensor]:
     """Return dO, of no columns where nothing comes through the output, and D (*lead, T_q)."""
-    lse = results.lse
-    d_output, delta = lse.new_zeros((*lse.shape, 0)), torch.zeros_like(lse)
+    rows = results.stats[..., 0, :]
+    d_output, delta = rows.new_zeros((*rows.shape, 0)), rows.new_zeros(rows.shape)
     if upstream.output is not None:
         d_output = upstream.output
         delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
-    if upstream.lse is not None and not s.normalizer:
-        delta = delta - upstream.lse
-    return d_output, delta
+    if upstream.stats is not None and not s.normalizer:
+        delta = delta - upstream.stats[..., 1, :]
+    return d_output, delta.contiguous()
 
 
 def backward(
@@ -190,30 +195,30 @@ def backward(
 ) -> Operands:
     """Return the gradients of a, b, weight, key_bias, value and bias; None for what is not there.
 
-    results: of `forward`; upstream: their gradients. In the dtype of lse.
+    results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    lse, factors = results.lse, x[:FACTORS]
+    stats, factors = results.stats, x[:FACTORS]
     value = x.b[..., :0] if x.value is None else x.value
     x = x._replace(value=value)
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
-    if lse.numel() == 0 or keys == 0:
-        return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
-    inputs = Inputs(*exactly(x, s, lse.dtype))
-    call = PackedCall(pair, inputs, lse.dtype)
+    if stats.numel() == 0 or keys == 0:
+        return Operands(*(None if y is None else stats.new_zeros(y.shape) for y in factors))
+    inputs = Inputs(*exactly(x, s, stats.dtype))
+    call = PackedCall(pair, inputs, stats.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
-    kind = value.dtype if value.dtype in HALF else lse.dtype
+    kind = value.dtype if value.dtype in HALF else stats.dtype
     most = call.band(kind)
-    p_band = lse.new_empty((problems, queries, most), dtype=kind)
-    ds_band = lse.new_empty((problems, queries, most))
+    p_band = stats.new_empty((problems, queries, most), dtype=kind)
+    ds_band = stats.new_empty((problems, queries, most))
     outside = torch.empty_like(ds_band) if call.scorer.after and x.bias is not None else None
-    some = lse.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
+    some = stats.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
     made = _Gradients(
-        lse.new_zeros((problems, queries, width)),
-        lse.new_zeros((problems, keys, width)),
-        lse.new_zeros((problems, tiles, width)),
-        lse.new_zeros((problems, keys)),
-        lse.new_zeros((problems, keys, d_v)),
-        None if x.bias is None else lse.new_zeros(x.bias.shape),
+        stats.new_zeros((problems, queries, width)),
+        stats.new_zeros((problems, keys, width)),
+        stats.new_zeros((problems, tiles, width)),
+        stats.new_zeros((problems, keys)),
+        stats.new_zeros((problems, keys, d_v)),
+        None if x.bias is None else stats.new_zeros(x.bias.shape),
     )
     d_output, delta = delta_of(results, upstream, s)
     d_output = inputs.two(d_output / (1 - s.dropout), 2)
@@ -228,7 +233,7 @@ def backward(
         launch(
             triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
-            inputs.dropout, lse, values, d_outputs, delta, d_scores, *band, inputs.sizes,
+            inputs.dropout, stats, values, d_outputs, delta, d_scores, *band, inputs.sizes,
             call.scale, 0.0, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
         )  # fmt: skip
         _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)

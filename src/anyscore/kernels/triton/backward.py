@@ -1,10 +1,10 @@
 """Backward in Triton: weights and their gradients for a band of keys, then sums over them.
 
-    P = exp(S − lse)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dlse_i
+    P = exp((S − m) − l)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dl_i
 
-Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An outer function multiplies dS by its slope.
-dS and P of a band of keys are stored, so that scores are computed but once; then every program sums
-what it owns: no atomics, and the same bits each time.
+of the statistics m and l of each query. Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An
+outer function multiplies dS by its slope. dS and P of a band of keys are stored, so that scores are
+computed but once; then every program sums what it owns: no atomics, and the same bits each time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import sigmoid
-from anyscore.kernels.triton.scores import constant_of, tile_scores
+from anyscore.kernels.triton.forward import shift_of, sigmoid
+from anyscore.kernels.triton.scores import tile_scores
 from anyscore.kernels.triton.slopes import COUNT, Sums, Two, part_of, strip_of
 from anyscore.kernels.triton.tiles import (
     INTERPRETED,
-    LOG2_E,
     TILE,
     Biases,
     Mask,
@@ -34,7 +33,7 @@ from anyscore.kernels.triton.tiles import (
 
 @triton.jit
 def weights_and_gradients(
-    a, b, weights, biases, mask, dropout, lse, value, d_output, delta, d_scores, p_band, ds_band,
+    a, b, weights, biases, mask, dropout, stats, value, d_output, delta, d_scores, p_band, ds_band,
     outside, some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +44,7 @@ def weights_and_gradients(
     (problems, query tiles, band tiles): whether any entry is attended. value and d_output: `Rows`;
     DEPTH of their columns are multiplied at a time. d_scores: (problems, T_q, T_k), or None.
     """
-    ACC: tl.constexpr = lse.dtype.element_ty
+    ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
     biases = Biases(biases.keys, biases.pairs)
@@ -70,12 +69,13 @@ def weights_and_gradients(
             a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed, ACC,
             SCORER,
         )  # fmt: skip
-        constant = constant_of(weights, i_w, SCORER)
-        m_q = o_q < sizes.queries
-        b_lse = tl.load(lse + i_p * sizes.queries + o_q, mask=m_q, other=0.0)
-        b_lse = tl.where(b_lse == float("-inf"), 0.0, b_lse)  # of scores of −∞ alone
-        b_p = b_s - (b_lse * LOG2_E - constant)[:, None]  # (64, 64)
-        b_p = sigmoid(b_p) if SIGMOID else tl.exp2(b_p)
+        m_q, o_stats = o_q < sizes.queries, i_p * 2 * sizes.queries + o_q
+        b_p = b_s - shift_of(stats, o_stats, m_q)[:, None]  # (64, 64)
+        if SIGMOID:
+            b_p = sigmoid(b_p)
+        else:
+            b_log_sum = tl.load(stats + o_stats + sizes.queries, mask=m_q, other=0.0)
+            b_p = tl.exp(b_p - b_log_sum[:, None])
         b_p = tl.where(m_s, b_p, 0.0)
         b_dp = tl.zeros((TILE, TILE), ACC)
         o_c = tl.arange(0, DEPTH)

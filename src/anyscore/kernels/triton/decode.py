@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, store_scores, take
+from anyscore.kernels.triton.forward import shift_of, sigmoid, store_scores, store_stats, take
 from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import (
     TILE,
@@ -19,7 +19,6 @@ from anyscore.kernels.triton.tiles import (
     bounds_of,
     dropout_mask,
     entry,
-    in_base_2,
 )
 
 FEATURES = tl.constexpr(32)
@@ -28,7 +27,7 @@ FEATURES = tl.constexpr(32)
 
 @triton.jit
 def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.constexpr):
-    """Return scores (1, 64) in base 2 of one query and keys o_k (64,), without bias.
+    """Return scores (1, 64) of one query and keys o_k (64,), without bias.
 
     p_a, p_b, p_w: where the query, and the entries of the operands b and weight start.
     """
@@ -47,12 +46,12 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
             b_x = b_x * b_w[None, :]
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
-    return in_base_2(b_s[None, :], scale)
+    return b_s[None, :] * scale
 
 
 @triton.jit
 def decode_queries(
-    a, b, weight, biases, value, mask, dropout, lse, tops, totals, summed, scores, sizes, scale,
+    a, b, weight, biases, value, mask, dropout, stats, tops, totals, summed, scores, sizes, scale,
     chunk, n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +59,7 @@ def decode_queries(
 
     a, b, weight and value are operands. tops, totals (problems, T_q, splits): the largest
     score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
-    values. lse, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
+    values. stats, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
@@ -82,14 +81,14 @@ def decode_queries(
     b_top = tl.full((1,), 0.0 if SIGMOID else float("-inf"), ACC)
     b_total = tl.zeros((1,), ACC)
     if SIGMOID:
-        b_shift = shift_of(lse, i_p * sizes.queries + o_q, o_q < sizes.queries, 0.0)
+        b_shift = shift_of(stats, i_p * 2 * sizes.queries + o_q, o_q < sizes.queries)
     b_o = tl.zeros((COLUMNS,), ACC)
     for i_k in range(i_low // TILE * TILE, i_high, TILE):
         o_k = tl.arange(0, TILE) + i_k
         m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
         m_s = m_s & ((o_k >= i_low) & (o_k < i_high))[None, :]  # (1, 64)
         b_s = _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER)
-        b_s, _ = with_biases(b_s, biases, i_p, o_q, o_k, sizes, 0.0, SCORER)
+        b_s, _ = with_biases(b_s, biases, i_p, o_q, o_k, sizes, SCORER)
         b_s = tl.where(m_s, b_s, float("-inf"))
         if scores is not None:
             store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)
@@ -113,8 +112,14 @@ def decode_queries(
 
 
 @triton.jit
-def combine(tops, totals, summed, output, lse, n_splits, D_V: tl.constexpr, COLUMNS: tl.constexpr):
-    """Write output (rows, D_V) and lse (rows,) of the parts; COLUMNS of one row a program."""
+def combine(
+    tops, totals, summed, output, stats, n_splits, n_queries, D_V: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write output (rows, D_V) and stats of the parts; COLUMNS of one row a program.
+
+    stats: (problems, 2, T_q), or None.
+    """
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1
     i_block, i_row = tl.program_id(0) % n_blocks, (tl.program_id(0) // n_blocks).to(tl.int64)
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
@@ -126,11 +131,11 @@ def combine(tops, totals, summed, output, lse, n_splits, D_V: tl.constexpr, COLU
     b_o = tl.zeros((COLUMNS,), summed.dtype.element_ty)
     for i in range(n_splits):
         i_part = i_row * n_splits + i
-        weight = tl.exp2(tl.load(tops + i_part) - shift)
+        weight = tl.exp(tl.load(tops + i_part) - shift)
         total += tl.load(totals + i_part) * weight
         b_o += tl.load(summed + i_part * D_V + o_c, mask=o_c < D_V, other=0.0) * weight
-    some = total != 0
-    safe = tl.where(some, total, 1.0)
-    if i_block == 0:
-        tl.store(lse + i_row, tl.where(some, (top + tl.log2(safe)) * LN_2, float("-inf")))
+    if stats is not None and i_block == 0:
+        i_stats = i_row // n_queries * 2 * n_queries + i_row % n_queries
+        store_stats(stats, i_stats, top, total, True, n_queries)
+    safe = tl.where(total == 0, 1.0, total)
     tl.store(output + i_row * D_V + o_c, b_o / safe, mask=o_c < D_V)

@@ -1,6 +1,6 @@
 """Attention over the edges of a graph in Triton: forward, and backward in two passes.
 
-    forward              output and log-sum-exp of each query, by a running maximum
+    forward              output and statistics of each query, by a running maximum
     slopes_of_edges      P and dS of each edge, once for all that is summed of them
     feature_sums         of each query, then of each key: da, dc and dw, then db
     value_sums           of each key: dV and the gradient of its bias
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.forward import LN_2, shift_of, sigmoid, take
+from anyscore.kernels.triton.forward import shift_of, sigmoid, store_stats, take
 from anyscore.kernels.triton.outer import outer
-from anyscore.kernels.triton.tiles import LOG2_E, dropout_mask, entry, in_base_2
+from anyscore.kernels.triton.tiles import dropout_mask, entry
 
 EDGES = tl.constexpr(32)
 """Edges that are taken at a time."""
@@ -74,13 +74,13 @@ def _add_bias(b_s, x, i_p, o_e, m_e, sizes):
     """Return b_s (E,) plus the bias of edges o_e (E,), if there is one."""
     if x.bias is not None:
         p_bias = entry(x.bias, i_p, sizes.heads) + o_e.to(tl.int64) * x.bias.column
-        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(b_s.dtype) * LOG2_E
+        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(b_s.dtype)
     return b_s
 
 
 @triton.jit
 def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER: tl.constexpr):
-    """Return scores (E,) in base 2 of edges o_e from keys o_k to query i_q, and the slope of φ."""
+    """Return scores (E,) of edges o_e from keys o_k to query i_q, and the slope of φ."""
     WIDTH: tl.constexpr = SCORER.width
     OUTER: tl.constexpr = SCORER.outer
     C: tl.constexpr = SCORER.outer_scale
@@ -97,10 +97,10 @@ def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER:
         b_x = SCORER.pair.value(b_a[None, :], b_b) * _weight_of(x, i_p, o_f, sizes, WIDTH, ACC)
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
-    b_s = in_base_2(b_s, scale)
+    b_s = b_s * scale
     if x.key_bias is not None:
         p_bias = entry(x.key_bias, i_p, sizes.heads) + o_k.to(tl.int64) * x.key_bias.column
-        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(ACC) * LOG2_E
+        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(ACC)
     if not AFTER:
         b_s = _add_bias(b_s, x, i_p, o_e, m_e, sizes)
     b_s, b_slope = outer(b_s, OUTER, C)
@@ -111,29 +111,29 @@ def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER:
 
 @triton.jit
 def forward(
-    x, value, graph, dropout, output, lse, scores, sizes, scale, n_blocks, SCORER: tl.constexpr,
+    x, value, graph, dropout, output, stats, scores, sizes, scale, n_blocks, SCORER: tl.constexpr,
     D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
+    """Write output (problems, T_q, D_V) and stats (problems, 2, T_q), in the accumulation dtype.
 
     x: `Compared`. graph: the edges of queries. scores (problems, E), or None, is written too.
-    SIGMOID: that makes the weights; lse then holds what it subtracts, and stays. One query and
+    SIGMOID: that makes the weights; stats then hold what it subtracts, and stay. One query and
     COLUMNS of the value a program.
     """
-    ACC: tl.constexpr = lse.dtype.element_ty
+    ACC: tl.constexpr = stats.dtype.element_ty
     x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_q = (rest % sizes.queries).to(tl.int64)
     i_p = (rest // sizes.queries).to(tl.int64)
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
-    o_row = i_p * sizes.queries + i_q + tl.arange(0, 1)
+    o_stats = i_p * 2 * sizes.queries + i_q + tl.arange(0, 1)
     p_v = entry(value, i_p, sizes.heads)
     i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
     b_top = tl.full((1,), 0.0 if SIGMOID else float("-inf"), ACC)
     b_total = tl.zeros((1,), ACC)
     b_o = tl.zeros((COLUMNS,), ACC)
     if SIGMOID:
-        b_shift = shift_of(lse, o_row, o_row >= 0, 0.0)
+        b_shift = shift_of(stats, o_stats, o_stats >= 0)
     for i_e in range(i_first, i_last, EDGES):
         o_e = i_e + tl.arange(0, EDGES)
         m_e = o_e < i_last
@@ -141,7 +141,7 @@ def forward(
         b_s, _ = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
         if scores is not None:
             m_s = o_e < tl.where(i_block == 0, i_last, 0)
-            tl.store(scores + i_p * graph.count + o_e, b_s * LN_2, mask=m_s)
+            tl.store(scores + i_p * graph.count + o_e, b_s, mask=m_s)
         b_x = tl.where(m_e, b_s, float("-inf"))[None, :]  # (1, E)
         if SIGMOID:
             b_x = sigmoid(b_x - b_shift[:, None])
@@ -153,18 +153,16 @@ def forward(
         b_weight = tl.sum(b_x, 0)  # (E,)
         b_v = _gather(value, p_v, o_k, m_e, o_c, D_V, ACC)  # (E, C)
         b_o += tl.sum(tl.where(m_e[:, None], b_weight[:, None] * b_v, 0.0), 0)
-    m_some = b_total != 0
-    b_safe = tl.where(m_some, b_total, 1.0)
     if i_block == 0 and not SIGMOID:
-        b_lse = tl.where(m_some, (b_top + tl.log2(b_safe)) * LN_2, float("-inf"))
-        tl.store(lse + o_row, b_lse)
+        store_stats(stats, o_stats, b_top, b_total, o_stats >= 0, sizes.queries)
+    b_safe = tl.where(b_total == 0, 1.0, b_total)
     p_o = output + (i_p * sizes.queries + i_q) * D_V + o_c
     tl.store(p_o, b_o / b_safe, mask=o_c < D_V)
 
 
 @triton.jit
 def slopes_of_edges(
-    x, value, d_output, graph, dropout, lse, delta, d_scores, p, ds, outside, sizes, scale,
+    x, value, d_output, graph, dropout, stats, delta, d_scores, p, ds, outside, sizes, scale,
     SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write p, the weights after dropout, and ds (problems, E); see `backward`.
@@ -172,22 +170,23 @@ def slopes_of_edges(
     outside: the same or None: dS before the slope of an outer function, for a bias after it. value,
     d_output: operands. d_scores (problems, E), or None. One query a program.
     """
-    ACC: tl.constexpr = lse.dtype.element_ty
+    ACC: tl.constexpr = stats.dtype.element_ty
     x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
     i_q = (tl.program_id(0) % sizes.queries).to(tl.int64)
     i_p = (tl.program_id(0) // sizes.queries).to(tl.int64)
     o_row = i_p * sizes.queries + i_q
     p_v, p_do = entry(value, i_p, sizes.heads), entry(d_output, i_p, sizes.heads)
     i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
-    shift = tl.load(lse + o_row)
-    shift = tl.where(shift == float("-inf"), 0.0, shift) * LOG2_E  # −∞: of scores of −∞ alone
+    p_stats = stats + i_p * 2 * sizes.queries + i_q
+    shift, log_sum = tl.load(p_stats), tl.load(p_stats + sizes.queries)
+    shift = tl.where(shift == float("-inf"), 0.0, shift)  # of scores of −∞ alone
     below = tl.load(delta + o_row)
     for i_e in range(i_first, i_last, EDGES):
         o_e = i_e + tl.arange(0, EDGES)
         m_e = o_e < i_last
         o_k = tl.load(graph.node + o_e, mask=m_e, other=0)
         b_s, b_slope = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
-        b_p = sigmoid(b_s - shift) if SIGMOID else tl.exp2(b_s - shift)
+        b_p = sigmoid(b_s - shift) if SIGMOID else tl.exp((b_s - shift) - log_sum)
         b_dp = tl.zeros((EDGES,), ACC)
         o_c = tl.arange(0, COLUMNS)
         for _ in range(0, D_V, COLUMNS):

@@ -1,13 +1,12 @@
-"""Forward in Triton: output and log-sum-exp, tile by tile with a running maximum."""
+"""Forward in Triton: output and statistics, tile by tile with a running maximum."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.scores import constant_of, tile_scores
+from anyscore.kernels.triton.scores import tile_scores
 from anyscore.kernels.triton.tiles import (
-    LOG2_E,
     TILE,
     Biases,
     Mask,
@@ -23,8 +22,6 @@ from anyscore.kernels.triton.tiles import (
     tiles_of,
 )
 
-LN_2 = tl.constexpr(0.6931471805599453)
-
 
 @triton.jit
 def take(b_s, b_top, b_total):
@@ -35,45 +32,52 @@ def take(b_s, b_top, b_total):
     """
     b_new = tl.maximum(b_top, tl.max(b_s, 1))
     b_shift = tl.where(b_new == float("-inf"), 0.0, b_new)
-    b_x = tl.exp2(b_s - b_shift[:, None])
-    b_fade = tl.exp2(b_top - b_shift)
+    b_x = tl.exp(b_s - b_shift[:, None])
+    b_fade = tl.exp(b_top - b_shift)
     return b_x, b_fade, b_new, b_total * b_fade + tl.sum(b_x, 1)
 
 
 @triton.jit
 def sigmoid(b_x):
-    """Return 1 / (1 + 2^−x): the sigmoid of x in base 2."""
-    return 1 / (1 + tl.exp2(-b_x))
+    """Return 1 / (1 + e^−x)."""
+    return 1 / (1 + tl.exp(-b_x))
 
 
 @triton.jit
-def shift_of(lse, o_row, m_q, constant):
-    """Return what the sigmoid subtracts from scores in base 2 (Q,), which lse holds."""
-    b_shift = tl.load(lse + o_row, mask=m_q, other=0.0)
-    return tl.where(b_shift == float("-inf"), 0.0, b_shift * LOG2_E - constant)
+def shift_of(stats, o_row, m_q):
+    """Return what is subtracted from scores (Q,): the first of statistics, 0 in place of −∞."""
+    b_shift = tl.load(stats + o_row, mask=m_q, other=0.0)
+    return tl.where(b_shift == float("-inf"), 0.0, b_shift)
+
+
+@triton.jit
+def store_stats(stats, o_row, b_top, b_total, m_q, n_queries):
+    """Write the statistics of a softmax: the largest score (Q,), and the logarithm of the sum."""
+    tl.store(stats + o_row, b_top, mask=m_q)
+    tl.store(stats + o_row + n_queries, tl.log(tl.where(b_total == 0, 1.0, b_total)), mask=m_q)
 
 
 @triton.jit
 def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
-    """Write scores b_s (Q, K) in base 2 to scores (problems, T_q, T_k); the first block does."""
+    """Write scores b_s (Q, K) to scores (problems, T_q, T_k); the first block does."""
     n_queries = tl.where(i_block == 0, sizes.queries, 0)
     m_s = (o_q < n_queries)[:, None] & (o_k < sizes.keys)[None, :]
     p_s = scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
-    tl.store(p_s, b_s * LN_2, mask=m_s)
+    tl.store(p_s, b_s, mask=m_s)
 
 
 @triton.jit
 def forward(
-    a, b, weights, biases, value, mask, dropout, output, lse, scores, sizes, scale, seed, n_blocks,
-    SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
+    a, b, weights, biases, value, mask, dropout, output, stats, scores, sizes, scale, seed,
+    n_blocks, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Write output (problems, T_q, D_V) and lse (problems, T_q), in the accumulation dtype.
+    """Write output (problems, T_q, D_V) and stats (problems, 2, T_q), in the accumulation dtype.
 
-    SIGMOID: that makes the weights; lse then holds what it subtracts, and stays.
+    SIGMOID: that makes the weights; stats then hold what it subtracts, and stay.
     scores (problems, T_q, T_k), or None, is −∞ before; what is attended is written to it. 64
     queries of one problem and COLUMNS of the value a program. value: `Rows`.
     """
-    ACC: tl.constexpr = lse.dtype.element_ty
+    ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
     biases = Biases(biases.keys, biases.pairs)
@@ -93,11 +97,10 @@ def forward(
     b_top = tl.full((TILE,), float("-inf"), ACC)
     b_total = tl.zeros((TILE,), ACC)
     b_o = tl.zeros((TILE, COLUMNS), ACC)
-    constant = constant_of(weights, i_w, SCORER)
     m_q = o_q < sizes.queries
-    o_row = i_p * sizes.queries + o_q
+    o_row, o_stats = i_p * sizes.queries + o_q, i_p * 2 * sizes.queries + o_q
     if SIGMOID:
-        b_shift = shift_of(lse, o_row, m_q, constant)
+        b_shift = shift_of(stats, o_stats, m_q)
     for MASKED in tl.static_range(2):
         for i in range(n_masked if MASKED else n_whole):
             if MASKED:
@@ -113,7 +116,7 @@ def forward(
                 m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
                 b_s = tl.where(m_s, b_s, float("-inf"))
             if scores is not None:
-                store_scores(scores, b_s + constant, i_p, o_q, o_k, sizes, i_block)
+                store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block)
             if SIGMOID:
                 b_x = sigmoid(b_s - b_shift[:, None])
             else:
@@ -125,11 +128,9 @@ def forward(
                 b_o, b_x.to(value.data.dtype.element_ty),
                 p_v + (i_p * 0 + i_k) * value.padded, value.padded, o_c, PRECISION,
             )  # fmt: skip
-    m_some = b_total != 0
-    b_safe = tl.where(m_some, b_total, 1.0)
-    b_lse = tl.where(m_some, (b_top + constant + tl.log2(b_safe)) * LN_2, float("-inf"))
     if i_block == 0 and not SIGMOID:
-        tl.store(lse + o_row, b_lse, mask=m_q)
+        store_stats(stats, o_stats, b_top, b_total, m_q, sizes.queries)
+    b_safe = tl.where(b_total == 0, 1.0, b_total)
     tl.store(
         output + o_row[:, None] * D_V + o_c[None, :],
         b_o / b_safe[:, None],

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyscore.kernels.triton import edges as triton_edges
 from anyscore.kernels.triton import scorers
-from anyscore.kernels.triton.attention import delta_of, exactly, scaled
+from anyscore.kernels.triton.attention import delta_of, empty_stats, exactly, scaled
 from anyscore.kernels.triton.edges import Compared, Graph
 from anyscore.kernels.triton.packed import Columns, Inputs, launch, operand
 from anyscore.kernels.triton.pairs import Functions
@@ -57,29 +57,28 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     queries, edges = x.a.shape[-2], x.col.shape[0]
     d_v = 0 if x.value is None else x.value.shape[-1]
     output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
-    lse = x.a.new_full((*s.lead, queries), -torch.inf, dtype=acc_dtype)
+    stats = empty_stats(x, s, acc_dtype)
     if s.normalizer:
-        lse = _shifts(x, s, lse)
+        stats[..., 0, :] = _shifts(x, s, stats.dtype)
     scores = x.a.new_empty((*s.lead, edges), dtype=acc_dtype) if s.scores else None
-    results = Results(None if x.value is None else output, lse, scores)
-    if lse.numel() == 0 or not edges:
+    results = Results(None if x.value is None else output, stats, scores)
+    if stats.numel() == 0 or not edges:
         return results
     call = _Call(pair, x, s, acc_dtype)
     inputs, blocks = call.inputs, call.columns.blocks
     launch(
         triton_edges.forward, inputs.problems * queries * blocks, call.compared, call.value,
-        call.of_queries, inputs.dropout, output, lse, scores, inputs.sizes, inputs.s.scale, blocks,
-        SCORER=call.scorer, D_V=d_v, COLUMNS=call.columns.count, SIGMOID=call.sigmoid,
+        call.of_queries, inputs.dropout, output, stats, scores, inputs.sizes, inputs.s.scale,
+        blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=call.columns.count, SIGMOID=call.sigmoid,
     )  # fmt: skip
     return scaled(results, s.dropout)
 
 
-def _shifts(x: Operands, s: Settings, like: Tensor) -> Tensor:
-    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (*lead, T_q)."""
+def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
+    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (T_q,)."""
     n = x.rowptr.diff()
-    shift = n.clamp(min=1).to(like.dtype).log() if s.normalizer == 2 else 0.0
-    shift = torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf)
-    return shift.to(like.dtype).expand(like.shape).contiguous()
+    shift = n.clamp(min=1).to(dtype).log() if s.normalizer == 2 else 0.0
+    return torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf).to(dtype)
 
 
 def backward(
@@ -87,28 +86,28 @@ def backward(
 ) -> Operands:
     """Return the gradients of the factors; None for what is not there.
 
-    results: of `forward`; upstream: their gradients. In the dtype of lse.
+    results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    lse, factors = results.lse, x[:FACTORS]
-    if lse.numel() == 0 or not x.col.shape[0]:
-        return Operands(*(None if y is None else lse.new_zeros(y.shape) for y in factors))
-    call = _Call(pair, x, s, lse.dtype)
+    stats, factors = results.stats, x[:FACTORS]
+    if stats.numel() == 0 or not x.col.shape[0]:
+        return Operands(*(None if y is None else stats.new_zeros(y.shape) for y in factors))
+    call = _Call(pair, x, s, stats.dtype)
     inputs, edges = call.inputs, call.edges
     problems, sizes, scale = inputs.problems, inputs.sizes, inputs.s.scale
     upstream_output, delta = delta_of(results, upstream, s)
     d_output = operand(inputs.two(upstream_output / (1 - s.dropout), 2), inputs.heads)
     d_scores = None if upstream.scores is None else upstream.scores.contiguous()
-    p, ds = (lse.new_empty((problems, edges)) for _ in range(2))
+    p, ds = (stats.new_empty((problems, edges)) for _ in range(2))
     outside = torch.empty_like(ds) if call.scorer.after and x.bias is not None else None
     constants = {"D_V": call.d_v, "COLUMNS": call.columns.count}
     launch(
         triton_edges.slopes_of_edges, problems * sizes.queries, call.compared, call.value, d_output,
-        call.of_queries, inputs.dropout, lse, delta.contiguous(), d_scores, p, ds, outside, sizes,
+        call.of_queries, inputs.dropout, stats, delta, d_scores, p, ds, outside, sizes,
         scale, SCORER=call.scorer, SIGMOID=call.sigmoid, **constants,
     )  # fmt: skip
 
     def room(rows: int, *columns: int, wanted: Any = True) -> Tensor | None:
-        return None if wanted is None else lse.new_zeros((problems, rows, *columns))
+        return None if wanted is None else stats.new_zeros((problems, rows, *columns))
 
     width = call.width
     d_a, d_b = room(sizes.queries, width), room(sizes.keys, width)

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.pairs import tanh
-from anyscore.kernels.triton.tiles import LOG2_E
 
 
 @triton.jit
@@ -19,17 +18,13 @@ def _log_of_one_and(x):
 
 @triton.jit
 def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
-    """Return φ of sums in base 2, as scores in base 2, and its slope; b_s and 1 for no function.
-
-    Sums must not lack a constant.
-    """
+    """Return φ of sums, and its slope; b_s and 1 for no function."""
     b_slope = 1.0
     if OUTER == "tanh":
-        b_t = tanh(b_s * (1 / (C * LOG2_E)))
-        b_s, b_slope = b_t * (C * LOG2_E), 1 - b_t * b_t
+        b_t = tanh(b_s * (1 / C))
+        b_s, b_slope = b_t * C, 1 - b_t * b_t
     elif OUTER != "":
-        b_x = b_s * (1 / LOG2_E)
-        b_x = tl.where(b_x <= 0, 0.0, b_x)  # tl.maximum would make NaN 0
+        b_x = tl.where(b_s <= 0, 0.0, b_s)  # tl.maximum would make NaN 0
         m_x = b_x == 0
         if OUTER == "sqrt":
             b_root = tl.sqrt(b_x)
@@ -43,5 +38,5 @@ def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
             b_slope = 1 / tl.where(m_x, 1.0, tl.sqrt(b_x) * tl.sqrt(b_x + 2))
         if OUTER != "log1p":
             b_slope = tl.where(m_x, 0.0, b_slope)
-        b_s, b_slope = b_value * (-C * LOG2_E), b_slope * (-C)
+        b_s, b_slope = b_value * -C, b_slope * -C
     return b_s, b_slope

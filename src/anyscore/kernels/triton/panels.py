@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.tiles import TILE, entry, in_base_2
+from anyscore.kernels.triton.tiles import TILE, entry
 
 BLOCK = tl.constexpr(16)
 """Features that are moved at a time; panels are filled up to a multiple of it."""
@@ -74,9 +74,9 @@ def _weights_of(weight, p_w, o_f, width, dtype: tl.constexpr):
 
 @triton.jit
 def coefficients(weight, table, constants, heads, width, padded, scale):
-    """Write table (problems, 4, padded): scale w log₂ e, C, 1/C, σ; and constants (problems, 2).
+    """Write table (problems, 4, padded): scale w, C, 1/C, σ; and constants (problems, 2).
 
-    Those are 2 scale max|w| log₂ e and scale Σ|w| log₂ e. No weight is 1. One problem a program.
+    Those are 2 scale max|w| and scale Σ|w|. No weight is 1. One problem a program.
     """
     i_p = tl.program_id(0).to(tl.int64)
     o_f = tl.arange(0, BLOCK)
@@ -88,16 +88,16 @@ def coefficients(weight, table, constants, heads, width, padded, scale):
         b_size = tl.abs(_weights_of(weight, p_w, i_f + o_f, width, dtype))
         b_most = tl.maximum(b_most, b_size)
         b_total += b_size
-    top, total = tl.max(b_most, 0), in_base_2(tl.sum(b_total, 0), scale)
+    top, total = tl.max(b_most, 0), tl.sum(b_total, 0) * scale
     p_constant = constants + i_p * 2
     nothing = total - total  # NaN if a weight is not finite
-    tl.store(p_constant, 2 * in_base_2(top, scale) + nothing)
+    tl.store(p_constant, 2 * top * scale + nothing)
     tl.store(p_constant + 1, total)
     for i_f in range(0, padded, BLOCK):
         p_table = table + i_p * 4 * padded + i_f + o_f
         b_w = _weights_of(weight, p_w, i_f + o_f, width, dtype)
         b_c = tl.where(tl.abs(b_w) * C_MAX > top, top / tl.abs(b_w), C_MAX)
-        tl.store(p_table, in_base_2(b_w, scale))
+        tl.store(p_table, b_w * scale)
         tl.store(p_table + padded, b_c)
         tl.store(p_table + 2 * padded, 1 / b_c)
         tl.store(p_table + 3 * padded, tl.where(b_w < 0, -1.0, 1.0))

@@ -16,7 +16,7 @@ from anyscore.operands import Settings
 class Scorer(NamedTuple):
     """Functions of `scores` and `slopes`, and constants.
 
-    bound, scores, constant: of `scores`. start, slopes: of `slopes`; None for products, whose sums
+    bound, scores: of `scores`. start, slopes: of `slopes`; None for products, whose sums
     are products too. pair: the `Functions`. width, padded: the features there are, and those of
     panels. precision: of products in float32. outer, outer_scale, after: of `Settings`; the last
     only where there is an outer function. at_once: features of a pair that a loop takes at a time,
@@ -25,7 +25,6 @@ class Scorer(NamedTuple):
 
     bound: Any
     scores: Any
-    constant: Any
     start: Any
     slopes: Any
     pair: Functions
@@ -51,7 +50,7 @@ class Scorer(NamedTuple):
 
 def product(pair: Functions) -> Scorer:
     """Return the scorer of Σ_f a_f b_f by the tensor core; the weight is in a."""
-    return Scorer(scores.no_bound, scores.product_scores, scores.no_constant, None, None, pair)
+    return Scorer(scores.no_bound, scores.product_scores, None, None, pair)
 
 
 def elementwise(pair: Functions) -> Scorer:
@@ -59,7 +58,6 @@ def elementwise(pair: Functions) -> Scorer:
     return Scorer(
         scores.no_bound,
         scores.elementwise_scores,
-        scores.no_constant,
         slopes.elementwise_start,
         slopes.elementwise_slopes,
         pair,
@@ -71,7 +69,6 @@ def tanh_by_exponentials(pair: Functions) -> Scorer:
     return Scorer(
         scores.exponential_bound,
         scores.exponential_scores,
-        scores.exponential_constant,
         slopes.exponential_start,
         slopes.exponential_slopes,
         pair,

@@ -1,7 +1,7 @@
-"""Scores of a tile of 64 queries and 64 keys, in base 2 and without biases.
+"""Scores of a tile of 64 queries and 64 keys, without biases.
 
-Each scorer of `scorers` has three functions here, called alike: `…_bound` is read once for a tile
-of queries, `…_scores` gives the tile, `…_constant` what those scores lack. Arguments are
+Each scorer of `scorers` has two functions here, called alike: `…_bound` is read once for a tile of
+queries, `…_scores` gives the tile. Arguments are
 
     a, b: `Panels` of queries and keys. weights: `Weights`. i_a, i_b: which tile of the panels.
     i_w: which problem of the weights. b_bound: the bound of the queries. seed: 0.0, see below.
@@ -20,7 +20,7 @@ import triton.language as tl
 
 from anyscore.kernels.triton.outer import outer
 from anyscore.kernels.triton.panels import BLOCK, WIDE
-from anyscore.kernels.triton.tiles import INTERPRETED, LOG2_E, TILE, entry, in_base_2
+from anyscore.kernels.triton.tiles import INTERPRETED, TILE, entry
 
 FREE = tl.constexpr(20.0)
 """ln x up to which four denominators can be multiplied."""
@@ -80,12 +80,6 @@ def no_bound(a, i_a):
 
 
 @triton.jit
-def no_constant(weights, i_w):
-    """Return 0: these scores lack nothing."""
-    return 0.0
-
-
-@triton.jit
 def _zeros(seed, ACC: tl.constexpr):
     """Zeros (64, 64), in squares of 4 × 4 a thread. seed: 0.0, unknown when compiled.
 
@@ -122,7 +116,7 @@ def product_scores(
         b_s = tl.dot(b_a, b_b, b_s, input_precision=PRECISION, out_dtype=ACC)
         p_a += STEP * TILE
         p_b += STEP * TILE
-    return in_base_2(b_s, scale)
+    return b_s * scale
 
 
 @triton.jit
@@ -160,7 +154,7 @@ def elementwise_scores(
     b_s = _zeros(seed, ACC)
     b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, WIDTH, UNROLL)
     if p_w is None:
-        b_s = in_base_2(b_s, scale)
+        b_s = b_s * scale
     return b_s
 
 
@@ -168,12 +162,6 @@ def elementwise_scores(
 def exponential_bound(a, i_a):
     """Return the largest exponent of a tile of queries."""
     return tl.load(a.bounds + i_a * 2)
-
-
-@triton.jit
-def exponential_constant(weights, i_w):
-    """Return scale Σ|w| log₂ e."""
-    return tl.load(weights.constants + i_w * 2 + 1)
 
 
 @triton.jit
@@ -211,7 +199,7 @@ def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAM
 def exponential_scores(
     a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC: tl.constexpr, SCORER: tl.constexpr
 ):
-    """Return scale Σ_f w_f tanh(a_f + b_f) less the constant, by reciprocals; see `panels`."""
+    """Return scale Σ_f w_f tanh(a_f + b_f), by reciprocals; see `panels`."""
     PADDED: tl.constexpr = SCORER.padded
     VALUE: tl.constexpr = SCORER.pair.value
     WIDTH: tl.constexpr = SCORER.width
@@ -232,17 +220,16 @@ def exponential_scores(
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, 2, True)
     n_ones = tl.where(m_free | m_near, 0, WIDTH)
     b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, n_ones, 1)
-    factor = -tl.load(weights.constants + i_w * 2)
-    constant = exponential_constant(weights, i_w)
-    b_s = b_s * tl.where(m_free | m_near, factor, 1.0)
-    return b_s - tl.where(m_free | m_near, 0.0, constant)
+    factor, total = tl.load(weights.constants + i_w * 2), tl.load(weights.constants + i_w * 2 + 1)
+    factor = tl.where(m_free | m_near, -factor, 1.0)
+    return tl.fma(b_s, factor, tl.where(m_free | m_near, total, 0.0))
 
 
 @triton.jit
-def with_biases(b_s, biases, i_p, o_q, o_k, sizes, constant, SCORER: tl.constexpr):
+def with_biases(b_s, biases, i_p, o_q, o_k, sizes, SCORER: tl.constexpr):
     """Return scores of sums b_s (Q, K) of queries o_q (Q,) and keys o_k (K,), and the slope of φ.
 
-    Biases that there are come before or after an outer function, of sums that lack the constant.
+    Biases that there are come before or after an outer function.
     """
     OUTER: tl.constexpr = SCORER.outer
     C: tl.constexpr = SCORER.outer_scale
@@ -250,8 +237,6 @@ def with_biases(b_s, biases, i_p, o_q, o_k, sizes, constant, SCORER: tl.constexp
     b_s = _add_key_bias(b_s, biases, i_p, o_k, sizes)
     if not AFTER:
         b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
-    if OUTER != "":
-        b_s += constant
     b_s, b_slope = outer(b_s, OUTER, C)
     if AFTER:
         b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
@@ -264,7 +249,7 @@ def _add_key_bias(b_s, biases, i_p, o_k, sizes):
     if biases.keys is not None:
         p_bias = entry(biases.keys, i_p, sizes.heads) + o_k.to(tl.int64) * biases.keys.column
         b_bias = tl.load(p_bias, mask=o_k < sizes.keys, other=0.0).to(b_s.dtype)
-        b_s += (b_bias * LOG2_E)[None, :]
+        b_s += b_bias[None, :]
     return b_s
 
 
@@ -276,14 +261,8 @@ def _add_bias(b_s, biases, i_p, o_q, o_k, sizes):
         p_bias += o_q.to(tl.int64)[:, None] * biases.pairs.row
         p_bias += o_k.to(tl.int64)[None, :] * biases.pairs.column
         m_bias = (o_q < sizes.queries)[:, None] & (o_k < sizes.keys)[None, :]
-        b_s += tl.load(p_bias, mask=m_bias, other=0.0).to(b_s.dtype) * LOG2_E
+        b_s += tl.load(p_bias, mask=m_bias, other=0.0).to(b_s.dtype)
     return b_s
-
-
-@triton.jit
-def constant_of(weights, i_w, SCORER: tl.constexpr):
-    """Return what scores of `tile_scores` lack: 0 under an outer function."""
-    return 0.0 if SCORER.outer != "" else SCORER.constant(weights, i_w)
 
 
 @triton.jit
@@ -291,7 +270,6 @@ def tile_scores(
     a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed,
     ACC: tl.constexpr, SCORER: tl.constexpr,
 ):  # fmt: skip
-    """Return the scores (64, 64) of a tile, less `constant_of`, and the slope of φ."""
+    """Return the scores (64, 64) of a tile, and the slope of φ."""
     b_s = SCORER.scores(a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC, SCORER)
-    constant = SCORER.constant(weights, i_w)
-    return with_biases(b_s, biases, i_p, o_q, o_k, sizes, constant, SCORER)
+    return with_biases(b_s, biases, i_p, o_q, o_k, sizes, SCORER)

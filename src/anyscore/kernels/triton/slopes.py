@@ -19,7 +19,6 @@ from anyscore.kernels.triton.panels import WIDE
 from anyscore.kernels.triton.scores import reciprocal
 from anyscore.kernels.triton.tiles import TILE
 
-LN_2 = tl.constexpr(0.6931471805599453)
 PAIRED = tl.constexpr(42.0)
 """ln x up to which two denominators can be multiplied."""
 COUNT = tl.constexpr(16)
@@ -146,12 +145,6 @@ def _others(p, ds, i, part, PADDED: tl.constexpr):
 
 
 @triton.jit
-def _units(p_table):
-    """Return scale · weight of the two features at p_table."""
-    return tl.load(p_table) * LN_2, tl.load(p_table + 1) * LN_2
-
-
-@triton.jit
 def _add_one(
     p_x, b_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
@@ -214,7 +207,8 @@ def elementwise_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     unit_0, unit_1 = scale, scale
     if weights.table is not None:
-        unit_0, unit_1 = _units(weights.table + i_w * (4 * SCORER.padded) + i_f)
+        p_table = weights.table + i_w * (4 * SCORER.padded) + i_f
+        unit_0, unit_1 = tl.load(p_table), tl.load(p_table + 1)
     p_x = own.features + (i_own * SCORER.padded + i_f) * TILE + o_t[:, None]
     p_y = other.features + (i_other * SCORER.padded + i_f) * TILE + o_c[None, :]
     return State(p_x, p_y, unit_0, unit_1, scale, scale)
@@ -248,7 +242,7 @@ def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
     PADDED: tl.constexpr = SCORER.padded
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     p_table = weights.table + i_w * (4 * PADDED) + i_f
-    unit_0, unit_1 = _units(p_table)
+    unit_0, unit_1 = tl.load(p_table), tl.load(p_table + 1)
     sign_0, sign_1 = tl.load(p_table + 3 * PADDED) * 0.5, tl.load(p_table + 3 * PADDED + 1) * 0.5
     at_x, at_y = (i_own * PADDED + i_f) * TILE, (i_other * PADDED + i_f) * TILE
     p_x, p_y = own.features + at_x + o_t[:, None], other.features + at_y + o_c[None, :]

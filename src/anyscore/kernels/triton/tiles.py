@@ -1,6 +1,6 @@
 """Building blocks of the Triton kernels: operands, masks, dropout, products with rows.
 
-A tile has 64 queries and 64 keys; scores are in base 2: s log₂ e stands for s.
+A tile has 64 queries and 64 keys.
 
 Prefixes, as in flash-linear-attention: `i_` an index of a tile, problem, block or row, `n_` a
 number of them; `o_` a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 TILE = tl.constexpr(64)
-LOG2_E = tl.constexpr(1.4426950408889634)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -86,12 +85,6 @@ class Sizes(NamedTuple):
     heads: Any
     queries: Any
     keys: Any
-
-
-@triton.jit
-def in_base_2(b_s, scale):
-    """Return scale · b_s log₂ e. scale is in float32, which has not all digits of log₂ e."""
-    return b_s * scale * LOG2_E if b_s.dtype == tl.float64 else b_s * (scale * LOG2_E)
 
 
 @triton.jit

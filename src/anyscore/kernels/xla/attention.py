@@ -42,7 +42,7 @@ def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
     """Compute attention; the results are in the dtype of sums."""
     given = named(x._replace(colptr=None, order=None, row=None))  # which gradients need
     rows = (*s.lead, x.a.shape[-2])
-    shapes: dict[str, Shape] = {"lse": rows}
+    shapes: dict[str, Shape] = {"stats": (*s.lead, 2, rows[-1])}
     if x.value is not None:
         shapes = {"output": (*rows, x.value.shape[-1]), **shapes}
     if s.scores:
