@@ -62,8 +62,8 @@ def masks(draw: st.DrawFn, lead: tuple[int, ...], queries: int, keys: int) -> An
     if kind == "none":
         return None, np.ones(full, bool)
     if kind == "lengths":
-        n = rng.uniform(-1, keys + 2, (*lead, queries))
-        n[rng.random(n.shape) < 0.1] = math.nan
+        n = rng.integers(-1, keys + 2, (*lead, queries)).astype(float)
+        n[rng.random(n.shape) < 0.1] = math.inf
         return Lengths(n), np.broadcast_to(j < n[..., None], full)
     if kind == "interval":
         start, stop = (rng.integers(-1, keys + 2, (*lead, queries)) for _ in range(2))
