@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, help="its interpreter; .venv/bin/python of the root")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--after", type=int, default=0, help="go on after so many of those drawn")
     parser.add_argument("--only", default="", help="files whose name starts so, such as csrc/")
     parser.add_argument("--sample", action="store_true", help="by the tests of `make test` alone")
     parser.add_argument("--jobs", type=int, default=1)
@@ -264,6 +265,7 @@ def main() -> None:
     root, rng = given.root.resolve(), random.Random(given.seed)
     lines = mutants(root, given.only)
     drawn = [rng.choice(line) for line in rng.sample(lines, min(given.count, len(lines)))]
+    drawn = drawn[given.after :]
     if given.list:
         print(*drawn, sep="\n")
         return
