@@ -24,7 +24,7 @@ def load(name: str) -> Backend:
 
 
 def repeats(x: Array) -> Again | None:
-    """What repeats calls with x that came before; None where nothing does."""
+    """Find the object that repeats calls with x; None where there is none."""
     if hasattr(x, "__torch_function__"):  # a compiler would guard KNOWN, which others add to
         import anyscore.backends.torch
 

@@ -16,8 +16,8 @@ _COPIES = torch.ops.aten.clone, torch.ops.aten._to_copy
 class IntervalMask(Tensor):
     """A mask (batch, 1, T_q, T_k) whose numbers are made when they are read.
 
-    They are booleans, True = may attend, or floats that are added to scores. Booleans that are
-    added to floats are read as such floats: 0, and the least of their dtype.
+    The numbers are booleans, True = may attend, or floats that are added to scores. Booleans that
+    are added to floats are read as such floats: 0, and the least of their dtype.
 
     mask: says the same in few numbers; None = all may be attended.
     """

@@ -37,7 +37,7 @@ is_forward_mode._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _loses_tangents() -> bool:
     """Return whether PyTorch would lose tangents of an autograd.Function, or tangents of those.
 
-    A compiler takes them for 0, and so does a transform by forward mode around another.
+    A compiler takes such tangents for 0, and so does a transform by forward mode around another.
     """
     if not is_forward_mode():
         return False

@@ -142,7 +142,7 @@ def test_a_class_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_symbols_in_masks(many: bool) -> None:
-    """Keras would not find them: a model would be made that cannot run."""
+    """Keras would not find the symbols, and make a model that cannot run."""
     x, lengths = keras.Input((T, D)), keras.Input((), dtype="int32")
     mask = Causal() & Lengths(lengths) if many else Causal(offset=lengths)
     with pytest.raises(TypeError, match=r"holds a symbolic tensor, .*pass it as valid_lens="):

@@ -3,7 +3,7 @@
     python first_calls.py "attention: compiled" …
 
 A call is made in a way that has a name, then eagerly, then in that way again. All results agree,
-and nothing is compiled a second time. What went wrong is printed as JSON, by the names of cases.
+and nothing is compiled a second time. Problems are printed as JSON, by the names of cases.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ CASES = (
 
 
 def first(case: str) -> None:
-    """Make the calls of a case. Raises whatever is wrong."""
+    """Make the calls of a case. Raises errors where results differ."""
     assert not any(name.partition(".")[0] == "anyscore" for name in sys.modules)
     name, _, way = case.partition(": ")
     call = function_of(name)
@@ -200,7 +200,7 @@ def first(case: str) -> None:
 
 
 def in_a_child(work: Callable[[], None]) -> str | None:
-    """Do work in a forked child; return what went wrong, None if nothing did."""
+    """Do work in a forked child; return the problem that it met, None if there was none."""
     reads, writes = os.pipe()
     child = os.fork()
     if not child:
@@ -221,7 +221,7 @@ def in_a_child(work: Callable[[], None]) -> str | None:
 
 
 def main(cases: Sequence[str]) -> None:
-    """Print what went wrong with cases."""
+    """Print the problems of cases."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(1)

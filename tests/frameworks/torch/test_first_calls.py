@@ -16,7 +16,7 @@ import hang
 
 @cache
 def problems(cases: tuple[str, ...]) -> dict[str, str | None]:
-    """What goes wrong with each case, of which all are forks of one process."""
+    """The problem of each case, None if there is none; all are forks of one process."""
     command = [sys.executable, str(Path(first_calls.__file__)), *cases]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=hang.HANG)
     assert ran.returncode == 0, ran.stderr

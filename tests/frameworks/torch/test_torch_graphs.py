@@ -255,7 +255,7 @@ HETERO: dict[str, Any] = {
 @pytest.mark.parametrize("transform", HETERO)
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_hetero_is_refused(kind: Kind, transform: str) -> None:
-    """It would give results by edge type, of layers that it does not know, not added up."""
+    """The transform would not add up results of edge types, of layers that are unknown to it."""
     theirs = pytest.importorskip("torch_geometric.nn")
     metadata = ["a", "b"], [("a", "to", "b"), ("b", "to", "b"), ("a", "to", "a")]
     with pytest.raises(TypeError, match=rf"{kind.__name__}, which is no Mess.*HeteroConv"):

@@ -211,7 +211,7 @@ BY_HAND: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BY_HAND)
 def test_forward_mode_is_refused(name: str, compiled: bool) -> None:
-    """What a compiler made of it was NaN for forward attention."""
+    """A compiler made NaN of forward attention."""
     x = torch.randn(2, 4, 6)
 
     def tangent(x: Tensor) -> Tensor:
