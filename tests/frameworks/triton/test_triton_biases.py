@@ -48,7 +48,7 @@ def made(
         draw(*lead, queries, WIDTH), draw(*shared, keys, WIDTH), draw(heads, WIDTH),
         draw(1, heads // GROUPS, keys), draw(*shared, keys, D_V), draw(*shape), stop=stop,
     )  # fmt: skip
-    upstream = Results(*(draw(*lead, *n) for n in ((queries, D_V), (queries,), (queries, keys))))
+    upstream = Results(*(draw(*lead, *n) for n in ((queries, D_V), (2, queries), (queries, keys))))
     return x, upstream
 
 

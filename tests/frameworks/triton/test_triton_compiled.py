@@ -241,8 +241,9 @@ def test_a_bias_spills_next_to_nothing(
     assert compiled(launch, chip).stack <= 16
 
 
-SPILLED = {"sqrt": 0, "log1p": 8, "arcosh": 176}
-"""Bytes of a thread, in the backward: the slopes of a tile live while its weights are made."""
+SPILLED = {"sqrt": 8, "log1p": 16, "arcosh": 176}
+"""Bytes of a thread, in the backward: the slopes of a tile live while its weights are made, of two
+numbers a query. Of the log-sum-exp alone, which is inexact, eight fewer were spilled."""
 
 
 @pytest.mark.parametrize("outer", SPILLED)
