@@ -121,7 +121,7 @@ private:
             for (int j = 0; j < end; j++) p[j] *= factors[j];
     }
 
-    // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which the log-sum-exp has rounded.
+    // D of query i, all of whose keys are in this tile: Σ P dP, over Σ P, which log l has rounded.
     ANYSCORE_NOINLINE T delta_of_tile(const Tile& tile, int i, const AttendedColumns& attended, T* p, T* d) const {
         if (values.is_nonfinite(i)) return nan<T>();
         if (tile.call.normalizer != Normalizer::SOFTMAX) return T(0);

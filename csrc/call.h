@@ -60,7 +60,7 @@ struct Dropout {
 };
 
 // What makes weights of the scores s. What a sigmoid subtracts from them stands in the place of the
-// log-sum-exp, wherever that is written or read.
+// statistics, wherever that is written or read.
 enum class Normalizer {
     SOFTMAX,
     SIGMOID,  // of s + sigmoid_bias

@@ -1,4 +1,4 @@
-// Output and log-sum-exp, by an online softmax over tiles of keys; and the scores, for those who ask.
+// Output and statistics, by an online softmax over tiles of keys; and the scores, for those who ask.
 #pragma once
 
 #include <algorithm>
