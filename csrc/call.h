@@ -59,8 +59,7 @@ struct Dropout {
     const Stream* streams = nullptr;  // of each problem
 };
 
-// What makes weights of the scores s. What a sigmoid subtracts from them stands in the place of the
-// statistics, wherever that is written or read.
+// What makes weights of the scores s. What a sigmoid subtracts from them is the first of the statistics.
 enum class Normalizer {
     SOFTMAX,
     SIGMOID,  // of s + sigmoid_bias
