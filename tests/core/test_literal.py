@@ -63,13 +63,9 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     slopes = torch.autograd.grad(
         [results[0], lse, scores], list(leaf.values()), sides, materialize_grads=True
     )
-    found = {
-        "output": results[0],
-        "weights": weights,
-        "stats": results[1],
-        "lse": lse,
-        "scores": scores,
-    }
+    stats = torch.where(lse.isnan()[..., None, :], torch.nan, results[1])  # both, in such a row
+    found = {"output": results[0], "weights": weights, "stats": stats, "lse": lse}
+    found |= {"scores": scores}
     found |= {f"d_{name}": x for name, x in zip(leaf, slopes, strict=True)}
     return {name: x.detach().numpy() for name, x in found.items()}
 
