@@ -82,8 +82,10 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     gradients = zip(Operands._fields, backward(upstream), strict=False)
     made = {f"d_{name}": d for name, d in gradients if d is not None}
     lse = found.stats.sum(-2)
+    stats = jnp.where(jnp.isnan(lse)[..., None, :], jnp.nan, found.stats)  # both, in such a row
     return {
         **found._asdict(),
+        "stats": stats,
         "lse": lse,
         "weights": raw.weights_of(jnp, found.scores, found.stats),
         **made,
