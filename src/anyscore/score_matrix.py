@@ -155,7 +155,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
             if task.mask is not None and is_matrix:  # a NaN in the log-sum-exp is not theirs
                 found = xp.where(task.mask.boolean, found, -math.inf)
         found = None if found is None else as_given(task, found)
-        lse = log_sum_exp_of(xp, stats) if options.return_lse else None
+        lse = log_sum_exp_of(stats) if options.return_lse else None
     found = backend.wrap_pairs(found, call.query, call.key, -math.inf)
     return found, backend.wrap_numbers(lse, call.query)
 
