@@ -143,17 +143,19 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
     xp = backend.xp
     with context():
         task, result = run(backend, task, options)
-        whole = with_query_bias(xp, task, result)
-        found, stats, log_share = whole.scores, whole.stats, None
+        logs = None
+        if logarithms:  # in which the query bias cancels
+            logs = _log_softmax(xp, task, result.scores, result.stats)
+            result = result._replace(scores=None)
+        result = with_query_bias(xp, task, result)
+        stats = result.stats
         if task.sink is not None:
             _, log_share, stats = with_sink(xp, task.sink, stats)
-        if logarithms:  # in which the query bias cancels
-            found = _log_softmax(xp, task, result.scores, result.stats)
-            if log_share is not None:
-                found = found + of_scores(task, log_share)
-            is_matrix = not isinstance(task.mask, LoweredEdges)
-            if task.mask is not None and is_matrix:  # a NaN in the log-sum-exp is not theirs
-                found = xp.where(task.mask.boolean, found, -math.inf)
+            logs = None if logs is None else logs + of_scores(task, log_share)
+        mask = None if isinstance(task.mask, LoweredEdges) else task.mask
+        if logs is not None and mask is not None:  # a NaN in the log-sum-exp is not theirs
+            logs = xp.where(mask.boolean, logs, -math.inf)
+        found = result.scores if logs is None else logs
         found = None if found is None else as_given(task, found)
         lse = log_sum_exp_of(stats) if options.return_lse else None
     found = backend.wrap_pairs(found, call.query, call.key, -math.inf)

@@ -83,7 +83,7 @@ def test_more_keys_than_a_tile_holds(queries: int, dtype: str) -> None:
 
 
 def test_products_of_keys_that_are_alike() -> None:
-    """Of 4e8, without any bias."""
+    """Scores of 4e8 without any bias make weights of 1/n."""
     query, value = torch.full((1, 2, 4), 1e4), drawn(1, 6, 3, dtype="float32").requires_grad_()
     key = torch.full((1, 6, 4), 1e4).requires_grad_()
     output = attention(query, key, value, score=Dot())
@@ -139,7 +139,7 @@ def test_packed_sequences_and_caches() -> None:
 
 
 def test_a_mask_of_heads_that_is_a_number() -> None:
-    """As PyTorch's layer has it, which makes weights of all scores when they are asked for."""
+    """Gradients are those of PyTorch's layer, which makes weights of all scores."""
     ours, theirs = (
         kind(8, 2, batch_first=True) for kind in (MultiHeadAttention, torch.nn.MultiheadAttention)
     )

@@ -94,7 +94,7 @@ def test_lengths_beyond_64_bits() -> None:
 @pytest.mark.parametrize("n", [math.nan, 2.5, 0.5, -0.5])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None:
-    """What is not a number of keys is a mistake, and not taken for one."""
+    """A number that is no number of keys is refused."""
     array = np.array([3, n], dtype)
     given = [array, [3, n]] + ([torch.tensor(array)] if framework == "torch" else [])
     for x in given:
@@ -106,7 +106,7 @@ def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None
 
 
 def test_lengths_that_are_not_known_are_rounded_up() -> None:
-    """Where values are not looked at, as while a call is compiled, NaN means none."""
+    """NaN means no keys where values are not looked at, as while a call is compiled."""
     q, k = torch.ones(2, T_Q, D), torch.tensor(normal(2, T_K, D), dtype=torch.float32)
     run = torch.compile(lambda n: attention(q, k, k, valid_lens=n), backend="eager")
     found = run(torch.tensor([2.5, math.nan]))

@@ -112,7 +112,7 @@ def test_the_folder_of_the_cache_is_for_this_user_alone(cache: Path) -> None:
 def test_a_cache_relative_to_the_current_folder_is_ignored(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the specification of XDG_CACHE_HOME says."""
+    """The specification of XDG_CACHE_HOME says so."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

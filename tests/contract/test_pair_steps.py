@@ -24,7 +24,7 @@ def nested(outer: str, levels: int, inner: str = ROOT) -> str:
 
 
 def calls(formula: str) -> dict[str, int]:
-    """How often a framework's functions are called by a formula."""
+    """Count the calls of a framework's functions by a formula."""
     found = {"sqrt": 0, "where": 0}
     xp = SimpleNamespace(**vars(load("numpy")))
 
@@ -42,7 +42,7 @@ def calls(formula: str) -> dict[str, int]:
 
 
 def test_choices_in_choices_are_computed_once_for_each_that_is_outside() -> None:
-    """Where every level doubled the calls, eight levels took 256 square roots."""
+    """Eight levels took 256 square roots when every level doubled the calls."""
     few, many = calls(nested("relu", 4)), calls(nested("relu", 8))
     assert few["sqrt"] <= 4 + 1
     assert many["sqrt"] <= 8 + 1

@@ -316,7 +316,7 @@ MUCH = {
 def test_a_plan_says_what_memory_the_reference_needs(
     score: Any, memory: str, impl: str, no_core: None
 ) -> None:
-    """Where that is much: no array of that size is made."""
+    """A plan says so where that is much, and no array of that size is made."""
     x, few = (np.broadcast_to(np.zeros((), np.float32), (2, n, 64)) for n in (8192, 2048))
     found = plan(x, x, x, score=score(np.ones(64, np.float32)), impl=impl)
     assert found.route == "reference"

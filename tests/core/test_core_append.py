@@ -122,7 +122,7 @@ def test_a_ring(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_ring_of_any_age() -> None:
-    """As many tokens came as an integer counts: rows that leave the range have all packed anew."""
+    """A ring has had as many tokens as an integer counts; rows out of range pack all anew."""
     b = np.ones((2, 4, HIDDEN), np.float32)
     results = []
     for start in (4, 2**63 - 4):

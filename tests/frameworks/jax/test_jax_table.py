@@ -106,7 +106,7 @@ def test_gradients(score: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_rows_far_from_0(impl: str) -> None:
-    """Those of −1e9 and of finite minima are as exact as others."""
+    """Rows of −1e9 and of finite minima are as exact as others."""
     q, k, value, bias, upstream = map(jnp.asarray, far_rows.example().values())
     options = {"score": Additive(None, None, jnp.ones(4, jnp.float32)), "impl": impl}
 

@@ -228,7 +228,7 @@ def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_far_from_0() -> None:
-    """Those of −1e9 and of finite minima are as exact as others."""
+    """Rows of −1e9 and of finite minima are as exact as others."""
     q, k, value, bias, upstream = map(jnp.asarray, far_rows.example(T_K).values())
 
     @jax.jit

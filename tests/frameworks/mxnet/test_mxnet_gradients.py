@@ -241,7 +241,7 @@ def test_nothing_to_attend(name: str, shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.usefixtures("np_mode")
 def test_rows_far_from_0(impl: str) -> None:
-    """Those of −1e9 and of finite minima are as exact as others."""
+    """Rows of −1e9 and of finite minima are as exact as others."""
     q, k, value, bias, upstream = map(to, far_rows.example().values())
     options = {"bias": bias, "score": Additive(None, None, to(np.ones(4, np.float32)))}
     for x in (value, bias):

@@ -162,7 +162,7 @@ def test_the_core_runs_all_scores(score: str) -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_rows_far_from_0(impl: str) -> None:
-    """Those of −1e9 and of finite minima are as exact as others."""
+    """Rows of −1e9 and of finite minima are as exact as others."""
     q, k, value, bias, upstream = map(tf.constant, far_rows.example().values())
     options = {"bias": bias, "score": Additive(None, None, tf.ones(4)), "impl": impl}
     with tf.GradientTape() as tape:

@@ -203,7 +203,7 @@ def test_versions_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("keys", [11, 70])
 @pytest.mark.parametrize("name", ["Additive", "Dot"])
 def test_rows_far_from_0(name: str, keys: int) -> None:
-    """Those of −1e9 and of finite minima are as exact as others; a decoder's step has them too."""
+    """Rows of −1e9 and of finite minima are as exact as others, in a decoder's step too."""
     made = {name: torch.tensor(x) for name, x in far_rows.example(keys).items()}
     score: Any = Dot() if name == "Dot" else Additive(None, None, torch.ones(4))
     for rows in (slice(None), slice(1, 2), slice(6, 7)):
