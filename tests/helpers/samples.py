@@ -56,6 +56,7 @@ FORMULAS: dict[str, Formula] = {
 }
 
 NAMES = list(FORMULAS)
+OUTER = "Euclidean", "StudentT", "Lorentz"  # those that end in a root or a logarithm
 
 
 def make_score(name: str, seed: int = 0, d: int = WIDTH, h: int = HIDDEN) -> Score:

@@ -24,13 +24,13 @@ from anyscore.operands import Operands
 Shape: TypeAlias = tuple[int, ...]
 
 
-@register_flop_formula(torch.ops.anyscore.forward)
+@register_flop_formula(torch_operators.forward.operator.overloadpacket)
 def _forward(*args: Any, **_: Any) -> int:
     x, s = torch_operators.forward.record(*args)
     return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * _value_width(x))
 
 
-@register_flop_formula(torch.ops.anyscore.backward)
+@register_flop_formula(torch_operators.backward.operator.overloadpacket)
 def _backward(*args: Any, **_: Any) -> int:
     x, s, results, _ = torch_operators.backward.record(*args)
     again = 2 if results.scores is None else 0  # scores that were not kept

@@ -1,4 +1,4 @@
-"""The kernels as PyTorch operators `anyscore::forward` and `::backward`.
+"""The kernels as PyTorch operators `anyscore::forward_v2` and `::backward_v2`.
 
 On the CPU they run the C++ core, on a GPU Triton, which is imported then. Operators take flat
 arguments: the records of `anyscore.operands` are taken apart and put together here, and only here.
@@ -23,6 +23,10 @@ from anyscore.kernels import cpu
 from anyscore.operands import FACTORS, NEEDED, OWN_RANK, Operands, Results, Settings
 
 Maybe: TypeAlias = Tensor | None
+
+VERSION = 2
+"""Of arguments and results. Caches of compiled code and exported programs know an operator by its
+name alone, so that whoever changes a shape or a meaning gives the operators new names."""
 
 _TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
@@ -225,17 +229,18 @@ class _Operator:
 
     def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
         self.name, self.args, self.record = name, args, record
+        self.registered = f"{name}_v{VERSION}"
         self.kernels: dict[str, Callable[..., Any]] = {}
         tags = (torch.Tag.pt2_compliant_tag,)
-        library.define(name + signature, tags=tags)  # type: ignore[no-untyped-call]
+        library.define(self.registered + signature, tags=tags)  # type: ignore[no-untyped-call]
         # Defined by hand: torch.library.custom_op costs 9 µs more a call.
-        self.operator = getattr(torch.ops.anyscore, name).default
+        self.operator = getattr(torch.ops.anyscore, self.registered).default
         kinds = [str(argument.type) for argument in self.operator._schema.arguments]
         self.tensors = slice(1, 1 + sum("Tensor" in kind for kind in kinds))
 
     def implement(self, core: Any, fake: Any, batched: Any, read: Any) -> None:
         """Give the operator what it runs, and how its results (results, *records) are read."""
-        self.read, full = read, f"anyscore::{self.name}"
+        self.read, full = read, f"anyscore::{self.registered}"
         self.run_on("cpu", core)
         self.run_on("cuda", self._on_gpu)
         torch.library.register_fake(full, self._of_args(fake), lib=library)
@@ -244,7 +249,7 @@ class _Operator:
     def run_on(self, device: str, kernel: Callable[..., Any], **options: Any) -> None:
         """Run a kernel, a function of records, on a type of device."""
         self.kernels[device] = kernel
-        library.impl(self.name, self._of_args(kernel), device.upper(), **options)  # type: ignore[no-untyped-call]
+        library.impl(self.registered, self._of_args(kernel), device.upper(), **options)  # type: ignore[no-untyped-call]
 
     def _of_args(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> tuple[Tensor, ...]:

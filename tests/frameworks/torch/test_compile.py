@@ -26,7 +26,7 @@ def _fresh() -> Iterator[None]:
 
 COMPILED: dict[str, Callable[[Tensor], Any]] = {
     "none": lambda n: None,
-    "intervals": lambda n: Causal(offset=n - 3) & Window(5, 1, "end") & Interval(n - 30, n + 0.5),
+    "intervals": lambda n: Causal(offset=n - 3) & Window(5, 1, "end") & Interval(n - 30, n + 1.0),
     "keys": lambda n: Keys((n > 0)[:, None]) & Lengths(n),
     "array": lambda n: (n > 2)[:, None, None],
     "list": lambda n: Lengths([3, 4]),

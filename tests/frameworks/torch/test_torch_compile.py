@@ -10,6 +10,8 @@ from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from anyscore import Causal, Lengths
+from anyscore.backends import torch_operators
+from anyscore.operands import Operands, Results, Settings
 from anyscore.torch import Attention, MultiHeadAttention
 from transformed import WARNINGS
 
@@ -51,6 +53,22 @@ def test_compiled_by_the_default_backend() -> None:
         torch.autograd.grad(output.square().sum(), parameters),
         torch.autograd.grad(expected.square().sum(), parameters),
     )
+
+
+def test_operators_with_other_results_need_other_names() -> None:
+    """Inductor's cache of an older version of the library knows them by name: see `VERSION`."""
+    a, b, value = torch.randn(3, 5, 4), torch.randn(3, 7, 4), torch.randn(3, 7, 6)
+    x, s = Operands(a, b, None, value=value), Settings("product", 1.0, 1, 0.0, 1, [3], "", 0.0, True)
+    args = torch_operators.forward.args(x, s)
+    output, stats, scores = found = torch_operators.forward.operator(*args)
+    assert [list(y.shape) for y in found] == [[3, 5, 6], [3, 2, 5], [3, 5, 7]]
+    kept = scores - stats[:, 0, :, None] - stats[:, 1, :, None]  # the largest, and log Σ exp
+    torch.testing.assert_close(kept.exp() @ value, output)
+    args = torch_operators.backward.args(x, s, Results(output, stats), Results(output, stats, scores))
+    found = torch_operators.backward.operator(*args)
+    assert [y.shape for y in found if y.numel()] == [a.shape, b.shape, value.shape]
+    named = (torch_operators.forward.operator, torch_operators.backward.operator)
+    assert [str(x) for x in named] == ["anyscore.forward_v2.default", "anyscore.backward_v2.default"]
 
 
 def test_heads_compiled_for_any_number_of_tokens() -> None:

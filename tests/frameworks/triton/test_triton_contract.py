@@ -105,12 +105,12 @@ def test_operators_check_out() -> None:
     x = Operands(a, b, weight, value=value, stop=torch.tensor([[[50]]]))
     s = Settings("tanh", 0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
     arguments = torch_operators.forward.args(x, s)
-    torch.library.opcheck(torch.ops.anyscore.forward.default, arguments)
-    output, stats, scores = torch.ops.anyscore.forward(*arguments)
+    torch.library.opcheck(torch_operators.forward.operator, arguments)
+    output, stats, scores = torch_operators.forward.operator(*arguments)
     scores = torch.zeros_like(scores)  # stand for a gradient
     results = Results(output, stats), Results(output, stats, scores)
     arguments = torch_operators.backward.args(x, s, *results)
-    torch.library.opcheck(torch.ops.anyscore.backward.default, arguments)
+    torch.library.opcheck(torch_operators.backward.operator, arguments)
 
 
 @pytest.mark.parametrize("name", ["Additive", "Trilinear"])
