@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
-import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from anyscore.backends import torch_operators

@@ -58,17 +58,23 @@ def test_compiled_by_the_default_backend() -> None:
 def test_operators_with_other_results_need_other_names() -> None:
     """Inductor's cache of an older version of the library knows them by name: see `VERSION`."""
     a, b, value = torch.randn(3, 5, 4), torch.randn(3, 7, 4), torch.randn(3, 7, 6)
-    x, s = Operands(a, b, None, value=value), Settings("product", 1.0, 1, 0.0, 1, [3], "", 0.0, True)
+    x = Operands(a, b, None, value=value)
+    s = Settings("product", 1.0, 1, 0.0, 1, [3], scores=True)
     args = torch_operators.forward.args(x, s)
     output, stats, scores = found = torch_operators.forward.operator(*args)
     assert [list(y.shape) for y in found] == [[3, 5, 6], [3, 2, 5], [3, 5, 7]]
     kept = scores - stats[:, 0, :, None] - stats[:, 1, :, None]  # the largest, and log Σ exp
     torch.testing.assert_close(kept.exp() @ value, output)
-    args = torch_operators.backward.args(x, s, Results(output, stats), Results(output, stats, scores))
+    args = torch_operators.backward.args(
+        x, s, Results(output, stats), Results(output, stats, scores)
+    )
     found = torch_operators.backward.operator(*args)
     assert [y.shape for y in found if y.numel()] == [a.shape, b.shape, value.shape]
     named = (torch_operators.forward.operator, torch_operators.backward.operator)
-    assert [str(x) for x in named] == ["anyscore.forward_v2.default", "anyscore.backward_v2.default"]
+    assert [str(x) for x in named] == [
+        "anyscore.forward_v2.default",
+        "anyscore.backward_v2.default",
+    ]
 
 
 def test_heads_compiled_for_any_number_of_tokens() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from anyscore import Edges, attention, scores
 from anyscore.kernels.triton import edges as triton_edges
 from anyscore.kernels.triton import graphs as triton
+from anyscore.operands import FACTORS, Operands, Results
 from budget import EPS, assert_near, size
 from oracle import numbers
 from samples import HIDDEN, NAMES, make_score, normal
@@ -173,3 +174,54 @@ def test_the_same_bits_again() -> None:
     given = [x.float() for x in tensors()]
     one, other = (results("GATv2", given, "auto") for _ in range(2))
     assert all(map(torch.equal, one, other))
+
+
+BAD = -(2**40), -1, "n", 2**40  # n: the first that is not there
+ARRAYS = {"rowptr": EDGES, "col": KEYS, "colptr": EDGES, "order": EDGES, "row": QUERIES}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("array", ARRAYS)
+def test_indices_out_of_range_read_nothing(
+    array: str, bad: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results hold NaN for an edge without its nodes, and nothing of the memory beside operands."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    real = {name: getattr(triton, name) for name in ("forward", "backward")}
+    for name, run in real.items():
+        note = lambda *xs, name=name, run=run: (seen.update({name: xs}), run(*xs))[1]  # noqa: E731
+        monkeypatch.setattr(triton, name, note)
+    results("GATv2", tensors(), "auto", torch.tensor(normal(HEADS, EDGES, HIDDEN, seed=9)))
+    pair, x, s, acc_dtype = seen["forward"]
+    kept, upstream = seen["backward"][3:]
+    indices, at = (
+        getattr(x if array in ("rowptr", "col") else seen["backward"][1], array).clone(),
+        3,
+    )
+    indices[at] = ARRAYS[array] if bad == "n" else bad
+
+    def run(beside: float) -> tuple[Results, Operands]:
+        def put(y: Tensor | None) -> Tensor | None:
+            """The same numbers with others before and after them."""
+            if y is None:
+                return None
+            room = torch.full((y.numel() + 4000,), beside, dtype=y.dtype)
+            room[2000:-2000] = y.flatten()
+            return room[2000:-2000].view(y.shape)
+
+        factors = dict(zip(x._fields[:FACTORS], map(put, x[:FACTORS]), strict=True))
+        of = (y._replace(**factors, **{array: indices}) for y in (x, seen["backward"][1]))
+        found = real["forward"](pair, next(of), s, acc_dtype)
+        return found, real["backward"](pair, next(of), s, kept, upstream)
+
+    (found, slopes), (other, other_slopes) = run(7.0), run(-1e30)
+    for one, two in zip((*found, *slopes), (*other, *other_slopes), strict=True):
+        assert one is two is None or torch.equal(one.nan_to_num(9.0), two.nan_to_num(9.0))
+    if array == "col":
+        (query,) = PAIRS[1][ORDER.argsort()][:1]
+        assert found.output[..., query, :].isnan().all()
+        assert found.output[..., 2:, :].isfinite().all()
+        assert slopes.a[..., query, :].isnan().all()
+    elif array in ("row", "order"):
+        assert slopes.value.isnan().any()
+        assert slopes.value.isfinite().any()

@@ -7,6 +7,9 @@
 
 Each program has one query or key and goes over its edges, so every sum has one owner and one order:
 no atomics, and the same bits each time. Rows are gathered as they are; no panels are made.
+
+Indices are not checked before a launch, for nobody knows numbers that lie on a GPU. A program reads
+and writes within its operands, whatever the indices are, and takes NaN for a row that is not there.
 """
 
 from __future__ import annotations
@@ -60,6 +63,25 @@ def _gather(x, p_x, o_r, m_r, o_c, WIDTH: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
+def _edges_of(graph, i_row, n_rows):
+    """Return the first edge of a row and the one after its last, of [0, graph.count).
+
+    All rows together have all edges, also where `begin` does not say so: each is written by a row.
+    """
+    i_first, i_last = tl.load(graph.begin + i_row), tl.load(graph.begin + i_row + 1)
+    i_first = tl.where(i_row == 0, 0, tl.maximum(tl.minimum(i_first, graph.count), 0))
+    i_last = tl.where(i_row == n_rows - 1, graph.count, tl.minimum(i_last, graph.count))
+    return i_first, i_last
+
+
+@triton.jit
+def _indices(x, o_e, m_e, n):
+    """Return entries o_e (E,) of an array of indices, and which are there and in [0, n)."""
+    o_x = tl.load(x + o_e, mask=m_e, other=0)
+    return o_x, m_e & (o_x >= 0) & (o_x < n)
+
+
+@triton.jit
 def _weight_of(x, i_p, o_f, sizes, WIDTH: tl.constexpr, ACC: tl.constexpr):
     """Return the weight of features o_f (F,), 1 if there is none."""
     b_w = tl.full(o_f.shape, 1.0, ACC)
@@ -79,8 +101,11 @@ def _add_bias(b_s, x, i_p, o_e, m_e, sizes):
 
 
 @triton.jit
-def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER: tl.constexpr):
-    """Return scores (E,) of edges o_e from keys o_k to query i_q, and the slope of φ."""
+def _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC: tl.constexpr, SCORER: tl.constexpr):
+    """Return scores (E,) of edges o_e from keys o_k to query i_q, and the slope of φ.
+
+    m_k (E,): which keys there are; the scores of others are NaN.
+    """
     WIDTH: tl.constexpr = SCORER.width
     OUTER: tl.constexpr = SCORER.outer
     C: tl.constexpr = SCORER.outer_scale
@@ -91,22 +116,22 @@ def _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC: tl.constexpr, SCORER:
     for _ in range(0, WIDTH, FEATURES):
         m_f = o_f < WIDTH
         b_a = tl.load(p_a + o_f * x.a.column, mask=m_f, other=0.0).to(ACC)  # (F,)
-        b_b = _gather(x.b, p_b, o_k, m_e, o_f, WIDTH, ACC)  # (E, F)
+        b_b = _gather(x.b, p_b, o_k, m_k, o_f, WIDTH, ACC)  # (E, F)
         if x.c is not None:
-            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_e, o_f, WIDTH, ACC)
+            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_k, o_f, WIDTH, ACC)
         b_x = SCORER.pair.value(b_a[None, :], b_b) * _weight_of(x, i_p, o_f, sizes, WIDTH, ACC)
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
     b_s = b_s * scale
     if x.key_bias is not None:
         p_bias = entry(x.key_bias, i_p, sizes.heads) + o_k.to(tl.int64) * x.key_bias.column
-        b_s += tl.load(p_bias, mask=m_e, other=0.0).to(ACC)
+        b_s += tl.load(p_bias, mask=m_k, other=0.0).to(ACC)
     if not AFTER:
-        b_s = _add_bias(b_s, x, i_p, o_e, m_e, sizes)
+        b_s = _add_bias(b_s, x, i_p, o_e, m_k, sizes)
     b_s, b_slope = outer(b_s, OUTER, C)
     if AFTER:
-        b_s = _add_bias(b_s, x, i_p, o_e, m_e, sizes)
-    return b_s, b_slope
+        b_s = _add_bias(b_s, x, i_p, o_e, m_k, sizes)
+    return tl.where(m_k, b_s, float("nan")), b_slope
 
 
 @triton.jit
@@ -128,7 +153,7 @@ def forward(
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
     o_stats = i_p * 2 * sizes.queries + i_q + tl.arange(0, 1)
     p_v = entry(value, i_p, sizes.heads)
-    i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
+    i_first, i_last = _edges_of(graph, i_q, sizes.queries)
     b_top = tl.full((1,), 0.0 if SIGMOID else float("-inf"), ACC)
     b_total = tl.zeros((1,), ACC)
     b_o = tl.zeros((COLUMNS,), ACC)
@@ -137,8 +162,8 @@ def forward(
     for i_e in range(i_first, i_last, EDGES):
         o_e = i_e + tl.arange(0, EDGES)
         m_e = o_e < i_last
-        o_k = tl.load(graph.node + o_e, mask=m_e, other=0)
-        b_s, _ = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
+        o_k, m_k = _indices(graph.node, o_e, m_e, sizes.keys)
+        b_s, _ = _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC, SCORER)
         if scores is not None:
             m_s = o_e < tl.where(i_block == 0, i_last, 0)
             tl.store(scores + i_p * graph.count + o_e, b_s, mask=m_s)
@@ -151,7 +176,7 @@ def forward(
         if dropout.seed is not None:
             b_x = tl.where(dropout_mask(dropout, i_p, tl.arange(0, 1), o_e), b_x, 0.0)
         b_weight = tl.sum(b_x, 0)  # (E,)
-        b_v = _gather(value, p_v, o_k, m_e, o_c, D_V, ACC)  # (E, C)
+        b_v = _gather(value, p_v, o_k, m_k, o_c, D_V, ACC)  # (E, C)
         b_o += tl.sum(tl.where(m_e[:, None], b_weight[:, None] * b_v, 0.0), 0)
     if i_block == 0 and not SIGMOID:
         store_stats(stats, o_stats, b_top, b_total, o_stats >= 0, sizes.queries)
@@ -176,7 +201,7 @@ def slopes_of_edges(
     i_p = (tl.program_id(0) // sizes.queries).to(tl.int64)
     o_row = i_p * sizes.queries + i_q
     p_v, p_do = entry(value, i_p, sizes.heads), entry(d_output, i_p, sizes.heads)
-    i_first, i_last = tl.load(graph.begin + i_q), tl.load(graph.begin + i_q + 1)
+    i_first, i_last = _edges_of(graph, i_q, sizes.queries)
     p_stats = stats + i_p * 2 * sizes.queries + i_q
     shift, log_sum = tl.load(p_stats), tl.load(p_stats + sizes.queries)
     shift = tl.where(shift == float("-inf"), 0.0, shift)  # of scores of −∞ alone
@@ -184,15 +209,15 @@ def slopes_of_edges(
     for i_e in range(i_first, i_last, EDGES):
         o_e = i_e + tl.arange(0, EDGES)
         m_e = o_e < i_last
-        o_k = tl.load(graph.node + o_e, mask=m_e, other=0)
-        b_s, b_slope = _scores(x, i_p, i_q, o_e, o_k, m_e, sizes, scale, ACC, SCORER)
+        o_k, m_k = _indices(graph.node, o_e, m_e, sizes.keys)
+        b_s, b_slope = _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC, SCORER)
         b_p = sigmoid(b_s - shift) if SIGMOID else tl.exp((b_s - shift) - log_sum)
         b_dp = tl.zeros((EDGES,), ACC)
         o_c = tl.arange(0, COLUMNS)
         for _ in range(0, D_V, COLUMNS):
             p_x = p_do + i_q * d_output.row + o_c * d_output.column
             b_do = tl.load(p_x, mask=o_c < D_V, other=0.0).to(ACC)
-            b_v = _gather(value, p_v, o_k, m_e, o_c, D_V, ACC)
+            b_v = _gather(value, p_v, o_k, m_k, o_c, D_V, ACC)
             b_dp += tl.sum(b_v * b_do[None, :], 1)
             o_c += COLUMNS
         b_dropped = b_p
@@ -228,9 +253,9 @@ def feature_sums(
     SLOPE: tl.constexpr = SCORER.pair.d_a if OF_QUERY else SCORER.pair.d_b
     n_blocks: tl.constexpr = tl.cdiv(WIDTH, FEATURES)
     if OF_QUERY:
-        own, other, n_rows = x.a, x.b, sizes.queries
+        own, other, n_rows, n_others = x.a, x.b, sizes.queries, sizes.keys
     else:
-        own, other, n_rows = x.b, x.a, sizes.keys
+        own, other, n_rows, n_others = x.b, x.a, sizes.keys, sizes.queries
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     i_row, i_p = (rest % n_rows).to(tl.int64), (rest // n_rows).to(tl.int64)
     o_f = i_block * FEATURES + tl.arange(0, FEATURES)
@@ -239,24 +264,25 @@ def feature_sums(
     b_own = tl.load(p_own, mask=m_f, other=0.0).to(ACC)[None, :]  # (1, F)
     b_unit = _weight_of(x, i_p, o_f, sizes, WIDTH, ACC) * scale
     p_other = entry(other, i_p, sizes.heads)
-    i_first, i_last = tl.load(graph.begin + i_row), tl.load(graph.begin + i_row + 1)
+    i_first, i_last = _edges_of(graph, i_row, n_rows)
     b_slopes = tl.zeros((FEATURES,), ACC)
     b_values = tl.zeros((FEATURES,), ACC)
     for i in range(i_first, i_last, EDGES):
         o_e = i + tl.arange(0, EDGES)
         m_e = o_e < i_last
-        o_r = tl.load(graph.node + o_e, mask=m_e, other=0)
+        o_r, m_r = _indices(graph.node, o_e, m_e, n_others)
         if graph.edge is not None:
-            o_e = tl.load(graph.edge + o_e, mask=m_e, other=0)
+            o_e, m_r = _indices(graph.edge, o_e, m_r, graph.count)
         m_x = m_e[:, None] & m_f[None, :]
-        b_ds = tl.load(ds + i_p * graph.count + o_e, mask=m_e, other=0.0)[:, None]  # (E, 1)
-        b_other = _gather(other, p_other, o_r, m_e, o_f, WIDTH, ACC)  # (E, F)
+        p_ds = ds + i_p * graph.count + o_e
+        b_ds = tl.load(p_ds, mask=m_r, other=float("nan"))[:, None]  # (E, 1)
+        b_other = _gather(other, p_other, o_r, m_r, o_f, WIDTH, ACC)  # (E, F)
         if OF_QUERY:
             b_a, b_b = b_own, b_other
         else:
             b_a, b_b = b_other, b_own
         if x.c is not None:
-            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_e, o_f, WIDTH, ACC)
+            b_b += _gather(x.c, entry(x.c, i_p, sizes.heads), o_e, m_r, o_f, WIDTH, ACC)
         b_slopes += tl.sum(tl.where(m_x, b_ds * SLOPE(b_a, b_b), 0.0), 0)
         if d_weight is not None:
             b_x = b_ds * SCORER.pair.value(b_a, b_b)
@@ -285,17 +311,19 @@ def value_sums(
     i_k, i_p = (rest % sizes.keys).to(tl.int64), (rest // sizes.keys).to(tl.int64)
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
     p_do = entry(d_output, i_p, sizes.heads)
-    i_first, i_last = tl.load(graph.begin + i_k), tl.load(graph.begin + i_k + 1)
+    i_first, i_last = _edges_of(graph, i_k, sizes.keys)
     b_values = tl.zeros((COLUMNS,), ACC)
     b_bias = tl.zeros((EDGES,), ACC)
     for i in range(i_first, i_last, EDGES):
         o = i + tl.arange(0, EDGES)
         m_e = o < i_last
-        o_q = tl.load(graph.node + o, mask=m_e, other=0)
-        o_e = i_p * graph.count + tl.load(graph.edge + o, mask=m_e, other=0)
-        b_bias += tl.load(ds + o_e, mask=m_e, other=0.0)
-        b_p = tl.load(p + o_e, mask=m_e, other=0.0)
-        b_do = _gather(d_output, p_do, o_q, m_e, o_c, D_V, ACC)  # (E, C)
+        o_q, m_q = _indices(graph.node, o, m_e, sizes.queries)
+        o_e, m_q = _indices(graph.edge, o, m_q, graph.count)
+        o_e += i_p * graph.count
+        b_ds = tl.load(ds + o_e, mask=m_q, other=float("nan"))
+        b_bias += tl.where(m_e, b_ds, 0.0)
+        b_p = tl.load(p + o_e, mask=m_q, other=float("nan"))
+        b_do = _gather(d_output, p_do, o_q, m_q, o_c, D_V, ACC)  # (E, C)
         b_values += tl.sum(tl.where(m_e[:, None], b_p[:, None] * b_do, 0.0), 0)
     p_value = d_value + (i_p * sizes.keys + i_k) * D_V + o_c
     tl.store(p_value, b_values, mask=o_c < D_V)
