@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from bias_specs import Bias, biases, shapes
+from bias_specs import Bias, biases, far_biases, shapes
 from hypothesis import strategies as st
 
 import anyscore
@@ -62,7 +62,20 @@ NORMALIZERS: tuple[str | float, ...] = (
     "entmax15",
     -3.25,
 )
+FAR_TOO = (*["softmax"] * 6, "sparsemax", "entmax15", "sigmoid")
 NUMBERS = (0, 0.0, -2.5, 4, 30.0, -100.0)
+
+
+@st.composite
+def far_besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, dtype: str) -> Beside:
+    """A bias that takes rows far away, of the weights of which something is kept."""
+    sink = draw(st.none() | st.sampled_from((*NUMBERS, -1e9, 1e8)))
+    bias, normalizer = draw(far_biases(lead, queries, keys, dtype)), draw(st.sampled_from(FAR_TOO))
+    if normalizer != "softmax":
+        sink = None  # which is refused
+    return Beside(
+        sink, **{draw(st.sampled_from(("bias", "bias_after"))): bias}, normalizer=normalizer
+    )
 
 
 @st.composite

@@ -19,13 +19,16 @@ from rounding import Number, roundings
 import anyscore
 
 Shape = tuple[int, ...]
+FAR = (0.0, -1e9, 1e9, 1e8, -1e8, 4e8, -4e8, 1e4, -1e4, 6e5, -3e6, 2.0**24, -(2.0**26))
+"""What a mask of numbers adds to scores, or scores may be off, beside the least of the dtype."""
 RANKS = {"tensor": 2, "Relative": 1, "ALiBi": 0}
 
 
 @dataclass(frozen=True)
 class Bias:
     """shape: of the tensor, drawn as normal numbers times `spread`. align, offset: where queries
-    stand, for what is no tensor.
+    stand, for what is no tensor. far: what rows of a tensor hold instead, one of these numbers for
+    each, and any other in a few places.
     """
 
     kind: str
@@ -33,6 +36,7 @@ class Bias:
     spread: float
     align: str | None = None
     offset: int | None = None
+    far: tuple[float, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -43,6 +47,9 @@ class Bias:
         self, rng: np.random.Generator, keep: np.ndarray, fill: float | None
     ) -> np.ndarray:
         x = rng.standard_normal(self.shape) * self.spread
+        if self.far:
+            x[:] = rng.choice(self.far, (*self.shape[:-1], 1))
+            x = np.where(rng.random(self.shape) < 0.1, rng.choice(self.far, self.shape), x)
         if self.kind == "tensor" and fill is not None:
             x[~_used(keep, self.shape)] = fill
         return x
@@ -56,7 +63,7 @@ class Bias:
         """The bias (T_q, T_k) of one head."""
         if self.kind == "tensor":
             x = x.like(np.where(np.isfinite(x.x), x.x, 0.0))  # what is not is masked
-            return x + np.zeros((queries, keys))
+            return x.like(np.broadcast_to(x.x, (queries, keys)))
         away = self._distances(queries, keys)
         if self.kind == "ALiBi":
             return x * -np.abs(away).astype(x.x.dtype)
@@ -109,6 +116,14 @@ def _used(keep: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 # --------------------------------------------------------------------------------- strategies
+
+
+@st.composite
+def far_biases(draw: st.DrawFn, lead: Shape, queries: int, keys: int, dtype: str) -> Bias:
+    """A tensor that takes whole rows far away, each somewhere else."""
+    own, rows = draw(shapes(lead)), draw(st.sampled_from((queries, queries, 1)))
+    least = float(np.finfo(dtype).min)
+    return Bias("tensor", (*own, rows, keys), 1.0, far=(*FAR, least, least))
 
 
 @st.composite

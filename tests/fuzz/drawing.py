@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from beside import besides
+from beside import besides, far_besides
 from drawn import STORE, Call, lead_of
 from exact import Shape
 from hypothesis import strategies as st
@@ -22,6 +22,8 @@ SCALES = {
 }  # fmt: skip
 DISTANCES = "Euclidean", "StudentT", "Lorentz"
 FIXED = {"StudentT": "nu", "Lorentz": "scale"}
+EXACT = "Dot", "Laplace"
+"""Their scores of small integers are rounded nowhere."""
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")
 SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
@@ -37,11 +39,13 @@ WIDE = st.sampled_from((128, 257, 512, 1024, 2048, 4096))
 @st.composite
 def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     some = st.integers(0, 9)
-    kind = draw(st.sampled_from(KINDS))
     dtype = draw(
         st.sampled_from(("float32", "float32", "float32", "float64", "bfloat16", "float16"))
     )
     half = STORE[dtype] > 0
+    far = not half and draw(some) == 0
+    exact = far and draw(some) < 7
+    kind = draw(st.sampled_from(EXACT if exact else KINDS))
     lead, groups = _leads(draw)
     widths = WIDE if draw(some) == 0 and not half else WIDTHS
     d_q = d_k = draw(widths)
@@ -84,7 +88,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         number = round(natural * draw(st.sampled_from((1.0, 0.5, 1.7))), 3)
         own_sigma = own if kind != "Lorentz" or groups == 1 else tuple  # it has the heads of keys
         choices = [number, own_sigma(), own_sigma()] + [None] * (SCALES[kind] == "scale")
-        parameters[SCALES[kind]] = draw(st.sampled_from(choices))
+        parameters[SCALES[kind]] = 1.0 if exact else draw(st.sampled_from(choices))
     if kind in FIXED:
         parameters[FIXED[kind]] = draw(st.sampled_from((1.0, 2.5, 8)))
     queries, keys = draw(TOKENS), draw(TOKENS)
@@ -96,6 +100,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     data = draw(st.sampled_from(
         ("small", "integers", "zero rows", "alike") + ("opposite", "shifted") * (not half)
     )) if exotic else "normal"  # fmt: skip
+    data = "integers" if exact else data
     magnitudes = (1.0, 1.0, 0.1, 3.0) if half else (1.0, 1.0, 1.0, 1e-2, 10.0, 100.0, 1e4)
     poison = None
     if draw(some) == 0:
@@ -108,13 +113,14 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if prepared:  # before there is a mask
         fill = poison = None
     rate = draw(st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.5, 0.9)))
-    beside = draw(besides(whole, queries, keys))
+    sides = far_besides(whole, queries, keys, dtype) if far else besides(whole, queries, keys)
+    beside = draw(sides)
     valid_lens = draw(bounds(whole, queries, keys)) if draw(some) < 2 else None
     return Call(
         framework, dtype, kind, parameters,
         (*q_lead, queries, d_q), (*k_lead, keys, d_k), (*v_lead, keys, d_v), groups,
         draw(specs(whole, queries, keys)), valid_lens, draw(st.booleans()),
-        data, draw(st.sampled_from(magnitudes)),
+        data, 1.0 if exact else draw(st.sampled_from(magnitudes)),
         natural if kind in ("Gaussian", "Laplace") else draw(st.sampled_from((1.0, 0.5))),
         fill, poison,
         (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
@@ -122,7 +128,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         draw(st.booleans()), beside.normalizer == "softmax" and draw(st.booleans()),
         gradients and draw(st.booleans()),
         draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
-        beside,
+        beside, exact,
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ class Call:
     """parameters: the shapes of those that are tensors, the rest as they are passed. data: how
     queries and keys are drawn, of that magnitude. fill: what stands where nobody attends; None for
     ordinary numbers. poison: a tensor of which one token, attended or not, is not finite, and what
-    it is. layout: how query, key and value lie in memory. softcap: c, or 0 for no cap.
+    it is. layout: how query, key and value lie in memory. softcap: c, or 0 for no cap. exact: as
+    in `Problem`.
     """
 
     framework: str
@@ -50,6 +51,7 @@ class Call:
     prepared: bool
     numbers: int
     beside: Beside
+    exact: bool = False
     lead: Shape = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +122,7 @@ class Call:
             self.kind, arrays["query"], arrays["key"], arrays["value"], parameters, self.lead,
             keep, EPS[self.dtype], STORE[self.dtype], kept, self.dropout,
             d_output, d_weights, d_lse, softcap=self.softcap, beside=self.beside, tensors=beside,
+            exact=self.exact,
         )  # fmt: skip
 
 

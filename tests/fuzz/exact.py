@@ -63,6 +63,7 @@ class Problem:
     lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
     dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any. tanh: as
     in `Form`. softcap: c, or 0 for no cap. beside: what stands beside the scores, and its tensors.
+    exact: whether no score is rounded, in whatever order it is summed, before there is a bias.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Problem:
     softcap: float = 0.0
     beside: Beside = field(default_factory=Beside)
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    exact: bool = False
 
 
 @dataclass
@@ -143,7 +145,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
             p[name] = q.like(y[at[name]])
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
-    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap)
+    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap, call.exact)
     normal = normalized(call.beside.normalizer, scores.s, keep)
     weights, lse = normal.p, normal.lse
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
@@ -153,7 +155,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     answer.output.add(n, output if sink is None else (output * share).stored())
     answer.weights.add(n, (weights if sink is None else weights * share).stored())
     if lse is not None:
-        answer.lse.add(n, lse if sink is None else sink.lse)
+        answer.lse.add(n, lse.worse(lse.eps * _size(lse)) if sink is None else sink.lse)
     for one in (answer.output, answer.weights, answer.lse):
         one.known[n][spoilt] = False
     if call.d_output is None:
@@ -188,6 +190,10 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if spoilt.any():
             rows = unknown.get(name)
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
+
+
+def _size(lse: Number) -> np.ndarray:
+    return np.where(np.isfinite(lse.x), np.abs(lse.x), 0.0)
 
 
 def _sunk(call: Problem, p: dict[str, Any], lse: Number | None) -> Sunk | None:

@@ -76,6 +76,14 @@ class Number:
         step = 2.0**-25 if self.store == 2.0**-11 else 0.0
         return self.like(self.x, self.e + self.store * np.abs(self.x) + step)
 
+    def plus(self, y: Number) -> Number:
+        """The sum; of numbers that nothing was rounded in, the one that the type rounds it to."""
+        if self.e.any() or y.e.any():
+            return self + y
+        narrow = self.eps > np.finfo(np.float64).eps
+        with np.errstate(over="ignore"):
+            return self.like((self.x + y.x).astype(np.float32 if narrow else np.float64))
+
     def worse(self, e: Any) -> Number:
         """Off by e more."""
         return self.like(self.x, self.e + e)
@@ -142,19 +150,25 @@ def unit(x: Number) -> tuple[Number, Number]:
 def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
     """Weights over the last axis where `keep`, and their log-sum-exp.
 
-    If scores are off by at most e, the log-sum-exp is off by at most log Σ p exp(e), and a weight
-    p by a factor exp(±(its own e + that)).
+    Both are made of the largest score m, which is not rounded, and l = log Σ exp(s − m): the
+    weights are exp((s − m) − l), and m + l is not rounded here. If scores are off by at most e, l
+    is off by at most log Σ p exp(e), and a weight p by a factor exp(±(its own e + that)).
     """
     kept = np.where(keep, s.x, -np.inf)
+    top = kept.max(-1, keepdims=True, initial=-np.inf)
+    some = np.isfinite(top)
+    top = np.where(some, top, 0.0)
+    kept = kept - top
     off = s.e + s.eps * BAND
-    lse, high = _log_sum(kept), _log_sum(kept + np.where(keep, off, 0.0))
-    some = np.isfinite(lse)
-    at = np.where(some, lse, 0.0)
+    log_sum, high = _log_sum(kept), _log_sum(kept + np.where(keep, off, 0.0))
+    at = np.where(some, log_sum, 0.0)
     more = np.where(some, high, 0.0) - at + s.eps * (roundings(s.x.shape[-1]) + np.abs(at))
-    log_p, factor = kept - at, off + more
+    log_p = kept - at
+    factor = off + more + s.eps * np.where(keep & some, np.abs(log_p), 0.0)
     p = np.exp(log_p)
     error = np.maximum(np.exp(np.minimum(log_p + factor, 0.0)) - p, p * -np.expm1(-factor))
     error = np.where(keep, error + 4 * s.eps * p + s.least, 0.0)
+    lse = np.where(some, top + at, -np.inf)
     return s.like(p, error), s.like(lse[..., 0], more[..., 0])
 
 

@@ -42,13 +42,23 @@ class Scored:
 
 
 def scored(
-    kind: str, p: Parameters, q: Number, k: Number, form: Form, beside: Beside, softcap: float
+    kind: str,
+    p: Parameters,
+    q: Number,
+    k: Number,
+    form: Form,
+    beside: Beside,
+    softcap: float,
+    exact: bool = False,
 ) -> Scored:
+    """exact: whether the sums are not rounded."""
     sums = formulas.sums(form, formulas.pairs(form))
     out = Scored(kind, p, q, k, form, beside, formulas.scores(form, sums))
     size = out.s.x.shape
+    if exact:
+        out.s = out.s.like(out.s.x)
     if beside.bias is not None:
-        out.s = out.s + beside.bias.matrix(p["bias="], *size)
+        out.s = out.s.plus(beside.bias.matrix(p["bias="], *size))
     if form.outer is not None:
         out.s, slope = outers.of_distance(*form.outer, out.s)
         out.slopes.append(slope)
@@ -56,5 +66,5 @@ def scored(
         out.s, slope = outers.cap(out.s, softcap, form.tanh)
         out.slopes.append(slope)
     if beside.bias_after is not None:
-        out.s = out.s + beside.bias_after.matrix(p["bias_after="], *size)
+        out.s = out.s.plus(beside.bias_after.matrix(p["bias_after="], *size))
     return out

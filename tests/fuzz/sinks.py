@@ -2,7 +2,7 @@
 
 What a call must give is that of the softmax with this column. The error is that of a softmax of the
 keys alone, p and its log-sum-exp l, whose results are multiplied by the weight of all keys, the
-share e^l / (e^l + e^σ): l is rounded by ε |l|, which no error of a softmax with the column holds.
+share e^l / (e^l + e^σ).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
     """Outputs, weights, log-sum-exp and gradients; what is masked; the same bits every time."""
-    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=125, share=0.8)
+    effort.spend(lambda call: check(runner, call), calls(runner.name), examples=125, share=0.7)
 
 
 def check(runner: NumPy, call: Call) -> None:
@@ -142,7 +142,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
         softcap=0.0 if call.kind in DISTANCES else call.softcap,
         query=(*lead, queries, 64), key=(*lead, keys, 64),
         value=(*lead, keys, 48), mask=[], valid_lens=None, poison=None, fill=None, prepared=False,
-        beside=Beside(),
+        beside=Beside(), exact=False,
     )  # fmt: skip
 
 
