@@ -24,7 +24,7 @@ from anyscore.implementations import (
     weights_of,
     with_query_bias,
 )
-from anyscore.normalizers import Normalizer, check_normalizer, log_sum_exp_of
+from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, Ops
 from anyscore.prepared import PreparedKeys
 from anyscore.reference import accumulated
@@ -187,7 +187,7 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
         result, attended = finish(backend.xp, task, result)
     output = backend.wrap(result.output, call.query)
     if options.return_lse:
-        lse = backend.wrap_numbers(log_sum_exp_of(result.stats), call.query)
+        lse = backend.wrap_numbers(backend.xp.add_pair(result.stats), call.query)
     if attended is not None:
         attended = backend.wrap_pairs(attended, call.query, call.key, 0.0)
     return AttentionOutput(output, attended, lse), task

@@ -149,11 +149,6 @@ def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
     return xp.concat([most[..., None, :], log_sum[..., None, :]], -2)
 
 
-def log_sum_exp_of(stats: Array) -> Array:
-    """The log-sum-exp (..., T_q) of statistics (..., 2, T_q)."""
-    return stats[..., 0, :] + stats[..., 1, :]  # MXNet sums −∞ and 0 to NaN
-
-
 def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[Array, Array]:
     """Weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
 

@@ -10,7 +10,6 @@ from anyscore.formulas import ScaledDot
 from anyscore.functional import lower, run
 from anyscore.implementations import as_given, of_scores, with_query_bias
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.normalizers import log_sum_exp_of
 from anyscore.ops import Array, Ops
 from anyscore.score import Score
 from anyscore.sinks import with_sink
@@ -157,7 +156,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
             logs = xp.where(mask.boolean, logs, -math.inf)
         found = result.scores if logs is None else logs
         found = None if found is None else as_given(task, found)
-        lse = log_sum_exp_of(stats) if options.return_lse else None
+        lse = xp.add_pair(stats) if options.return_lse else None
     found = backend.wrap_pairs(found, call.query, call.key, -math.inf)
     return found, backend.wrap_numbers(lse, call.query)
 

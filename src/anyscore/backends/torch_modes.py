@@ -28,9 +28,7 @@ __all__ = [
 ]
 
 
-def is_compiling() -> bool:
-    """Return whether the call is being compiled or exported."""
-    return torch.compiler.is_compiling()
+is_compiling = torch.compiler.is_compiling
 
 
 def is_transforming() -> bool:
@@ -82,13 +80,13 @@ def is_watched(*args: Any) -> bool:
     """Return whether something must see an operator called: a trace, a profile, a subclass, or
     what PyTorch resolves before an operator (lazy zeros, lazy signs).
     """
-    return is_compiling() or _is_seen(*args)
+    return is_compiling() or _is_seen(args)
 
 
-def _is_seen(*args: Any) -> bool:
+def _is_seen(args: Iterable[Any] = ()) -> bool:
     """Return `is_watched` of a call that no compiler traces."""
     if (
-        is_transforming()
+        torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._autograd._profiler_enabled()
         or is_jit_tracing()

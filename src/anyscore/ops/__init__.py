@@ -140,6 +140,9 @@ class Ops(Protocol):
     def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array:
         """Return the sum of x over an axis."""
 
+    def add_pair(self, x: Array) -> Array:
+        """Return x[..., 0, :] + x[..., 1, :]."""
+
     def max(self, x: Array, axis: int, keepdims: bool = False) -> Array:
         """Return the maximum of x over an axis."""
 

@@ -123,6 +123,10 @@ def matmul(x: Array, y: Array) -> Array:
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
 
 
+def add_pair(x: Array) -> Array:
+    return x[..., 0, :] + x[..., 1, :]
+
+
 def cumsum(x: Array) -> Array:
     return jnp.cumsum(x, axis=-1, dtype=index_dtype() if x.dtype == bool else None)
 

@@ -153,6 +153,10 @@ def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
     return tf.reduce_sum(x, axis=axis, keepdims=keepdims)
 
 
+def add_pair(x: Array) -> Array:
+    return x[..., 0, :] + x[..., 1, :]
+
+
 def max(x: Array, axis: int, keepdims: bool = False) -> Array:
     return tf.reduce_max(x, axis=axis, keepdims=keepdims)
 

@@ -132,6 +132,10 @@ def sum(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     return torch.sum(x, dim=axis, keepdim=keepdims)
 
 
+def add_pair(x: Tensor) -> Tensor:
+    return x.sum(-2)  # a third of the time of two parts and their sum
+
+
 def max(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
     return torch.amax(x, dim=axis, keepdim=keepdims)
 
