@@ -14,7 +14,7 @@ _doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
 _pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"])
 _docstrings = Sybil(
     parsers=[_doctest],
-    patterns=["src/anyscore/*.py", "src/anyscore/*/*.py", "src/anyscore/torch/*/*.py"],
+    patterns=["src/anyscore" + "/*" * depth + ".py" for depth in (1, 2, 3, 4)],
     document_types={".py": PythonDocStringDocument},
 )
 

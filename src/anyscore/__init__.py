@@ -32,11 +32,11 @@ from anyscore.implementations import Plan
 from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.new_cache import make_cache
 from anyscore.normalizers import Sigmoid
+from anyscore.ops.pytrees import tell
 from anyscore.recording import Recording, record
 from anyscore.score import Score
 from anyscore.score_matrix import log_sum_exp, log_weights, scores
 from anyscore.sequences import Sequences
-from anyscore.trees import tell
 
 tell()  # frameworks imported before; the others with their first tensors, or with their layers
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from anyscore.checks import Sizes, check_places, find_framework
-from anyscore.mask_context import broadcasts
+from anyscore.checks import Sizes, broadcasts, check_places, find_framework
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.trees import tell, tree
+from anyscore.ops.pytrees import tell, tree
 
 FAR = 2**30
 """The farthest position that queries may start at; distances then fit 32 bits."""

@@ -197,3 +197,11 @@ def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
             )
         lead.append(distinct[0] if distinct else 1)
     return tuple(lead), groups
+
+
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Return whether `shape` broadcasts to `full` without changing it."""
+    if len(shape) > len(full):
+        return False
+    tail = full[len(full) - len(shape) :]
+    return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))

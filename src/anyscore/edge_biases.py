@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from anyscore.biases import Bias, LoweredBias, lower_biases
-from anyscore.checks import Sizes
+from anyscore.checks import Sizes, broadcasts
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.mask_context import broadcasts
 from anyscore.ops import Array, Ops, framework
 
 

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyscore.checks import broadcasts
 from anyscore.known_values import integers, known_values
 from anyscore.lowered_edges import LoweredEdges, pointers
-from anyscore.mask_context import MaskContext, broadcasts
+from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Ops, framework, load

@@ -25,14 +25,13 @@ from anyscore.implementations import (
     with_query_bias,
 )
 from anyscore.normalizers import Normalizer, check_normalizer
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, accumulated
+from anyscore.ops.pytrees import named_tuple
 from anyscore.prepared import PreparedKeys
-from anyscore.reference import accumulated
 from anyscore.score import Score
 from anyscore.score_checks import check_call
 from anyscore.sinks import check_sink, with_sink
 from anyscore.task import Call, Options, Task, prepare
-from anyscore.trees import named_tuple
 
 
 @named_tuple

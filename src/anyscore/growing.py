@@ -24,11 +24,11 @@ from anyscore.formulas import ScaledDot
 from anyscore.functional import attention, plan
 from anyscore.masks import Causal, Lengths, Mask
 from anyscore.ops import Array
+from anyscore.ops.pytrees import tree
 from anyscore.prepared import PreparedKeys
 from anyscore.ring import Ring, place_bias, place_masks
 from anyscore.score import Score
 from anyscore.task import combine
-from anyscore.trees import tree
 
 
 @tree

@@ -13,8 +13,7 @@ from anyscore.buffers import Buffers
 from anyscore.factors import PRODUCT, Factors
 from anyscore.lowered_edges import LoweredEdges
 from anyscore.masks import Mask
-from anyscore.ops import Array, Ops, accumulation
-from anyscore.reference import accumulated
+from anyscore.ops import Array, Ops, accumulated, accumulation
 from anyscore.task import Options, Task
 
 FUSED = "fused, and keeps the contract"
@@ -181,7 +180,7 @@ def refuse(impl: str, reason: str) -> NoReturn:
 
 def of_scores(task: Task, x: Array) -> Array:
     """Numbers (..., T_q) of queries as they meet the scores of a task."""
-    return task.mask.of_queries(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
+    return task.mask.spread(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
 
 
 def as_given(task: Task, x: Array) -> Array:
@@ -192,7 +191,7 @@ def as_given(task: Task, x: Array) -> Array:
 def weights_of(xp: Ops, task: Task, scores: Array) -> Array:
     """Return the weights that the scores of a task make."""
     if isinstance(task.mask, LoweredEdges):
-        return task.mask.normalize(task.normalizer, scores)[0]
+        return normalizers.normalize(xp, task.normalizer, scores, None, task.mask)
     mask = None if task.mask is None else task.mask.boolean
     return normalizers.normalize(xp, task.normalizer, scores, mask)
 

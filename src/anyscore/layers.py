@@ -1,4 +1,4 @@
-"""The names of scores, and the parameters that layers of all frameworks hold for them."""
+"""Which score a name means, and the parameters that layers of all frameworks hold for it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,12 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, TypeAlias
 
-from anyscore import formulas
+from anyscore.formulas import SCORES, Concat
 from anyscore.messages import shown
 from anyscore.ops import Array
 from anyscore.score import Init, Score
 from anyscore.score_checks import KEY_PARAMETERS, POSITIVE
 from anyscore.sinks import check_finite
-
-SCORES: dict[str, type[Score]] = {
-    "dot": formulas.Dot,
-    "scaled_dot": formulas.ScaledDot,
-    "bilinear": formulas.Bilinear,
-    "cosine": formulas.Cosine,
-    "trilinear": formulas.Trilinear,
-    "gaussian": formulas.Gaussian,
-    "laplace": formulas.Laplace,
-    "euclidean": formulas.Euclidean,
-    "student_t": formulas.StudentT,
-    "lorentz": formulas.Lorentz,
-    "additive": formulas.Additive,
-    "concat": formulas.Concat,
-    "gatv2": formulas.GATv2,
-}
-"""The names that layers and the command line know scores by."""
 
 AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array]
 """A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
@@ -147,9 +130,7 @@ def parameter_specs(
         fields |= {name: None for name in PROJECTIONS if name in score.shapes}
     fields |= {name: scale for name, scale in scales.items() if scale is not None}
     if heads != kv_heads and any(isinstance(fields[name], Init) for name in score.of_both):
-        hint = (
-            "use Additive" if score is formulas.Concat else f"give {score.of_both[0]} as a number"
-        )
+        hint = "use Additive" if score is Concat else f"give {score.of_both[0]} as a number"
         raise ValueError(f"{score.__name__} cannot have fewer key heads than query heads: {hint}.")
     parameters, fixed = [], {}
     for field, init in fields.items():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from anyscore.factors import Factors
 from anyscore.intervals import LoweredMask
 from anyscore.messages import shown
-from anyscore.normalizers import Normalizer, Sigmoid, logistic, stats_of
 from anyscore.ops import Array, Ops, framework
 
 
@@ -45,22 +42,6 @@ class LoweredEdges(LoweredMask):
         other = copy(self)
         other.terms = terms
         return other
-
-    def check_terms(self, factors: Factors | Array) -> None:
-        """Check terms, if there are any, against the factors of a score.
-
-        Raises ValueError, TypeError: they are of another width, or the score is a callable.
-        """
-        if self.terms is None:
-            return
-        if not isinstance(factors, Factors):
-            raise TypeError("terms of edges are for score objects, and score is a callable.")
-        shape, width = self._xp.shape(self.terms), self._xp.shape(factors.b)[-1]
-        if shape[-1] != width:
-            raise ValueError(
-                f"terms has shape {shape}, expected (..., {self.count}, {width}): the score "
-                f"compares {width} features."
-            )
 
     @property
     def count(self) -> int:
@@ -129,10 +110,6 @@ class LoweredEdges(LoweredMask):
         """Numbers (..., E) of these edges in the caller's order."""
         return x if self.inverse is None else self._xp.take(x, self.inverse)
 
-    def of_queries(self, x: Array) -> Array:
-        """Numbers (..., T_q) for each edge: (..., E)."""
-        return self._xp.take(x, self.rows)
-
     def call(self, score: Callable[[Array, Array], Array], query: Array, key: Array) -> Array:
         """Return the scores (..., E) of a callable, each of one query and one key."""
         xp = self._xp
@@ -148,30 +125,19 @@ class LoweredEdges(LoweredMask):
             )
         return found[..., 0, 0]
 
-    def softmax(self, s: Array) -> tuple[Array, Array]:
-        """Weights (..., E) of scores over the edges of each query, and statistics (..., 2, T_q)."""
-        xp = self._xp
-        top = xp.stop_gradient(xp.segment_max(s, self.rows, self.queries))
-        top = xp.where(top == -math.inf, 0.0, top)
-        e = xp.exp(s - self.of_queries(top))
-        total = self.sums(e)
-        empty = total == 0
-        safe = xp.where(empty, 1.0, total)
-        most = xp.where(empty, -math.inf, top)
-        return e / self.of_queries(safe), stats_of(xp, most, xp.log(safe))
+    # As `normalizers.Rows`
 
-    def normalize(self, normalizer: Normalizer, s: Array) -> tuple[Array, Array]:
-        """Weights (..., E), and statistics (..., 2, T_q)."""
-        if not isinstance(normalizer, Sigmoid):
-            return self.softmax(s)
-        xp = self._xp
-        n = xp.astype(self.rowptr[1:] - self.rowptr[:-1], xp.dtype(s))
-        shift = xp.log(xp.maximum(n, 1.0)) if normalizer.bias is None else 0 * n - normalizer.bias
-        return logistic(xp, s - self.of_queries(shift)), stats_of(xp, shift, 0 * shift)
-
-    def sums(self, x: Array) -> Array:
-        """Sums (..., T_q) of numbers (..., E) over the edges of each query."""
+    def sum(self, x: Array) -> Array:
         return self._xp.segment_sum(x[..., None], self.rows, self.queries)[..., 0]
+
+    def max(self, x: Array) -> Array:
+        return self._xp.segment_max(x, self.rows, self.queries)
+
+    def spread(self, x: Array) -> Array:
+        return self._xp.take(x, self.rows)
+
+    def count_attended(self, s: Array, mask: Array | None) -> Array:
+        return self._xp.astype(self.rowptr[1:] - self.rowptr[:-1], self._xp.dtype(s))
 
 
 def pointers(xp: Ops, x: Array, n: int) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.checks import broadcasts
 from anyscore.intervals import LoweredMask
 from anyscore.known_values import check_whole
 from anyscore.messages import shown
@@ -227,11 +228,3 @@ def _clamped(x: Any, least: int, most: int) -> Any:
     if isinstance(x, list | tuple):
         return [_clamped(y, least, most) for y in x]
     return min(max(int(x), least), most) if isinstance(x, Integral) else x
-
-
-def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Return whether `shape` broadcasts to `full` without changing it."""
-    if len(shape) > len(full):
-        return False
-    tail = full[len(full) - len(shape) :]
-    return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))

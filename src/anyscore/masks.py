@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
+from anyscore.checks import broadcasts
 from anyscore.intervals import LoweredMask
-from anyscore.mask_context import MaskContext, broadcasts
+from anyscore.mask_context import MaskContext
 from anyscore.messages import shown
 from anyscore.ops import Array
-from anyscore.trees import tell, tree
+from anyscore.ops.pytrees import tell, tree
 
 
 class Mask:

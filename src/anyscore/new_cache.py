@@ -12,8 +12,8 @@ from anyscore.growing import Cache
 from anyscore.kernels import cpu
 from anyscore.messages import shown
 from anyscore.ops import Array
+from anyscore.ops.pytrees import tell
 from anyscore.score import Score
-from anyscore.trees import tell
 
 
 def make_cache(

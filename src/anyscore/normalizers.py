@@ -22,11 +22,11 @@ import difflib
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from anyscore.messages import shown
 from anyscore.ops import Array, Ops
-from anyscore.trees import tell, tree
+from anyscore.ops.pytrees import tell, tree
 
 
 @tree
@@ -114,17 +114,67 @@ def is_shift_invariant(normalizer: Normalizer) -> bool:
     return not isinstance(normalizer, Sigmoid)
 
 
-def normalize(xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None) -> Array:
-    """Weights (..., T_q, T_k) of scores s, −∞ where masked; mask: boolean, or None."""
-    if normalizer == "softmax":
-        return softmax(xp, s, mask)[0]
+class Rows(Protocol):
+    """The scores of each query among all scores, and what is made of them."""
+
+    def sum(self, x: Array) -> Array:
+        """Return the sums (..., T_q) of numbers x that lie as the scores."""
+
+    def max(self, x: Array) -> Array:
+        """Return the largest (..., T_q), −∞ of a query without scores."""
+
+    def spread(self, x: Array) -> Array:
+        """Return numbers (..., T_q) of queries as they meet the scores."""
+
+    def count_attended(self, s: Array, mask: Array | None) -> Array:
+        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
+
+
+class LastAxis:
+    """See `Rows`: scores (..., T_q, T_k)."""
+
+    def __init__(self, xp: Ops) -> None:
+        self.xp = xp
+
+    def sum(self, x: Array) -> Array:
+        return self.xp.sum(x, axis=-1)
+
+    def max(self, x: Array) -> Array:
+        if not self.xp.shape(x)[-1]:
+            return self.xp.sum(x, axis=-1) - math.inf
+        return self.xp.max(x, axis=-1)
+
+    def spread(self, x: Array) -> Array:
+        return x[..., None]
+
+    def count_attended(self, s: Array, mask: Array | None) -> Array:
+        xp = self.xp
+        attended = xp.where(s == s, 1.0, 1.0)
+        if mask is not None:
+            attended = xp.where(mask, attended, 0.0)
+        return xp.astype(xp.sum(attended, axis=-1), xp.dtype(s))
+
+
+def normalize(
+    xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
+) -> Array:
+    """Weights of scores s, −∞ where masked; mask: boolean, or None. rows: as of `softmax`."""
+    if isinstance(normalizer, str) and normalizer in POWERS:
+        return sparse(xp, s, POWERS[normalizer])
+    return softmax_or_sigmoid(xp, normalizer, s, mask, rows)[0]
+
+
+def softmax_or_sigmoid(
+    xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
+) -> tuple[Array, Array]:
+    """Weights of scores s, −∞ where masked, and statistics (..., 2, T_q), by the normalizer."""
     if isinstance(normalizer, Sigmoid):
-        return sigmoid(xp, s, mask, normalizer.bias)[0]
-    return sparse(xp, s, POWERS[normalizer])
+        return sigmoid(xp, s, mask, normalizer.bias, rows)
+    return softmax(xp, s, mask, rows)
 
 
-def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Weights over the last axis of s (..., T_q, T_k), and their statistics (..., 2, T_q).
+def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> tuple[Array, Array]:
+    """Weights of the scores s of each query, and their statistics (..., 2, T_q).
 
         m_i = max_j s_ij     l_i = log Σ_j e^(s_ij − m_i)     weights_ij = e^((s_ij − m_i) − l_i)
 
@@ -132,16 +182,17 @@ def softmax(xp: Ops, s: Array, mask: Array | None) -> tuple[Array, Array]:
     log-sum-exp of four scores of −1e9 is that of one. m has no derivative, l has all of them. A row
     without entries gives weights of 0, m = −∞ and l = 0.
 
-    s: scores, −∞ where masked.
+    s: scores, −∞ where masked. rows: how the scores of a query lie; by default (..., T_q, T_k).
     """
-    top = _top(xp, s)
-    e = xp.exp(s - top)
+    rows = LastAxis(xp) if rows is None else rows
+    top = _finite(xp, rows.max(s))
+    e = xp.exp(s - rows.spread(top))
     if mask is not None:
         e = xp.where(mask, e, 0.0)
-    total = xp.sum(e, axis=-1, keepdims=True)
+    total = rows.sum(e)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
-    return e / total, stats_of(xp, xp.where(empty, -math.inf, top)[..., 0], xp.log(total)[..., 0])
+    return e / rows.spread(total), stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
 
 
 def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
@@ -149,19 +200,19 @@ def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
     return xp.concat([most[..., None, :], log_sum[..., None, :]], -2)
 
 
-def sigmoid(xp: Ops, s: Array, mask: Array | None, bias: float | None) -> tuple[Array, Array]:
+def sigmoid(
+    xp: Ops, s: Array, mask: Array | None, bias: float | None, rows: Rows | None = None
+) -> tuple[Array, Array]:
     """Weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
 
-    s: scores, −∞ where masked. bias: see `Sigmoid`.
+    s: scores, −∞ where masked. bias: see `Sigmoid`. rows: as of `softmax`.
     """
-    attended = xp.where(s == s, 1.0, 1.0)
-    if mask is not None:
-        attended = xp.where(mask, attended, 0.0)
-    n = xp.astype(xp.sum(attended, axis=-1, keepdims=True), xp.dtype(s))
+    rows = LastAxis(xp) if rows is None else rows
+    n = rows.count_attended(s, mask)
     shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
-    weights = logistic(xp, s - shift)
-    stats = stats_of(xp, shift[..., 0], 0 * shift[..., 0])
-    return weights if mask is None else xp.where(mask, weights, 0.0), stats
+    weights = logistic(xp, s - rows.spread(shift))
+    weights = weights if mask is None else xp.where(mask, weights, 0.0)
+    return weights, stats_of(xp, shift, 0 * shift)
 
 
 def logistic(xp: Ops, x: Array) -> Array:
@@ -183,7 +234,8 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
     Of the k entries that have weight, with mean m and squared deviations that sum to v,
     τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
     """
-    z = (s - _top(xp, s)) / power
+    rows = LastAxis(xp)
+    z = (s - rows.spread(_finite(xp, rows.max(s)))) / power
     fixed = xp.stop_gradient(z)
     tau = threshold(xp, fixed, power)
     has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
@@ -216,9 +268,7 @@ def threshold(xp: Ops, z: Array, power: int) -> Array:
     return low
 
 
-def _top(xp: Ops, s: Array) -> Array:
-    """The largest score of each row (..., 1), without derivatives; 0 in a row without entries."""
-    if not xp.shape(s)[-1]:
-        return xp.sum(s, axis=-1, keepdims=True)
-    top = xp.stop_gradient(xp.max(s, axis=-1, keepdims=True))
+def _finite(xp: Ops, top: Array) -> Array:
+    """Return the largest scores without derivatives; 0 in a row without entries."""
+    top = xp.stop_gradient(top)
     return xp.where(top == -math.inf, 0.0, top)

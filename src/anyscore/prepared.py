@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops
+from anyscore.ops.pytrees import tree
 from anyscore.score import Score
-from anyscore.trees import tree
 
 
 @tree

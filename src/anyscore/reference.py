@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from anyscore.factors import PRODUCT, Factors
 from anyscore.mask_context import MaskContext
 from anyscore.masks import Mask
-from anyscore.normalizers import Normalizer, Sigmoid, sigmoid, softmax
-from anyscore.ops import DTYPES, Array, Ops, accumulation
+from anyscore.normalizers import Normalizer, softmax, softmax_or_sigmoid
+from anyscore.ops import DTYPES, Array, Ops, accumulated
 from anyscore.outer import Outer
 
 
@@ -45,10 +45,7 @@ def attend(
     """
     s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)
-    if isinstance(normalizer, Sigmoid):
-        weights, stats = sigmoid(xp, s, mask, normalizer.bias)
-    else:
-        weights, stats = softmax(xp, s, mask)
+    weights, stats = softmax_or_sigmoid(xp, normalizer, s, mask)
     if value is None:
         return None, stats, s
     return weigh(xp, weights, value, mask if per_query else None, dropout_mask, p), stats, s
@@ -149,11 +146,6 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
     s = s if attended is None else xp.where(attended, s, -math.inf)
     weights, _ = softmax(xp, s, attended)
     return xp.astype(weights, xp.dtype(x))
-
-
-def accumulated(xp: Ops, x: Array) -> Array:
-    """`x` in the dtype that sums are taken in."""
-    return xp.astype(x, accumulation(xp.dtype(x)))
 
 
 def _product(

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.factors import Factors
 from anyscore.ops import Array, Ops, framework
-from anyscore.trees import tell, tree
+from anyscore.ops.pytrees import tell, tree
 
 S = TypeVar("S", bound="Score")
 Shapes: TypeAlias = dict[str, tuple[str, ...]]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-from anyscore.checks import Sizes, check_places, check_tensors, find_framework
-from anyscore.mask_context import broadcasts
+from anyscore.checks import Sizes, broadcasts, check_places, check_tensors, find_framework
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.score import Projection, Score

@@ -18,8 +18,7 @@ import numpy as np
 from anyscore.factors import PRODUCT, TANH, Factors
 from anyscore.implementations import Backend, Implementation, Plan, choose, refuse
 from anyscore.intervals import zero_unread
-from anyscore.ops import Array, Ops, accumulation
-from anyscore.reference import accumulated
+from anyscore.ops import Array, Ops, accumulated, accumulation
 from anyscore.task import Options, Task
 
 LIMIT = 4.0

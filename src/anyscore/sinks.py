@@ -15,8 +15,7 @@ import math
 from numbers import Real
 from typing import Any
 
-from anyscore.checks import Sizes, check_places, find_framework
-from anyscore.mask_context import broadcasts
+from anyscore.checks import Sizes, broadcasts, check_places, find_framework
 from anyscore.messages import shown
 from anyscore.normalizers import stats_of
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework

@@ -139,13 +139,30 @@ def prepare(
     else:
         lowered = _call(xp, score, query, key, sizes)
     if edges is not None:
-        edges.check_terms(lowered)
+        _check_terms(xp, edges, lowered)
         biases = biases_of_terms(xp, edges, lowered, biases)
     softcap, normalizer = float(call.softcap), as_normalizer(call.normalizer)
     return Task(
         lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,
         normalizer,
     )  # fmt: skip
+
+
+def _check_terms(xp: Ops, edges: LoweredEdges, factors: Factors | Array) -> None:
+    """Check terms of edges, if there are any, against the factors of a score.
+
+    Raises ValueError, TypeError: they are of another width, or the score is a callable.
+    """
+    if edges.terms is None:
+        return
+    if not isinstance(factors, Factors):
+        raise TypeError("terms of edges are for score objects, and score is a callable.")
+    shape, width = xp.shape(edges.terms), xp.shape(factors.b)[-1]
+    if shape[-1] != width:
+        raise ValueError(
+            f"terms has shape {shape}, expected (..., {edges.count}, {width}): the score "
+            f"compares {width} features."
+        )
 
 
 def _gathers(xp: Ops, query: Array, key: Array, score: Any) -> bool:

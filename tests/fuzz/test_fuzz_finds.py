@@ -48,38 +48,38 @@ def _window_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 def _weights_too_large(patch: pytest.MonkeyPatch) -> None:
     """By 1e-4, as a kernel with a poor exponential would have them."""
-    right = reference.softmax
+    right = normalizers.softmax
 
-    def softmax(xp: Any, s: Any, keep: Any) -> Any:
-        weights, lse = right(xp, s, keep)
+    def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
+        weights, lse = right(xp, s, keep, *rows)
         return weights * (1 + 1e-4), lse
 
-    patch.setattr(reference, "softmax", softmax)
+    patch.setattr(normalizers, "softmax", softmax)
 
 
 def _one_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
     """Weights are exp(s − lse), where lse is rounded: 1 each in rows of −1e9."""
-    right = reference.softmax
+    right = normalizers.softmax
 
-    def softmax(xp: Any, s: Any, keep: Any) -> Any:
-        weights, stats = right(xp, s, keep)
+    def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
+        weights, stats = right(xp, s, keep, *rows)
         lse = stats[..., 0, :] + stats[..., 1, :]
         return np.where(weights > 0, np.exp(s - lse[..., None]), weights), stats
 
-    patch.setattr(reference, "softmax", softmax)
+    patch.setattr(normalizers, "softmax", softmax)
 
 
 def _mean_of_nothing(patch: pytest.MonkeyPatch) -> None:
     """A query that may attend to nothing attends to everything."""
-    right = reference.softmax
+    right = normalizers.softmax
 
-    def softmax(xp: Any, s: Any, keep: Any) -> Any:
+    def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
         if keep is not None:
             nothing = ~keep.any(-1, keepdims=True)
             s, keep = xp.where(nothing, 0.0, s), keep | nothing
-        return right(xp, s, keep)
+        return right(xp, s, keep, *rows)
 
-    patch.setattr(reference, "softmax", softmax)
+    patch.setattr(normalizers, "softmax", softmax)
 
 
 def _masked_values_read(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from anyscore.formulas import SCORES
 from anyscore.lab.prove.middle import (
     LINEAR,
     MONOTONE,
@@ -18,7 +19,6 @@ from anyscore.lab.prove.middle import (
     picked,
     scores_along,
 )
-from anyscore.layers import SCORES
 
 ENDS = {0, PLACES - 1}
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import anyscore
 from hang import HANG
 
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
@@ -74,3 +77,26 @@ def test_a_tensor_s_framework_is_imported_and_no_other(name: str) -> None:
     if name != "tensorflow":  # which looks for others by itself
         assert brought == {name} - {"numpy"}
     assert [modules & FRAMEWORKS for modules in layers] == list(fronts.values())
+
+
+BY_NAME = {
+    "kernels/cpu.py": "the core, which may not be built",
+    "ops/pytrees.py": "beside it, what registers classes with a framework that was imported",
+    "lab/prove/names.py": "the findings, of which one is loaded",
+    "lab/data/parquet.py": "pyarrow, an extra",
+    "lab/bench/": "rivals, that may not be installed",
+}
+"""The files that import by a name, which no linter of imports sees, and what they import."""
+
+
+def test_imports_that_no_linter_sees() -> None:
+    root = Path(anyscore.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = getattr(node, "func", None)
+            name = getattr(called, "id", getattr(called, "attr", None))
+            if isinstance(node, ast.Call) and name in ("import_module", "__import__"):
+                found.add(path.relative_to(root).as_posix())
+    of_bench = {"lab/bench/" for name in found if name.startswith("lab/bench/")}
+    assert {name for name in found if not name.startswith("lab/bench/")} | of_bench == set(BY_NAME)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from anyscore.backends.common import call_of
 from anyscore.factors import Factors
+from anyscore.formulas import SCORES
 from anyscore.implementations import Backend, Implementation, choose
 from anyscore.kernels import cpu
 from anyscore.ops import Array
@@ -62,8 +63,11 @@ def _known_as(score: Score) -> tuple[Any, Any]:
     return tuple(alike), tensor
 
 
+_OURS = frozenset(SCORES.values())
+
+
 def _is_ours(score: Score) -> bool:
-    return type(score).__module__.startswith("anyscore.formulas")
+    return type(score) in _OURS
 
 
 def _weight_of(task: Task) -> Any:

@@ -16,9 +16,8 @@ from anyscore.kernels import cpu
 from anyscore.lowered_edges import LoweredEdges
 from anyscore.normalizers import Normalizer, Sigmoid
 from anyscore.operands import Operands, Results, Settings
-from anyscore.ops import DTYPES, Array, Ops, accumulation
+from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation
 from anyscore.outer import Outer
-from anyscore.reference import accumulated
 from anyscore.task import Options, Task
 
 _FEW = 2

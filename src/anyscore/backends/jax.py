@@ -30,8 +30,8 @@ from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import acc_dtype
 from anyscore.operands import FACTORS, OWN_RANK, Operands, Settings
 from anyscore.ops import Array, load
+from anyscore.ops.pytrees import tell
 from anyscore.task import Options, Task
-from anyscore.trees import tell
 
 tell()
 

@@ -12,7 +12,7 @@ from anyscore.factors import PRODUCT, Factors
 from anyscore.implementations import Implementation, Result
 from anyscore.intervals import zero_unread
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, accumulated
 from anyscore.task import Options, Task, split_heads
 
 
@@ -35,7 +35,7 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
     if value is not None:
-        value = reference.accumulated(xp, split_heads(xp, value, sizes.groups, False))
+        value = accumulated(xp, split_heads(xp, value, sizes.groups, False))
     output, stats, scores = reference.attend(
         xp,
         score,
@@ -62,7 +62,7 @@ def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
     """Return the output of a task whose weights (*lead, T_q, T_k) are known, with dropout p."""
     task, sizes = _zeroed(xp, task._replace(score=weights)), task.sizes
     weights, mask = _split(xp, task)
-    value = reference.accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
+    value = accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     mask = mask if task.mask_per_query else None
     output = reference.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
     output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
@@ -106,7 +106,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
         if x is None:
             return None
-        x = reference.accumulated(xp, x) if xp.dtype(x) != "bool" else x
+        x = accumulated(xp, x) if xp.dtype(x) != "bool" else x
         return split_heads(xp, x, task.sizes.groups, of_query, axis)
 
     score, mask = task.score, split(None if task.mask is None else task.mask.boolean, True, -3)
@@ -126,7 +126,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
 
 def _bias(xp: Ops, bias: LoweredBias, sizes: Sizes) -> tuple[Array, bool]:
     """A bias as the reference takes it: a matrix, heads split, and whether it comes last."""
-    matrix = reference.accumulated(xp, bias.matrix(xp, sizes.queries, sizes.keys))
+    matrix = accumulated(xp, bias.matrix(xp, sizes.queries, sizes.keys))
     return split_heads(xp, matrix, sizes.groups, True), bias.after
 
 

@@ -8,7 +8,8 @@ from anyscore import dropout, reference
 from anyscore.factors import Factors
 from anyscore.implementations import Result
 from anyscore.lowered_edges import LoweredEdges
-from anyscore.ops import Array, Ops
+from anyscore.normalizers import softmax_or_sigmoid
+from anyscore.ops import Array, Ops, accumulated
 from anyscore.task import Options, Task
 
 
@@ -16,13 +17,12 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
     """Run a task over edges, with dropout at the rate of the options; scores are (..., E)."""
     sizes, p = task.sizes, options.dropout
     biases = [
-        (reference.accumulated(xp, bias.array)[..., 0, :, None, None], bias.after)
-        for bias in task.biases
+        (accumulated(xp, bias.array)[..., 0, :, None, None], bias.after) for bias in task.biases
     ]
     score = _gathered(xp, task, edges)
     s = reference.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
     s = xp.broadcast_to(s, (*sizes.lead, edges.count)) * 1
-    weights, stats = edges.normalize(task.normalizer, s)
+    weights, stats = softmax_or_sigmoid(xp, task.normalizer, s, None, edges)
     stats = xp.broadcast_to(stats, (*sizes.lead, 2, sizes.queries)) * 1
     output = None
     if task.value is not None:
@@ -30,7 +30,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
             seed = xp.seed(seed, like=task.value)
             kept = dropout.keep(xp, seed, p, sizes.lead, 1, edges.count)[..., 0, :]
             weights = xp.where(kept, weights, 0.0) / (1 - p)
-        value = _of_all_heads(xp, reference.accumulated(xp, task.value), task, 2)
+        value = _of_all_heads(xp, accumulated(xp, task.value), task, 2)
         terms = weights[..., None] * xp.take_rows(value, edges.col)
         output = xp.astype(xp.segment_sum(terms, edges.rows, sizes.queries), task.dtype)
     return Result(output, stats, s if options.with_scores else None)
@@ -40,18 +40,18 @@ def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
     """The factors of each edge, of one query and one key; or the scores (..., E, 1, 1)."""
     f = task.score
     if not isinstance(f, Factors):
-        return reference.accumulated(xp, f)[..., None, None]
+        return accumulated(xp, f)[..., None, None]
 
     def rows(x: Array, index: Array) -> Array:
-        return xp.take_rows(reference.accumulated(xp, x), index)[..., None, :]
+        return xp.take_rows(accumulated(xp, x), index)[..., None, :]
 
     def numbers(x: Array | None, index: Array) -> Array | None:
-        return None if x is None else xp.take(reference.accumulated(xp, x), index)[..., None]
+        return None if x is None else xp.take(accumulated(xp, x), index)[..., None]
 
-    weight = None if f.weight is None else reference.accumulated(xp, f.weight)
+    weight = None if f.weight is None else accumulated(xp, f.weight)
     b = rows(_of_all_heads(xp, f.b, task, 2), edges.col)
     if edges.terms is not None:
-        b = b + reference.accumulated(xp, edges.terms)[..., None, :]
+        b = b + accumulated(xp, edges.terms)[..., None, :]
     key_bias = None if f.key_bias is None else _of_all_heads(xp, f.key_bias, task, 1)
     return f._replace(
         a=rows(f.a, edges.rows),

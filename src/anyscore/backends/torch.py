@@ -28,8 +28,8 @@ from anyscore.implementations import Backend, Implementation, Result
 from anyscore.kernels import cpu
 from anyscore.masks import Mask
 from anyscore.ops import load
+from anyscore.ops.pytrees import tell
 from anyscore.task import Options, Task
-from anyscore.trees import tell
 
 tell()
 

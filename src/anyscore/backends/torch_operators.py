@@ -1,6 +1,6 @@
 """The kernels as PyTorch operators `anyscore::forward_v2` and `::backward_v2`.
 
-On the CPU they run the C++ core, on a GPU Triton, which is imported then. Operators take flat
+On the CPU they run the C++ core, on a GPU what `torch_triton` registers. Operators take flat
 arguments: the records of `anyscore.operands` are taken apart and put together here, and only here.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
@@ -11,7 +11,6 @@ so. Where a result is None in records, the operator gives a tensor of no element
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
@@ -228,7 +227,7 @@ class _Operator:
     """
 
     def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
-        self.name, self.args, self.record = name, args, record
+        self.args, self.record = args, record
         self.registered = f"{name}_v{VERSION}"
         self.kernels: dict[str, Callable[..., Any]] = {}
         tags = (torch.Tag.pt2_compliant_tag,)
@@ -242,7 +241,6 @@ class _Operator:
         """Give the operator what it runs, and how its results (results, *records) are read."""
         self.read, full = read, f"anyscore::{self.registered}"
         self.run_on("cpu", core)
-        self.run_on("cuda", self._on_gpu)
         torch.library.register_fake(full, self._of_args(fake), lib=library)
         torch.library.register_vmap(full, batched, lib=library)
 
@@ -257,9 +255,6 @@ class _Operator:
             return _filled(found) if isinstance(found, Results) else found
 
         return run
-
-    def _on_gpu(self, *records: Any) -> Any:
-        return getattr(import_module("anyscore.backends.torch_triton"), self.name)(*records)
 
     def __call__(self, x: Operands, *rest: Any) -> Any:
         """Call the operator, or where nobody would see the difference its kernel: 10 µs less."""

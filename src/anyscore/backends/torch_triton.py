@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, cast
@@ -87,19 +86,21 @@ def _device_of(x: Tensor) -> AbstractContextManager[None]:
 
 def _functions(name: str) -> Any:
     """Return the pair of that name in Triton, the user's own where the pair brings it."""
-    pairs = import_module("anyscore.kernels.triton.pairs")
+    from anyscore.kernels.triton import own_pairs, pairs
+
     pair = pair_named(name)
     if pair.triton is not None:
         return pairs.Functions(*pair.triton)
     if pair.is_formula:
-        return import_module("anyscore.kernels.triton.own_pairs").of_formula(pair.value)
+        return own_pairs.of_formula(pair.value)
     return pairs.BY_NAME[name]
 
 
 def _kernels(x: Operands) -> Any:
     """Import the kernels that run these operands, and Triton with them."""
-    name = "attention" if x.rowptr is None else "graphs"
-    return import_module(f"anyscore.kernels.triton.{name}")
+    from anyscore.kernels.triton import attention, graphs
+
+    return attention if x.rowptr is None else graphs
 
 
 def forward(x: Operands, s: Settings) -> Results:
@@ -124,3 +125,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
         stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
         for y, d in zip(x[:FACTORS], found, strict=False)
     )
+
+
+torch_operators.forward.run_on("cuda", forward)
+torch_operators.backward.run_on("cuda", backward)

@@ -11,8 +11,10 @@ dimensions.
 from anyscore.formulas.distances import Euclidean, Gaussian, Laplace, Lorentz, StudentT
 from anyscore.formulas.hidden import Additive, Concat, GATv2
 from anyscore.formulas.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
+from anyscore.score import Score
 
 __all__ = [
+    "SCORES",
     "Additive",
     "Bilinear",
     "Concat",
@@ -27,3 +29,20 @@ __all__ = [
     "StudentT",
     "Trilinear",
 ]
+
+SCORES: dict[str, type[Score]] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "bilinear": Bilinear,
+    "cosine": Cosine,
+    "trilinear": Trilinear,
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "euclidean": Euclidean,
+    "student_t": StudentT,
+    "lorentz": Lorentz,
+    "additive": Additive,
+    "concat": Concat,
+    "gatv2": GATv2,
+}
+"""The names that layers and the command line know scores by."""

@@ -18,7 +18,7 @@ from anyscore.jax.course import (
 )
 from anyscore.jax.layer import Params
 from anyscore.jax.multihead import MultiHeadAttention, SelfAttention
-from anyscore.trees import tell
+from anyscore.ops.pytrees import tell
 
 tell()
 

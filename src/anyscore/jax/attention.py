@@ -33,7 +33,7 @@ class Attention(Layer):
     keys. The arguments are those of `anyscore.attention`, and those of `Layer.apply`.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
             whose parameters `init` draws as the class says; or a score object, whose arrays are the
             parameters; or any callable (queries, keys) → (..., T_q, T_k).
         hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from anyscore.layers import SCORES
+from anyscore.formulas import SCORES
 from anyscore.ops import framework
+from anyscore.ops.pytrees import TREES, name_of
 from anyscore.score import Score
-from anyscore.trees import TREES, name_of
 
 
 def encode(score: Any) -> Any:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from anyscore.biases import Bias
+from anyscore.formulas import SCORES
 from anyscore.keras.arguments import (
     OURS,
     Shape,
@@ -22,7 +23,6 @@ from anyscore.keras.arguments import (
 from anyscore.keras.config import decode, encode, to_numpy
 from anyscore.keras.masks import Held, keras_mask
 from anyscore.keras.options import Options
-from anyscore.layers import SCORES
 from anyscore.masks import Mask
 from anyscore.ops import load
 from anyscore.score import Init

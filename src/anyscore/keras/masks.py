@@ -15,7 +15,7 @@ from anyscore.biases import Bias
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.keras.config import decode_tree, encode_tree
 from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
-from anyscore.trees import TREES, flatten
+from anyscore.ops.pytrees import TREES, flatten
 
 
 @keras.saving.register_keras_serializable("anyscore")

@@ -34,7 +34,7 @@ class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.layers.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
             whose parameters the layer creates and initialises as the class says; or a score
             object, whose parameters it registers, and arrays as constants; or any callable
             (queries, keys) → (..., T_q, T_k).

@@ -218,6 +218,11 @@ def accumulation(dtype: str) -> str:
     return dtype if dtype == "float64" else "float32"
 
 
+def accumulated(xp: Ops, x: Array) -> Array:
+    """Return x in the dtype that sums over x are taken in."""
+    return xp.astype(x, accumulation(xp.dtype(x)))
+
+
 def framework(x: object) -> str | None:
     """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
     # torch.compile cannot see the class of a Parameter, nor the bases of a list.

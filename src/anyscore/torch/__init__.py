@@ -7,6 +7,7 @@ output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 """
 
+from anyscore.ops.pytrees import tell
 from anyscore.torch.attention import Attention
 from anyscore.torch.chunks import chunkwise
 from anyscore.torch.course import (
@@ -25,7 +26,6 @@ from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
 from anyscore.torch.varlen import varlen_attention
-from anyscore.trees import tell
 
 tell()
 

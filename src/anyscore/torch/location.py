@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from anyscore.checks import check_size
 from anyscore.messages import shown
+from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.location_energies import COLUMNS, location_energies, toeplitz
 from anyscore.torch.option_checks import check_numbers, check_switches
 from anyscore.torch.stepwise import State, StepwiseAttention, softmax
 from anyscore.torch.weighted_sum import Spans
-from anyscore.trees import named_tuple
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
 """What the filters see, and in how many channels."""

@@ -15,12 +15,12 @@ from anyscore.layers import AnyScore
 from anyscore.masks import Keys
 from anyscore.messages import shown
 from anyscore.ops import load
+from anyscore.ops.pytrees import named_tuple
 from anyscore.task import lower_mask
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.option_checks import check_numbers
 from anyscore.torch.pointing import Pointing
-from anyscore.trees import named_tuple
 
 _xp = load("torch")
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from anyscore.known_values import check_whole
 from anyscore.messages import shown
 from anyscore.ops import DTYPES, load
+from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weighted_sum import Spans, weighted_sum
-from anyscore.trees import named_tuple, tree
 
 _xp = load("torch")
 

@@ -17,6 +17,7 @@ import torch
 from keras.src.testing import TestCase
 
 import anyscore.keras
+from anyscore.formulas import SCORES
 from anyscore.keras import (
     AdditiveAttention,
     Attention,
@@ -25,7 +26,6 @@ from anyscore.keras import (
     MultiHeadAttention,
     SelfAttention,
 )
-from anyscore.layers import SCORES
 from samples import normal
 
 BACKEND = keras.backend.backend()

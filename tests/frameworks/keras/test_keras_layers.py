@@ -14,6 +14,7 @@ import pytest
 import anyscore
 from anyscore import Additive, Causal, Gaussian, Lengths, Score, attention
 from anyscore.factors import PRODUCT, Factors
+from anyscore.formulas import SCORES
 from anyscore.functional import plan
 from anyscore.keras import (
     AdditiveAttention,
@@ -24,7 +25,6 @@ from anyscore.keras import (
     SelfAttention,
     masked_softmax,
 )
-from anyscore.layers import SCORES
 from hang import HANG
 from samples import normal
 

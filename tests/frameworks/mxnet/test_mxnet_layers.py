@@ -14,7 +14,7 @@ from blocks import D_V, LAYERS, LENGTHS, T_K, T_Q, B, D, inputs, normal
 from mxnet import autograd, gluon
 
 from anyscore import Additive, Causal, Gaussian, attention
-from anyscore.layers import SCORES
+from anyscore.formulas import SCORES
 from anyscore.mxnet import (
     AdditiveAttention,
     Attention,

@@ -28,7 +28,7 @@ from anyscore import (
     StudentT,
     attention,
 )
-from anyscore.layers import SCORES
+from anyscore.formulas import SCORES
 from anyscore.torch import (
     AdditiveAttention,
     Attention,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Causal, Interval, Keys, Lengths, Window
-from anyscore.layers import SCORES, has_hidden
+from anyscore.formulas import SCORES
+from anyscore.layers import has_hidden
 from anyscore.torch import Attention
 
 D = 4

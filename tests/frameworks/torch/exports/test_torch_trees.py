@@ -39,9 +39,9 @@ from anyscore import (
     attention,
     prepare_keys,
 )
-from anyscore.layers import SCORES
+from anyscore.formulas import SCORES
 from anyscore.masks import Keep
-from anyscore.trees import TREES, flatten, unflatten
+from anyscore.ops.pytrees import TREES, flatten, unflatten
 from hang import HANG
 
 B, T, D = 3, 5, 4

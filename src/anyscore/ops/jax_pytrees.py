@@ -11,7 +11,7 @@ import numpy as np
 from jax import export
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
-from anyscore.trees import Structure, dump, flatten, load, name_of, unflatten
+from anyscore.ops.pytrees import Structure, dump, flatten, load, name_of, unflatten
 
 
 def register(classes: Iterable[type]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from anyscore.trees import Structure, dump, flatten, load, name_of, unflatten
+from anyscore.ops.pytrees import Structure, dump, flatten, load, name_of, unflatten
 
 
 def _flatten(x: Any) -> tuple[list[Any], Structure]:

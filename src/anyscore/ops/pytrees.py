@@ -52,7 +52,7 @@ def tell() -> None:
         if waiting and sys.modules.get(name) is not None:
             classes = waiting[:]
             waiting.clear()
-            import_module(f"anyscore.backends.{name}_trees").register(classes)
+            import_module(f"anyscore.ops.{name}_pytrees").register(classes)
 
 
 def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:

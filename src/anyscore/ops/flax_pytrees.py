@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import serialization
 
-from anyscore.trees import flatten, unflatten
+from anyscore.ops.pytrees import flatten, unflatten
 
 
 def register(classes: Iterable[type]) -> None:
