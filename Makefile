@@ -114,7 +114,7 @@ triton-torch: .venv/dev .venv/triton
 		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(PYTEST) tests/frameworks/triton/test_triton_compiled.py
 
-# The oldest Triton that `backends/torch_triton.py` takes; the newer one is beside it.
+# The oldest Triton that `backends/torch/triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
 	PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(PYTEST) -m oldest \
 		tests/frameworks/triton/test_triton_compiled.py

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anyscore.backends.common import keeps_scores
+from anyscore.backends.record import keeps_scores
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 from anyscore.lab.bench.timing import Pace, WallClock, interleave, spread
 from anyscore.lab.bench.work import Shape
 from anyscore.lab.errors import InputError
-from anyscore.operands import Operands, Results, Settings
 
 PAIRS = tuple(pair.key for pair in cpu.PAIRS)
 SHAPES = (

@@ -17,7 +17,7 @@ constexpr int TILE = 64;  // queries, and keys, of a tile
 
 enum class Type { F32, F64, F16, BF16 };
 
-// What a score does with its sum, as anyscore/outer.py counts and defines it.
+// What a score does with its sum, as anyscore/score/outer.py counts and defines it.
 enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, COUNT };
 
 // Rows of unit stride: row i of problem n starts at element at[n] + i · stride.

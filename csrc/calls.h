@@ -10,7 +10,7 @@
 
 namespace anyscore {
 
-// The arrays of a call, as `Operands` in anyscore/operands.py; what is not there is not given.
+// The arrays of a call, as `Operands` in anyscore/call/operands.py; what is not there is not given.
 struct Operands {
     View a, b, weight, key_bias, value, bias, c, start, stop, mask, rowptr, col, colptr, order, row, packed;
     std::vector<Stream> streams{};  // one for each problem, with dropout
@@ -41,7 +41,7 @@ constexpr Operand OPERANDS[] = {
     {"packed", &Operands::packed},
 };
 
-// The numbers of a call, as `Settings.numbers` in anyscore/operands.py lists them.
+// The numbers of a call, as `Settings.numbers` in anyscore/call/operands.py lists them.
 struct Settings {
     double scale = 1;
     Size groups = 1;

@@ -1,4 +1,4 @@
-// What dropout keeps: Philox4x32-10 (Salmon et al. 2011), as anyscore/dropout.py defines it.
+// What dropout keeps: Philox4x32-10 (Salmon et al. 2011), as anyscore/modifiers/dropout.py defines it.
 #pragma once
 
 #include <cmath>

@@ -131,7 +131,7 @@ std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t
     return lead;
 }
 
-// As `Settings.numbers` of anyscore/operands.py.
+// As `Settings.numbers` of anyscore/call/operands.py.
 using Numbers = ffi::Span<const double>;
 
 Settings settings(Numbers numbers) {

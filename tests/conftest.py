@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from anyscore import functional
+from anyscore.functional import attention as functional
 from anyscore.kernels import cpu
 from anyscore.kernels.own_pairs import compiler
 

@@ -8,10 +8,20 @@ Layers live in a module per framework: `anyscore.torch`. No framework is importe
 or its module are used.
 """
 
-from anyscore.biases import ALiBi, Relative
-from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.edges import Edges
-from anyscore.formulas import (
+from anyscore.call.backend import Plan
+from anyscore.functional.attention import AttentionOutput, attention, plan
+from anyscore.functional.cache.cache import Cache
+from anyscore.functional.cache.make import make_cache
+from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.scores import log_sum_exp, log_weights, scores
+from anyscore.masks.edges import Edges
+from anyscore.masks.objects import Causal, Interval, Keys, Lengths, Mask, Window
+from anyscore.masks.sequences import Sequences
+from anyscore.modifiers.biases import ALiBi, Relative
+from anyscore.modifiers.normalizers import Sigmoid
+from anyscore.ops.pytrees import tell
+from anyscore.plot.recording import Recording, record
+from anyscore.score import (
     Additive,
     Bilinear,
     Concat,
@@ -22,21 +32,12 @@ from anyscore.formulas import (
     Gaussian,
     Laplace,
     Lorentz,
+    Pair,
     ScaledDot,
+    Score,
     StudentT,
     Trilinear,
 )
-from anyscore.functional import AttentionOutput, attention, plan
-from anyscore.growing import Cache
-from anyscore.implementations import Plan
-from anyscore.masks import Causal, Interval, Keys, Lengths, Mask, Window
-from anyscore.new_cache import make_cache
-from anyscore.normalizers import Sigmoid
-from anyscore.ops.pytrees import tell
-from anyscore.recording import Recording, record
-from anyscore.score import Score
-from anyscore.score_matrix import log_sum_exp, log_weights, scores
-from anyscore.sequences import Sequences
 
 tell()  # frameworks imported before; the others with their first tensors, or with their layers
 
@@ -62,6 +63,7 @@ __all__ = [
     "Lengths",
     "Lorentz",
     "Mask",
+    "Pair",
     "Plan",
     "PreparedKeys",
     "Recording",

@@ -9,8 +9,8 @@ import pytest
 
 import anyscore
 from anyscore import attention
-from anyscore.again import KNOWN
-from anyscore.cache import prepare_keys
+from anyscore.call.repeated import KNOWN
+from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")

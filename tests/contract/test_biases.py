@@ -26,11 +26,11 @@ from anyscore import (
     prepare_keys,
     scores,
 )
-from anyscore.biases import default_slopes
-from anyscore.functional import attend, weights
+from anyscore.call.task import Call, Options
+from anyscore.functional.attention import attend, weights
+from anyscore.layers.snapshot import snapshot
+from anyscore.modifiers.biases import default_slopes
 from anyscore.ops import load
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options
 from bias_objects import distance, objects, t5
 from samples import NAMES, OUTER, make_score, normal
 

@@ -23,8 +23,8 @@ from anyscore import (
     plan,
     prepare_keys,
 )
-from anyscore.formulas import SCORES as LAYER_SCORES
 from anyscore.kernels import cpu
+from anyscore.score import SCORES as LAYER_SCORES
 from anyscore.torch import Attention, MultiHeadAttention
 from cases import SCORES as CASES
 from cases import WIDTH

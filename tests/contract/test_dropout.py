@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import attention
-from anyscore.dropout import philox
+from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
 from samples import NAMES, leaves, make_score, normal
 

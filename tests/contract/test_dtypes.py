@@ -19,7 +19,7 @@ import torch
 
 import oracle
 from anyscore import Cosine, Dot, Gaussian, Laplace, ScaledDot, Score, attention
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from budget import EPS, assert_near, dtype_of, size
 from cases import OPTIONS, SCORES, case
 from oracle_gradients import gradients

@@ -23,8 +23,8 @@ from anyscore import (
     Window,
     attention,
     plan,
-    score_checks,
 )
+from anyscore.score import checks as score_checks
 from wrong_calls import NAMING, TABLE, call, right, z
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from anyscore import Causal, Interval, Keys, Lengths, Window
-from anyscore.intervals import LoweredMask
-from anyscore.mask_context import MaskContext
-from anyscore.masks import as_mask
+from anyscore.masks.context import MaskContext
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.objects import as_mask
 from anyscore.ops import load
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])

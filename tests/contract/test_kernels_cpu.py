@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from anyscore import Additive, Causal, Lengths, attention
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.operands import Operands, Results, Settings
 from samples import NAMES, make_score, normal
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")

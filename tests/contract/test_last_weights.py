@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from anyscore import Additive, Causal, Edges, Gaussian, Lengths
-from anyscore.chosen_weights import chosen_weights
-from anyscore.functional import attend, weights
+from anyscore.call.task import Call, Options, Task
+from anyscore.functional.attention import attend, weights
+from anyscore.layers.chosen_weights import chosen_weights
+from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options, Task
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
 from samples import normal
@@ -133,7 +133,7 @@ def test_what_the_implementation_is_given(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append(task)
         return weights(task)
 
-    monkeypatch.setattr("anyscore.chosen_weights.weights", spy)
+    monkeypatch.setattr("anyscore.layers.chosen_weights.weights", spy)
     x = torch.randn(2, 6, 9, 4)
     mask = torch.rand(2, 6, 9, 9) < 0.7
     layer = Attention("gaussian", d_q=4, d_k=4, heads=6, kv_heads=2, sink=True)

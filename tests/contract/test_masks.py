@@ -16,8 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyscore import Causal, Interval, Keys, Lengths, Mask, Window, attention
-from anyscore.mask_context import MaskContext
-from anyscore.masks import as_mask
+from anyscore.masks.context import MaskContext
+from anyscore.masks.objects import as_mask
 from anyscore.ops import load
 from samples import allowed, normal, where
 

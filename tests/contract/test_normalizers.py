@@ -30,10 +30,10 @@ from anyscore import (
     prepare_keys,
     scores,
 )
-from anyscore.functional import attend, weights
+from anyscore.call.task import Call, Options
+from anyscore.functional.attention import attend, weights
+from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options
 from anyscore.torch import Attention, MultiHeadAttention
 from budget import EPS, assert_near
 from cases import OPTIONS, SCORES, case

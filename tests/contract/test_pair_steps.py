@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore.factors import Pair
 from anyscore.ops import load
-from anyscore.pair_formula import formula_of
-from anyscore.pair_formula.tape import numbers
+from anyscore.score.factors import Pair
+from anyscore.score.formula import formula_of
+from anyscore.score.formula.tape import numbers
 
 ROOT = "sqrt(a*a + b*b + 1)"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Edges, record
-from anyscore.recording import Recording
+from anyscore.plot.recording import Recording
 from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
 

@@ -27,7 +27,7 @@ from anyscore import (
     prepare_keys,
     scores,
 )
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import Attention
 from cases import case
 from matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection

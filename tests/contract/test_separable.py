@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from anyscore import Additive, Causal, Concat, Dot, GATv2, Keys, Lengths, attention, plan, separable
-from anyscore.cache import prepare_keys
-from anyscore.functional import lower
+from anyscore import Additive, Causal, Concat, Dot, GATv2, Keys, Lengths, attention, plan
+from anyscore.call.task import Call, Options
+from anyscore.functional import separable
+from anyscore.functional.attention import lower
+from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from anyscore.ops import load
-from anyscore.task import Call, Options
 from budget import assert_near
 from cases import applicable, case
 from samples import gradients, leaves, make_score, normal

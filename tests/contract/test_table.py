@@ -12,7 +12,7 @@ import torch
 import oracle
 import plain
 from anyscore import attention
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from budget import assert_within_budget
 from cases import SCORES, SHAPES, case
 from table_rows import check, dealt, each_hand

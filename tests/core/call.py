@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 
 PAIRS = "product", "tanh", "leaky_relu", "absolute", "squared"
 DTYPES = "float32", "float64", "bfloat16", "float16"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from call import Call, name_of, numbers, stored
 
-from anyscore import dropout
+from anyscore.modifiers import dropout
 from anyscore.ops import load
 
 Array = Any

@@ -12,8 +12,8 @@ import pytest
 from call import Call, name_of, numbers, stored
 from literal import Results
 
+from anyscore.call.operands import FACTORS, Operands
 from anyscore.kernels.cpu import AT_ONCE
-from anyscore.operands import FACTORS, Operands
 from budget import BAND, EPS, assert_near, error, size
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")

@@ -26,7 +26,7 @@ HOSTILE = {
 HOSTILE_CALL = """
 import numpy as np
 from anyscore import _core
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 
 def wide(*shape):
     row = np.zeros(64, np.float32)
@@ -61,7 +61,7 @@ STARVED = """
 import resource
 import numpy as np
 from anyscore import _core
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 from raw import run, same
 from test_core_threads import large
 

@@ -10,7 +10,7 @@ import pytest
 from raw import core
 
 from anyscore import Causal, attention
-from anyscore.normalizers import sparse
+from anyscore.modifiers.normalizers import sparse
 from anyscore.ops import load
 
 XP = load("numpy")

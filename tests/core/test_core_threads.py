@@ -19,7 +19,7 @@ from draw import MASKS, draw
 from raw import check, core, run, same
 from scripts import run_script
 
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 from hang import HANG
 
 PAIR = pytest.mark.parametrize("pair", PAIRS)
@@ -154,7 +154,7 @@ def test_signals_are_taken() -> None:
 AFTER_FORK = """
 import os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")  # newer Pythons warn of any fork of a process with threads
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 from raw import run, same
 from test_core_threads import large
 
@@ -197,7 +197,7 @@ def test_after_a_fork(before: int, busy: int) -> None:
 WORKERS = """
 import multiprocessing as mp, warnings
 warnings.simplefilter("ignore")
-from anyscore.operands import Operands, Settings
+from anyscore.call.operands import Operands, Settings
 from raw import run
 from hang import HANG
 from test_core_threads import large

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.operands import Operands, Results, Settings
 
 pytestmark = pytest.mark.sanitize
 

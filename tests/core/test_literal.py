@@ -11,10 +11,11 @@ import pytest
 from call import PAIRS, Call, numbers, stored
 from draw import MASKS, draw
 
-from anyscore import factors, reference
-from anyscore.biases import LoweredBias
+from anyscore.backends.reference import definition as reference
+from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import load
-from anyscore.outer import Outer
+from anyscore.score import factors
+from anyscore.score.outer import Outer
 
 torch = pytest.importorskip("torch")
 

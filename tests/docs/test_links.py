@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -26,6 +28,7 @@ PAGES = sorted(
     for file in REPOSITORY.files
     if file
     in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
+    or file in ("csrc/README.md", "src/anyscore/lab/README.md")
     or (file.startswith("docs/") and file.endswith(".md"))
     or (file.startswith("tests/") and file.endswith("/README.md"))
 )
@@ -58,7 +61,23 @@ def test_docstrings_and_comments_name_files() -> None:
 
 
 def test_the_map_names_every_file_of_the_core() -> None:
-    assert not missing_in_map(REPOSITORY, "CONTRIBUTING.md", "csrc")
+    assert missing_in_map(REPOSITORY, "csrc/README.md", "csrc") == {"README.md"}
+
+
+MAPS = (
+    "backends/jax backends/reference backends/torch call functional functional/cache hf kernels "
+    "layers masks modifiers plot score torch"
+)
+
+
+@pytest.mark.parametrize("package", MAPS.split())
+def test_the_docstring_of_a_package_names_its_files(package: str) -> None:
+    folder = ROOT / "src/anyscore" / package
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    words = set(re.findall(r"\w+", said or ""))
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert not (files | folders) - words
 
 
 FILES = [

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from anyscore import attention, separable
-from anyscore.backends import torch_operators
+from anyscore import attention
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.call.operands import Operands, Results, Settings
+from anyscore.functional import separable
 from anyscore.kernels import cpu
-from anyscore.operands import Operands, Results, Settings
 from samples import normal
 from separable_calls import bare, inputs
 

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import anyscore
-from anyscore.biases import Bias
+from anyscore.modifiers.biases import Bias
 
 Tensor = Callable[[np.ndarray], Any]
 Arguments = dict[str, Any]

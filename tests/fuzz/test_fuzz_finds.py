@@ -20,8 +20,13 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore import biases, dropout, functional, mask_context, masks, normalizers, outer, reference
-from anyscore.backends import reference as backend
+from anyscore.backends.reference import definition as reference
+from anyscore.backends.reference import run as backend
+from anyscore.functional import attention as functional
+from anyscore.masks import context as mask_context
+from anyscore.masks import objects as masks
+from anyscore.modifiers import biases, dropout, normalizers
+from anyscore.score import outer
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anyscore import ALiBi, Relative
-from anyscore.biases import Bias
+from anyscore.modifiers.biases import Bias
 from samples import normal
 
 H, T_Q, T_K = 4, 5, 7

@@ -87,7 +87,7 @@ def watch(functional: Any) -> None:
 
 
 def pytest_configure() -> None:
-    from anyscore import functional
+    from anyscore.functional import attention as functional
 
     watch(functional)
 

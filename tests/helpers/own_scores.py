@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anyscore import Score
-from anyscore.factors import Factors, Pair
+from anyscore.score.factors import Factors, Pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from anyscore.again import KNOWN
-from anyscore.backends import torch_repeated
+from anyscore.backends.torch import repeated as torch_repeated
+from anyscore.call.repeated import KNOWN
 
 
 def forget() -> None:

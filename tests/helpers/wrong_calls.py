@@ -26,7 +26,7 @@ from anyscore import (
     Window,
     attention,
 )
-from anyscore.biases import Bias
+from anyscore.modifiers.biases import Bias
 
 
 def z(*shape: int, dtype: str = "float64") -> np.ndarray:

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from test_browser import DESKTOP, PHONE, colour, complaints, width
 
-from anyscore.plot import explore
-from anyscore.recording import Recording
+from anyscore.plot.heatmaps import explore
+from anyscore.plot.recording import Recording
 
 SMALL_PHONE = {"width": 360, "height": 740}
 HOSTILE = [

@@ -13,8 +13,8 @@ import pytest
 from command_line import SMALL, call, check_help_does_not_wait_for_pytorch, check_refused, plain
 
 import anyscore
-from anyscore.formulas import SCORES
 from anyscore.lab.plans import plans
+from anyscore.score import SCORES
 
 
 def record(out: Path) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from anyscore.formulas import SCORES, Gaussian
 from anyscore.lab.train.batches import Sequences
 from anyscore.lab.train.models import MODELS, new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translator import Translator
+from anyscore.score import SCORES, Gaussian
 from anyscore.torch import Attention
 
 START, END = 1, 2

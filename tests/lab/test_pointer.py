@@ -12,7 +12,6 @@ import pytest
 import torch
 from command_line import SMALL, call, plain
 
-from anyscore.formulas import SCORES
 from anyscore.lab.data.encoding import encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, UNK
@@ -23,6 +22,7 @@ from anyscore.lab.train.metrics import exact_match
 from anyscore.lab.train.models import build_model, check_fits, new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import train
+from anyscore.score import SCORES
 
 CPU = torch.device("cpu")
 SOURCES = [[5, 6, 7, 8, 5, 10, 11], [7, 5], [9], [4, 4, 6, 8]]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from anyscore.formulas import SCORES
 from anyscore.lab.prove.middle import (
     LINEAR,
     MONOTONE,
@@ -19,6 +18,7 @@ from anyscore.lab.prove.middle import (
     picked,
     scores_along,
 )
+from anyscore.score import SCORES
 
 ENDS = {0, PLACES - 1}
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from anyscore.formulas import SCORES
 from anyscore.lab.data.tokens import EOS
 from anyscore.lab.train.batches import Pair, Pairs, Sequences
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings
+from anyscore.score import SCORES
 
 CPU = torch.device("cpu")
 SOURCES = [[5, 6, 7, 8, 9], [7, 5], [9], [4, 4, 6, 8]]

@@ -17,7 +17,6 @@ from command_line import SMALL, call, plain, start
 from rich.console import Console
 from sample_comparison import sample_comparison
 
-from anyscore.formulas import SCORES
 from anyscore.lab import compare
 from anyscore.lab.cli.output import print_json
 from anyscore.lab.comparison import Comparison
@@ -27,6 +26,7 @@ from anyscore.lab.phrases import visible
 from anyscore.lab.rounds import Plan
 from anyscore.lab.terminal import TerminalWatcher, show_outcome
 from anyscore.lab.trials import Trial
+from anyscore.score import SCORES
 from hang import HANG
 
 

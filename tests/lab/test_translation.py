@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore.formulas import SCORES
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.errors import InputError, TrialFailure
@@ -24,6 +23,7 @@ from anyscore.lab.train.models import MODELS, build_model, shapes
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import translation_train
 from anyscore.lab.trials import Outcome, Trial
+from anyscore.score import SCORES
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 SETTINGS = Settings(epochs=3, batch_size=5, hidden=16)

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import torch
 
-from anyscore.formulas import SCORES
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.train.models import MODELS, build_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import Group, joined
 from anyscore.lab.train.training import train
+from anyscore.score import SCORES
 
 WORDS = ["ab", "abc", "c", "bcd", "dabcab", "acdb", "bad", "cda", "dcab", "bb", "ca"]
 # The last batch of an epoch is of one pair, and a process has none of it.

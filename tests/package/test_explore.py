@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyscore import record
-from anyscore.plot import explore
-from anyscore.recording import Recording
+from anyscore.plot.heatmaps import explore
+from anyscore.plot.recording import Recording
 from anyscore.torch import MultiHeadAttention, SelfAttention
 
 

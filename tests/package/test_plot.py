@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore.plot import show_heatmaps
+from anyscore.plot.heatmaps import show_heatmaps
 
 
 def panels(figure: Any) -> list[Any]:

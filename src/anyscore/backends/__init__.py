@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anyscore.again import KNOWN, Again
-from anyscore.implementations import Backend
+from anyscore.call.backend import Backend
+from anyscore.call.repeated import KNOWN, Again
 from anyscore.ops import Array
 
 
@@ -11,11 +11,11 @@ def load(name: str) -> Backend:
     """The backend of one framework, by its key in `anyscore.ops.FRAMEWORKS`."""
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
-        from anyscore.backends.torch import BACKEND
+        from anyscore.backends.torch.backend import BACKEND
     elif name == "jax":
-        from anyscore.backends.jax import BACKEND  # type: ignore[assignment]
+        from anyscore.backends.jax.backend import BACKEND  # type: ignore[assignment]
     elif name == "tensorflow":
-        from anyscore.backends.tensorflow import BACKEND  # type: ignore[assignment]
+        from anyscore.backends.tensorflow.backend import BACKEND  # type: ignore[assignment]
     elif name == "mxnet":
         from anyscore.backends.mxnet import BACKEND  # type: ignore[assignment]
     else:
@@ -26,7 +26,7 @@ def load(name: str) -> Backend:
 def repeats(x: Array) -> Again | None:
     """Find the object that repeats calls with x; None where there is none."""
     if hasattr(x, "__torch_function__"):  # a compiler would guard KNOWN, which others add to
-        import anyscore.backends.torch
+        import anyscore.backends.torch.backend
 
-        return anyscore.backends.torch.AGAIN
+        return anyscore.backends.torch.backend.AGAIN
     return KNOWN.get(type(x))

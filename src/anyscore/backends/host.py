@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import Array, load
 
 _xp = load("numpy")

@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends import host
-from anyscore.backends.common import (
+from anyscore.backends.record import (
     call_of,
     factors,
     how_core,
@@ -19,17 +19,17 @@ from anyscore.backends.common import (
     why_not_dtype,
     why_not_pair,
 )
-from anyscore.backends.reference import reference_in
-from anyscore.biases import Bias
-from anyscore.factors import Factors
-from anyscore.implementations import Backend, Implementation, Result
+from anyscore.backends.reference.run import reference_in
+from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.operands import FACTORS, Operands, Results
+from anyscore.modifiers.biases import Bias
 from anyscore.ops import Array, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
 from anyscore.ops.mxnet_operator import host as to_host
-from anyscore.score import Score
-from anyscore.task import Options, Task
+from anyscore.score.base import Score
+from anyscore.score.factors import Factors
 
 _xp = load("mxnet")
 known_shapes: Callable[[], AbstractContextManager[Any]] = partial(mx.util.np_shape, True)

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.again import KNOWN
 from anyscore.backends import host
-from anyscore.backends.again import CoreAgain
-from anyscore.backends.common import (
+from anyscore.backends.numpy_buffers import NumPyBuffers
+from anyscore.backends.record import (
     call_of,
     factors,
     how_core,
@@ -19,13 +18,14 @@ from anyscore.backends.common import (
     why_not_dtype,
     why_not_pair,
 )
-from anyscore.backends.numpy_buffers import NumPyBuffers
-from anyscore.backends.reference import reference_in
-from anyscore.factors import Factors
-from anyscore.implementations import Backend, Implementation, Result
+from anyscore.backends.reference.run import reference_in
+from anyscore.backends.repeated import CoreAgain
+from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.repeated import KNOWN
+from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import Array, load
-from anyscore.task import Options, Task
+from anyscore.score.factors import Factors
 
 _xp = load("numpy")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anyscore.backends import host
-from anyscore.backends.common import why_not_dtype
+from anyscore.backends.record import why_not_dtype
 from anyscore.kernels import cpu
 from anyscore.ops import Array, load
 

@@ -10,12 +10,12 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.utils.output_capturing import _active_collector
 
-from anyscore.backends.torch_modes import is_compiling
-from anyscore.formulas import ScaledDot
-from anyscore.functional import attention
+from anyscore.backends.torch.modes import is_compiling
+from anyscore.functional.attention import attention
 from anyscore.hf.interval_mask import IntervalMask
 from anyscore.hf.masks import interval_mask, wrong_shape
-from anyscore.masks import Causal
+from anyscore.masks.objects import Causal
+from anyscore.score import ScaledDot
 from anyscore.torch.native import allowed
 
 NAME = "anyscore"

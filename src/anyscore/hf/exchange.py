@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from anyscore.backends.torch_modes import is_transformed
-from anyscore.checks import check_size
-from anyscore.chosen_layers import choose_layers
-from anyscore.formulas import SCORES
-from anyscore.functional import attend, attention
+from anyscore.backends.torch.modes import is_transformed
+from anyscore.call.task import Call, Options
+from anyscore.functional.attention import attend, attention
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.layers import attention_layers, head_sizes
 from anyscore.hf.record import attend_by_ours, description, own_configs, say
-from anyscore.layers import AnyScore, is_named
+from anyscore.layers.parameters import AnyScore, is_named
+from anyscore.layers.score_spec import ScoreSpec
+from anyscore.layers.select import choose_layers
+from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
-from anyscore.score_spec import ScoreSpec
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options
+from anyscore.ops.checks import check_size
+from anyscore.score import SCORES
 from anyscore.torch.attention import Attention
 
 M = TypeVar("M", bound=PreTrainedModel)
@@ -100,7 +100,7 @@ def use(
         model: any model whose layers attend by `attn_implementation`, which becomes "anyscore";
             another one, set later, computes dot products. Give the whole that will be saved, and
             its part as `layers`.
-        score: a name of `anyscore.formulas.SCORES`, or what else `anyscore.torch.Attention` takes,
+        score: a name of `anyscore.score.SCORES`, or what else `anyscore.torch.Attention` takes,
             copied for each layer; None for the model's own.
         layers: numbers or names among `attention_layers(model)`, or of a part of the model that
             has them inside, as "encoder"; all if None.

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from transformers import masking_utils as theirs
 from transformers.masking_utils import sdpa_mask
 
-from anyscore.backends.torch_modes import is_compiling, is_transforming
+from anyscore.backends.torch.modes import is_compiling, is_transforming
 from anyscore.hf.interval_mask import IntervalMask, added
-from anyscore.masks import Interval, Keys, Mask, Window
+from anyscore.masks.objects import Interval, Keys, Mask, Window
 from anyscore.ops.torch_masked import is_jit_tracing
 
 

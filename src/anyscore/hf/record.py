@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from anyscore.formulas import SCORES
 from anyscore.hf.attention import NAME
 from anyscore.hf.layers import attention_layers
-from anyscore.layers import is_named
+from anyscore.layers.parameters import is_named
+from anyscore.score import SCORES
 
 
 def own_configs(model: PreTrainedModel) -> None:

@@ -7,19 +7,19 @@ from typing import Any
 
 from jax import Array
 
-from anyscore.biases import lower_biases
-from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.checks import check_options, check_tensors, find_framework
-from anyscore.functional import AttentionOutput, attend
+from anyscore.call.task import Call, Options, lower_mask
+from anyscore.functional.attention import AttentionOutput, attend
+from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.scores import scores
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore, Parameter
-from anyscore.legacy_names import rename_legacy_keys
-from anyscore.normalizers import Normalizer, check_normalizer
+from anyscore.layers.parameters import AnyScore, Parameter
+from anyscore.layers.score_spec import ScoreSpec, describe
+from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.modifiers.biases import lower_biases
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
-from anyscore.score import Score
-from anyscore.score_matrix import scores
-from anyscore.score_spec import ScoreSpec, describe
-from anyscore.task import Call, Options, lower_mask
+from anyscore.ops.checks import check_options, check_tensors, find_framework
+from anyscore.score.base import Score
 
 _xp = load("jax")
 
@@ -33,7 +33,7 @@ class Attention(Layer):
     keys. The arguments are those of `anyscore.attention`, and those of `Layer.apply`.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters `init` draws as the class says; or a score object, whose arrays are the
             parameters; or any callable (queries, keys) → (..., T_q, T_k).
         hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
@@ -46,8 +46,8 @@ class Attention(Layer):
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
-            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
+            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned

@@ -6,12 +6,12 @@ from typing import Any
 
 from jax import Array
 
-from anyscore.checks import find_framework
+from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
+from anyscore.call.task import combine
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import as_jax
 from anyscore.ops import load
-from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.task import combine
+from anyscore.ops.checks import find_framework
 
 _xp = load("jax")
 

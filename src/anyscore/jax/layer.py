@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from anyscore.biases import Bias
-from anyscore.functional import AttentionOutput
-from anyscore.score import Init
+from anyscore.functional.attention import AttentionOutput
+from anyscore.modifiers.biases import Bias
+from anyscore.score.base import Init
 
 Params: TypeAlias = dict[str, Array]
 """Parameters by name; a pytree."""
@@ -104,7 +104,7 @@ class Layer:
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> Params:
         """Make parameters of what `numpy_parameters` of a layer of any framework gave.
 
-        Names of other libraries are accepted, see `anyscore.legacy_names`.
+        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
         Raises ValueError: names that are not those of the layer.
         """

@@ -9,16 +9,16 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from anyscore import heads
-from anyscore.cache import PreparedKeys
-from anyscore.functional import AttentionOutput
-from anyscore.growing import Cache
-from anyscore.heads import HeadSizes, QKVSizes, inner_sizes, linear
+from anyscore.functional.attention import AttentionOutput
+from anyscore.functional.cache.cache import Cache
+from anyscore.functional.cache.make import make_cache
+from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax
-from anyscore.layers import AnyScore, Parameter
-from anyscore.legacy_names import rename_legacy_heads
-from anyscore.new_cache import make_cache
+from anyscore.layers import heads
+from anyscore.layers.heads import HeadSizes, QKVSizes, inner_sizes, linear
+from anyscore.layers.parameters import AnyScore, Parameter
+from anyscore.layers.state_dicts import rename_legacy_heads
 from anyscore.ops import load
 
 _xp = load("jax")

@@ -7,23 +7,23 @@ from typing import Any
 import keras
 
 from anyscore import backends
-from anyscore.autocast import autocast
-from anyscore.checks import check_options
-from anyscore.chosen_weights import Chosen, chosen_weights
-from anyscore.functional import attend
+from anyscore.call.autocast import autocast
+from anyscore.call.task import Call, Options
+from anyscore.functional.attention import attend
+from anyscore.functional.scores import scores
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks, opened
 from anyscore.keras.options import split
-from anyscore.layers import SINK, AnyScore, Parameter, is_named
-from anyscore.legacy_names import rename_legacy_keys
-from anyscore.normalizers import check_normalizer
-from anyscore.score import Init, Score
-from anyscore.score_matrix import scores
-from anyscore.score_spec import ScoreSpec
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options
+from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
+from anyscore.layers.score_spec import ScoreSpec
+from anyscore.layers.snapshot import snapshot
+from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.modifiers.normalizers import check_normalizer
+from anyscore.ops.checks import check_options
+from anyscore.score.base import Init, Score
 
 
 @register
@@ -31,7 +31,7 @@ class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters the layer creates and initialises as the class says; or a score
             object, of whose tensors the layer makes weights (trained if they were variables that
             are); or any callable (queries, keys) → (..., T_q, T_k).

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from anyscore.formulas import SCORES
 from anyscore.ops import framework
 from anyscore.ops.pytrees import TREES, name_of
-from anyscore.score import Score
+from anyscore.score import SCORES
+from anyscore.score.base import Score
 
 
 def encode(score: Any) -> Any:

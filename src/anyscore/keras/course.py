@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
+from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
+from anyscore.call.task import combine
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import register, xp
 from anyscore.keras.options import split
-from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.task import combine
 
 
 def masked_softmax(X: Any, valid_lens: Any = None, *, mask: Any = None) -> Any:

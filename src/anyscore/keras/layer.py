@@ -9,8 +9,6 @@ from typing import Any, ClassVar, cast
 import keras
 import numpy as np
 
-from anyscore.biases import Bias
-from anyscore.formulas import SCORES
 from anyscore.keras.arguments import (
     OURS,
     Shape,
@@ -23,9 +21,11 @@ from anyscore.keras.arguments import (
 from anyscore.keras.config import decode, encode, to_numpy
 from anyscore.keras.masks import Held, keras_mask
 from anyscore.keras.options import Options
-from anyscore.masks import Mask
+from anyscore.masks.objects import Mask
+from anyscore.modifiers.biases import Bias
 from anyscore.ops import load
-from anyscore.score import Init
+from anyscore.score import SCORES
+from anyscore.score.base import Init
 
 BACKEND: str = keras.backend.backend()
 xp = load(BACKEND)
@@ -184,7 +184,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Take what `numpy_parameters` of a layer of any framework gave.
 
-        Names of other libraries are accepted, see `anyscore.legacy_names`.
+        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
         Raises ValueError: names or shapes that are not those of the layer, or it has no sizes yet.
         """

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from anyscore.biases import Bias
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.keras.config import decode_tree, encode_tree
-from anyscore.masks import Causal, Keep, Keys, Lengths, Mask, parts
+from anyscore.masks.objects import Causal, Keep, Keys, Lengths, Mask, parts
+from anyscore.modifiers.biases import Bias
 from anyscore.ops.pytrees import TREES, flatten
 
 

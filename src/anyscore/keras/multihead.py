@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import keras
 
-from anyscore import heads
-from anyscore.checks import check_size
-from anyscore.heads import HeadSizes, QKVSizes, linear
 from anyscore.keras.arguments import OURS, Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.layer import BACKEND, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.projecting import Attending, Projecting
-from anyscore.layers import AnyScore
+from anyscore.layers import heads
+from anyscore.layers.heads import HeadSizes, QKVSizes, linear
+from anyscore.layers.parameters import AnyScore
+from anyscore.ops.checks import check_size
 
 
 @register

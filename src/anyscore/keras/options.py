@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-from anyscore.normalizers import Normalizer, Sigmoid
-from anyscore.score import Init
+from anyscore.modifiers.normalizers import Normalizer, Sigmoid
+from anyscore.score.base import Init
 
 OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
 """Arguments that every layer of Keras takes."""
@@ -23,8 +23,8 @@ class Options:
     impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
     scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
     sink: one more logit, which takes weight and gives no value, so that weights sum to less than 1
-    (`anyscore.sinks`). True: learned, one for each head if the layer has heads, from 0 on, which is
-    "softmax one" (Miller 2023); a number: fixed; None: no sink.
+    (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has heads, from 0
+    on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
     normalizer: as of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer:
     of weights that start at random, and of biases; None = as the score and the layer say.
     """

@@ -7,12 +7,12 @@ from typing import Any
 
 import keras
 
-from anyscore.chosen_weights import Chosen
-from anyscore.heads import HeadSizes, QKVSizes, initializers, inner_sizes
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import Layer
 from anyscore.keras.options import split
-from anyscore.legacy_names import rename_legacy_heads
+from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.heads import HeadSizes, QKVSizes, initializers, inner_sizes
+from anyscore.layers.state_dicts import rename_legacy_heads
 
 
 class Projecting(Layer):

@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from anyscore.chosen_layers import choose_layers
 from anyscore.keras.config import to_numpy
 from anyscore.keras.multihead import MultiHeadAttention
-from anyscore.layers import AnyScore
+from anyscore.layers.parameters import AnyScore
+from anyscore.layers.select import choose_layers
 
 _TENSORS = "query", "value", "key"
 _CALL: tuple[str, ...] = (

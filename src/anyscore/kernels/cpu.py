@@ -14,10 +14,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
-from anyscore.locks import Lock
-from anyscore.operands import Operands, Results, Settings
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.ops import Array
+from anyscore.ops.locks import Lock
+from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
@@ -95,7 +95,7 @@ def has(key: str, is_double: bool) -> bool:
 def _load(key: str, is_double: bool, isa: str) -> str | None:
     """Register kernels of a pair with the core; return why there are none."""
     from anyscore.kernels import own_pairs
-    from anyscore.pair_formula import Formula
+    from anyscore.score.formula import Formula
 
     pair = pair_named(key)
     if not isinstance(pair.value, Formula):
@@ -153,7 +153,7 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
 
     x: arrays of the shapes that `Operands` states; seed, an integer, is of use with dropout alone.
     results: C-contiguous arrays; the core computes in the dtype of stats, float32 or float64.
-    Dropout is that of `anyscore.dropout`.
+    Dropout is that of `anyscore.modifiers.dropout`.
 
     Raises ValueError: an array has another shape or dtype.
     """

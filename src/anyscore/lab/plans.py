@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from anyscore import Plan, plan
-from anyscore.formulas import SCORES
 from anyscore.lab.own_process import command
+from anyscore.score import SCORES
 
 _WIDTH = 8
 _SECONDS = 120

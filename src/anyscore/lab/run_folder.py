@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from anyscore.lab.errors import InputError, RunFailure
-from anyscore.pages.page import write_whole as write_beside
+from anyscore.plot.page import write_whole as write_beside
 
 
 @contextmanager

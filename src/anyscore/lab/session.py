@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from anyscore import __version__
-from anyscore.formulas import SCORES
 from anyscore.lab.assemble import COMPARISON_FILE, assemble
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
@@ -24,6 +23,7 @@ from anyscore.lab.rounds import Plan, play
 from anyscore.lab.run_folder import file_in, write_whole
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, check_measured, choose, judge
+from anyscore.score import SCORES
 
 REPORT_FILE = "report.html"
 _ABOUT_FILE = "about.json"

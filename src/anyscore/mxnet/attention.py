@@ -9,23 +9,23 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends.mxnet import as_np, known_shapes
-from anyscore.biases import lower_biases
-from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.checks import check_options, check_tensors, find_framework
-from anyscore.chosen_weights import Chosen, chosen_weights
-from anyscore.functional import attend
-from anyscore.layers import AnyScore, Parameter
-from anyscore.legacy_names import rename_legacy_keys
+from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.functional.attention import attend
+from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.scores import scores
+from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.layers.parameters import AnyScore, Parameter
+from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
+from anyscore.layers.snapshot import snapshot
+from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.modifiers.biases import lower_biases
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
-from anyscore.normalizers import Normalizer, check_normalizer
 from anyscore.ops import Array, load
-from anyscore.score import Score
-from anyscore.score_matrix import scores
-from anyscore.score_spec import BoundScore, ScoreSpec, describe
-from anyscore.snapshot import snapshot
-from anyscore.task import Call, Options, Task, lower_mask
+from anyscore.ops.checks import check_options, check_tensors, find_framework
+from anyscore.score.base import Score
 
 _xp = load("mxnet")
 
@@ -34,7 +34,7 @@ class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters the layer creates and initialises as the class says; or a score
             object, whose parameters it registers, and arrays as constants; or any callable
             (queries, keys) → (..., T_q, T_k).
@@ -48,8 +48,8 @@ class Attention(Layer):
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
-            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
+            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         prefix, params: as of every block of Gluon.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from anyscore.backends.mxnet import as_np, known_shapes, wrap
-from anyscore.checks import find_framework
+from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
+from anyscore.call.task import combine
 from anyscore.mxnet.attention import Attention
 from anyscore.ops import Array, load
-from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.task import combine
+from anyscore.ops.checks import find_framework
 
 _xp = load("mxnet")
 

@@ -101,7 +101,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Take what `numpy_parameters` of a layer of any framework gave.
 
-        Names of other libraries are accepted, see `anyscore.legacy_names`.
+        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
         Raises ValueError: names or shapes that are not those of the layer.
         """

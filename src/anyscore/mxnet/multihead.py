@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from anyscore.backends.mxnet import as_np
-from anyscore.cache import PreparedKeys
-from anyscore.checks import check_tensors, find_framework
-from anyscore.chosen_weights import Chosen
-from anyscore.heads import (
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
     initializers,
@@ -19,13 +18,14 @@ from anyscore.heads import (
     mask_inputs,
     split,
 )
-from anyscore.layers import AnyScore
-from anyscore.legacy_names import rename_legacy_heads
+from anyscore.layers.parameters import AnyScore
+from anyscore.layers.state_dicts import rename_legacy_heads
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
 from anyscore.ops import Array, load
+from anyscore.ops.checks import check_tensors, find_framework
 
 _xp = load("mxnet")
 

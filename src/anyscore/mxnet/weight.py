@@ -7,11 +7,11 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon import HybridBlock, Parameter
 
-from anyscore.score import Init
+from anyscore.score.base import Init
 
 
 class Initializer(mx.init.Initializer):  # type: ignore[misc]
-    """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.Init`.
+    """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.base.Init`.
 
     number: whether the array (1,) stands for a number, of shape (); None if that is not known yet.
     """

@@ -5,6 +5,14 @@ from anyscore.torch import Attention
 layer = Attention("additive", hidden=32, dropout=0.1)
 output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
+
+The files: `attention`, `multihead`, `course`, and `layer`, `weight`, `projecting` for all three;
+`varlen`, packed sequences; `replace` and `native`, in the place of PyTorch's own layers; `packed`,
+weights of nested tensors; `graphs/`, PyTorch Geometric's layers.
+
+Attention of speech: its layers share `stepwise` and `scored`; `location`, `location_energies`;
+`forward_attention`, `forward_recurrence`; `monotonic`, `monotonic_recurrence`, `chunks`;
+`weighted_sum`, values of one step; `option_checks`. Pointer networks: `pointer` and `pointing`.
 """
 
 from anyscore.ops.pytrees import tell

@@ -8,21 +8,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch_modes import is_transformed
-from anyscore.biases import lower_biases
-from anyscore.cache import PreparedKeys, prepare_keys
-from anyscore.checks import check_options, check_tensors
-from anyscore.chosen_weights import Chosen
-from anyscore.functional import attend
-from anyscore.layers import SINK, AnyScore, Parameter, makes_parameters
-from anyscore.legacy_names import rename_legacy_keys
-from anyscore.locks import Lock
-from anyscore.normalizers import Normalizer, check_normalizer
+from anyscore.backends.torch.modes import is_transformed
+from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.functional.attention import attend
+from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.scores import scores
+from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.parameters import SINK, AnyScore, Parameter, makes_parameters
+from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
+from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.modifiers.biases import lower_biases
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer
 from anyscore.ops import load
-from anyscore.score import Score
-from anyscore.score_matrix import scores
-from anyscore.score_spec import BoundScore, ScoreSpec, describe
-from anyscore.task import Call, Options, Task, lower_mask
+from anyscore.ops.checks import check_options, check_tensors
+from anyscore.ops.locks import Lock
+from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.packed import PackedCall, last_call, last_weights
 from anyscore.torch.weight import Linear, Weight, projection
@@ -36,7 +36,7 @@ class Attention(Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.formulas.SCORES`) or a score's class,
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters the layer creates and initialises as the class says; or a score
             object, whose tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
         hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
@@ -49,8 +49,8 @@ class Attention(Layer):
         softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
             softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
         sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.sinks`). True: learned, one for each head if the layer has `heads`,
-            from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
+            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
+            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
         normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
         device, dtype: of the parameters.
         scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends.torch_modes import check_reverse_mode
-from anyscore.checks import check_size
+from anyscore.backends.torch.modes import check_reverse_mode
+from anyscore.ops.checks import check_size
 from anyscore.torch.monotonic_recurrence import check_matrix
 
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from anyscore.checks import find_framework
+from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
+from anyscore.call.task import combine
 from anyscore.ops import load
-from anyscore.reference import masked_softmax as _masked_softmax
-from anyscore.task import combine
+from anyscore.ops.checks import find_framework
 from anyscore.torch.attention import Attention
 
 _xp = load("torch")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends.torch_modes import check_reverse_mode
+from anyscore.backends.torch.modes import check_reverse_mode
 from anyscore.torch.monotonic_recurrence import check_matrix, check_shape, first_key
 from anyscore.torch.option_checks import check_numbers
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.parameter import is_lazy
 
-from anyscore.backends import torch as _operators_of_exported_programs  # noqa: F401
-from anyscore.backends.torch_nested import call_packed, is_nested, sequences, tokens_of
-from anyscore.checks import find_framework
-from anyscore.sequences import Sequences
+from anyscore.backends.torch import backend as _operators_of_exported_programs  # noqa: F401
+from anyscore.backends.torch.nested import call_packed, is_nested, sequences, tokens_of
+from anyscore.masks.sequences import Sequences
+from anyscore.ops.checks import find_framework
 
 
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:
@@ -84,7 +84,7 @@ class Layer(nn.Module):
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Load what `numpy_parameters` of a layer of any framework gave.
 
-        Names of other libraries are accepted, see `anyscore.legacy_names`.
+        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
         Raises RuntimeError: as `load_state_dict`, names or shapes that are not those of the layer.
         """

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends import torch_energies
-from anyscore.backends.torch_modes import check_reverse_mode
+from anyscore.backends.torch import energies as torch_energies
+from anyscore.backends.torch.modes import check_reverse_mode
 from anyscore.torch.weighted_sum import Spans
 
 COLUMNS = 16

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyscore.checks import check_size
-from anyscore.layers import AnyScore
+from anyscore.layers.parameters import AnyScore
+from anyscore.ops.checks import check_size
 from anyscore.torch.attention import Attention
 from anyscore.torch.chunks import chunkwise
 from anyscore.torch.location import LocationSensitive

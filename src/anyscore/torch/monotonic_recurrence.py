@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends.torch_modes import check_reverse_mode
-from anyscore.messages import shown
+from anyscore.backends.torch.modes import check_reverse_mode
+from anyscore.ops.messages import shown
 
 
 def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:

@@ -7,15 +7,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.cache import PreparedKeys
-from anyscore.checks import check_integers
-from anyscore.chosen_weights import Chosen
-from anyscore.growing import Cache
-from anyscore.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
-from anyscore.layers import AnyScore
-from anyscore.messages import shown
-from anyscore.new_cache import make_cache
+from anyscore.functional.cache.cache import Cache
+from anyscore.functional.cache.make import make_cache
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
+from anyscore.layers.parameters import AnyScore
 from anyscore.ops import load
+from anyscore.ops.checks import check_integers
+from anyscore.ops.messages import shown
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
 from anyscore.torch.packed import taken

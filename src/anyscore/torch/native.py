@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch_modes import is_compiling
-from anyscore.masks import All, Causal, Keep, Keys, Mask
+from anyscore.backends.torch.modes import is_compiling
+from anyscore.masks.objects import All, Causal, Keep, Keys, Mask
 
 
 class _NotFused:

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyscore.chosen_weights import Chosen, chosen_weights, places_of
+from anyscore.call.task import Task
+from anyscore.layers.chosen_weights import Chosen, chosen_weights, places_of
+from anyscore.layers.snapshot import snapshot
+from anyscore.masks.sequences import Sequences
 from anyscore.ops import load
-from anyscore.sequences import Sequences
-from anyscore.snapshot import snapshot
-from anyscore.task import Task
 
 _xp = load("torch")
 

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from anyscore.cache import PreparedKeys
-from anyscore.checks import check_integers, check_tensors
-from anyscore.known_values import known_values
-from anyscore.layers import AnyScore
-from anyscore.masks import Keys
-from anyscore.messages import shown
+from anyscore.call.task import lower_mask
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.parameters import AnyScore
+from anyscore.masks.objects import Keys
+from anyscore.masks.offsets import known_values
 from anyscore.ops import load
+from anyscore.ops.checks import check_integers, check_tensors
+from anyscore.ops.messages import shown
 from anyscore.ops.pytrees import named_tuple
-from anyscore.task import lower_mask
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.option_checks import check_numbers

@@ -7,12 +7,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.cache import PreparedKeys
-from anyscore.checks import Sizes
-from anyscore.chosen_weights import Chosen
+from anyscore.call.task import lower_mask
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.functional.scores import log_weights, scores
+from anyscore.layers.chosen_weights import Chosen
 from anyscore.ops import load
-from anyscore.score_matrix import log_weights, scores
-from anyscore.task import lower_mask
+from anyscore.ops.checks import Sizes
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import check_inputs
 

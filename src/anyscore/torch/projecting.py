@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.chosen_weights import Chosen
-from anyscore.heads import HeadSizes, QKVSizes, inner_sizes
-from anyscore.layers import AnyScore, makes_parameters
-from anyscore.legacy_names import rename_legacy_heads
+from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.heads import HeadSizes, QKVSizes, inner_sizes
+from anyscore.layers.parameters import AnyScore, makes_parameters
+from anyscore.layers.state_dicts import rename_legacy_heads
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from anyscore.chosen_layers import choose_layers
-from anyscore.layers import AnyScore
-from anyscore.sequences import Sequences
+from anyscore.layers.parameters import AnyScore
+from anyscore.layers.select import choose_layers
+from anyscore.masks.sequences import Sequences
 from anyscore.torch.multihead import MultiHeadAttention
 
 _SAID = "bias", "dropout", "batch_first", "kv_heads", "d_q", "d_k", "d_v", "device", "dtype"

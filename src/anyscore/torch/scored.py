@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.cache import PreparedKeys
-from anyscore.layers import AnyScore
-from anyscore.masks import Keys
-from anyscore.score import Score
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.parameters import AnyScore
+from anyscore.masks.objects import Keys
+from anyscore.score.base import Score
 from anyscore.torch.attention import Attention
 from anyscore.torch.location import LocationSensitive
 from anyscore.torch.stepwise import State, StepwiseAttention, check_queries, open_keys

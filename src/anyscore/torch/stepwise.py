@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from anyscore.known_values import check_whole
-from anyscore.messages import shown
+from anyscore.masks.offsets import check_whole
 from anyscore.ops import DTYPES, load
+from anyscore.ops.messages import shown
 from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weighted_sum import Spans, weighted_sum

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.formulas import ScaledDot
-from anyscore.functional import AttentionOutput, attention
-from anyscore.known_values import integers
-from anyscore.masks import Lengths, Window
-from anyscore.messages import shown
-from anyscore.score import Score
-from anyscore.sequences import Sequences
+from anyscore.functional.attention import AttentionOutput, attention
+from anyscore.masks.objects import Lengths, Window
+from anyscore.masks.offsets import integers
+from anyscore.masks.sequences import Sequences
+from anyscore.ops.messages import shown
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
 
 _ADVICE = {
     "scale": "pass score=ScaledDot(scale=...)",

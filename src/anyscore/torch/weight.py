@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
-from anyscore.layers import Parameter
+from anyscore.layers.parameters import Parameter
 from anyscore.ops import load
-from anyscore.score import Projection
+from anyscore.score.base import Projection
 
 _xp = load("torch")
 

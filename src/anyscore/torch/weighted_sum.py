@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends.torch_modes import is_forward_mode
+from anyscore.backends.torch.modes import is_forward_mode
 
 Spans = list[tuple[int, int]]
 """The keys start ≤ j < stop that each item of the batch may attend."""

@@ -20,11 +20,11 @@ from call import stored as stored
 from draw import MASKS as MASKS
 from draw import draw as draw
 
-from anyscore.backends import jax_autograd
-from anyscore.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
+from anyscore.backends.jax import autograd as jax_autograd
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.pallas.attention import StaticArgs
-from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import load
+from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
 """A pair that the package does not have."""

@@ -14,7 +14,7 @@ import pytest
 from jax.experimental.sparse import BCOO
 
 from anyscore import Additive, Causal, Lengths, Window, attention
-from anyscore.dropout import philox
+from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
 from samples import NAMES, make_score, normal
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from anyscore import attention, plan
-from anyscore.factors import Pair
 from anyscore.jax import Attention
 from anyscore.kernels.pallas import attention as pallas
+from anyscore.score.factors import Pair
 from own_scores import EVERY, SOFTPLUS, Own, draw, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)

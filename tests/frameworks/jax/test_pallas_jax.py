@@ -27,8 +27,8 @@ from anyscore import (
     plan,
     scores,
 )
-from anyscore.factors import Factors
 from anyscore.kernels.pallas import attention as pallas
+from anyscore.score.factors import Factors
 from samples import normal
 
 B, H, T_Q, T_K, D, D_V = 2, 4, 5, 35, 3, 2

@@ -13,10 +13,10 @@ from jax.sharding import AxisType, PartitionSpec
 from pallas_calls import PAIRS
 
 from anyscore import Additive, attention, plan
-from anyscore.factors import Pair
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
-from anyscore.operands import Operands, Results, Settings
+from anyscore.score.factors import Pair
 from samples import normal
 
 LEAD, T_Q, T_K, D, D_V = (2, 4), 67, 131, 19, 7

@@ -17,7 +17,6 @@ import torch
 from keras.src.testing import TestCase
 
 import anyscore.keras
-from anyscore.formulas import SCORES
 from anyscore.keras import (
     AdditiveAttention,
     Attention,
@@ -26,6 +25,7 @@ from anyscore.keras import (
     MultiHeadAttention,
     SelfAttention,
 )
+from anyscore.score import SCORES
 from samples import normal
 
 BACKEND = keras.backend.backend()

@@ -13,9 +13,7 @@ import pytest
 
 import anyscore
 from anyscore import Additive, Causal, Gaussian, Lengths, Score, attention
-from anyscore.factors import PRODUCT, Factors
-from anyscore.formulas import SCORES
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from anyscore.keras import (
     AdditiveAttention,
     Attention,
@@ -25,6 +23,8 @@ from anyscore.keras import (
     SelfAttention,
     masked_softmax,
 )
+from anyscore.score import SCORES
+from anyscore.score.factors import PRODUCT, Factors
 from hang import HANG
 from samples import normal
 

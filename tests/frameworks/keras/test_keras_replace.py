@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from anyscore.formulas import SCORES
 from anyscore.keras import MultiHeadAttention, replace
+from anyscore.score import SCORES
 from samples import normal
 
 B, T, S, D = 3, 5, 7, 8

@@ -14,7 +14,6 @@ from blocks import D_V, LAYERS, LENGTHS, T_K, T_Q, B, D, inputs, normal
 from mxnet import autograd, gluon
 
 from anyscore import Additive, Causal, Gaussian, attention
-from anyscore.formulas import SCORES
 from anyscore.mxnet import (
     AdditiveAttention,
     Attention,
@@ -25,6 +24,7 @@ from anyscore.mxnet import (
     masked_softmax,
 )
 from anyscore.ops import load
+from anyscore.score import SCORES
 
 
 def options(name: str) -> dict[str, Any]:

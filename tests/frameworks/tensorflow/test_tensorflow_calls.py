@@ -13,8 +13,8 @@ import tensorflow as tf
 import torch
 
 from anyscore import Additive, Causal, Keys, Lengths, Score, attention, prepare_keys
-from anyscore.dropout import philox
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
+from anyscore.modifiers.dropout import philox
 from anyscore.ops import framework, load
 from hang import HANG
 from samples import NAMES, make_score, normal

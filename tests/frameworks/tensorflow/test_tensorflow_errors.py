@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from anyscore import Score, attention
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from wrong_calls import NAMING, TABLE, call, given
 
 

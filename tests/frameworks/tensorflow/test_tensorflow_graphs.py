@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from anyscore import Causal, Interval, Keys, Lengths, Window, attention, prepare_keys
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from anyscore.ops import load
 from samples import make_score, normal
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from anyscore import attention, plan
-from anyscore.factors import Pair
 from anyscore.ops import load
+from anyscore.score.factors import Pair
 from own_scores import EVERY, SOFTPLUS, Own, draw, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)

@@ -16,7 +16,7 @@ import torch
 import far_rows
 import plain
 from anyscore import Additive, Score, attention, log_weights, scores
-from anyscore.functional import plan
+from anyscore.functional.attention import plan
 from budget import assert_gradients_within_budget, assert_within_budget
 from cases import OPTIONS, SCORES, case
 from gradient_rows import exact_gradients, projections, terms

@@ -21,7 +21,7 @@ from anyscore import (
     ScaledDot,
     attention,
 )
-from anyscore.layers import find_score, has_hidden
+from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import (
     AdditiveAttention,
     Attention,

@@ -25,9 +25,9 @@ from fused_calls import (
 from torch import Tensor
 
 from anyscore import Causal, Lengths, attention
-from anyscore.backends import torch_operators
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.operands import Operands, Results, Settings
 from samples import leaves, make_score, normal
 from transformed import autograd, same
 

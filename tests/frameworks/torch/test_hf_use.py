@@ -19,8 +19,8 @@ from transformers import (
 )
 
 from anyscore import Additive, ScaledDot, attention, record
-from anyscore.formulas import SCORES
 from anyscore.hf import attention_layers, load, use
+from anyscore.score import SCORES
 from hf_models import CAUSAL, MODELS, WORDS, inputs_of, model_of, padding
 
 NOT_GROUPED = "concat", "lorentz"  # whose parameters meet keys as well as queries

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.again import KNOWN
-from anyscore.backends import again
-from anyscore.cache import prepare_keys
+from anyscore.backends import repeated as again
+from anyscore.call.repeated import KNOWN
+from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from repeated_calls import forget
 

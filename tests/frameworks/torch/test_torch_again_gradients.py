@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import anyscore
 from anyscore import attention
-from anyscore.cache import prepare_keys
+from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from repeated_calls import forget, is_repeated
 

@@ -10,8 +10,8 @@ from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from anyscore import Causal, Lengths
-from anyscore.backends import torch_operators
-from anyscore.operands import Operands, Results, Settings
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.torch import Attention, MultiHeadAttention
 from transformed import WARNINGS
 

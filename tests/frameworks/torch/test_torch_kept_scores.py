@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import anyscore
 from anyscore import attention
 from anyscore.kernels import cpu
-from anyscore.masks import Causal, Keys, Window
+from anyscore.masks.objects import Causal, Keys, Window
 from repeated_calls import forget, is_repeated
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")

@@ -28,7 +28,7 @@ from anyscore import (
     StudentT,
     attention,
 )
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import (
     AdditiveAttention,
     Attention,

@@ -105,7 +105,7 @@ def test_blocks_and_whole_batches_agree(monkeypatch: pytest.MonkeyPatch) -> None
         if block is None:
             monkeypatch.setattr("anyscore.torch.location._spans", lambda *_: None)
         elif block != "core":
-            monkeypatch.setattr("anyscore.backends.torch_energies.runs", lambda _: False)
+            monkeypatch.setattr("anyscore.backends.torch.energies.runs", lambda _: False)
             monkeypatch.setattr("anyscore.torch.location_energies._BLOCK", block)
         output = of(queries, keys, valid_lens=torch.tensor([150, 70, 0]))
         slopes = torch.autograd.grad((output**2).sum(), [queries, keys, *of.parameters()])

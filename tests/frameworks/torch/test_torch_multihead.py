@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Additive, Causal, Dot, Gaussian, Keys, attention
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import Attention, MultiHeadAttention
 
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import anyscore
 from anyscore import attention
-from anyscore.backends import torch_repeated
+from anyscore.backends.torch import repeated as torch_repeated
 from anyscore.kernels import cpu
-from anyscore.masks import Causal, Keys, Window
+from anyscore.masks.objects import Causal, Keys, Window
 from anyscore.torch import Attention, MultiHeadAttention
 from repeated_calls import forget, is_repeated
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import MultiHeadAttention, replace
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")

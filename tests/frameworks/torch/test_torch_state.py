@@ -14,7 +14,7 @@ from test_torch_layers import BY_NAME, D_V, HIDDEN, T_K, T_Q, D, inputs, make, s
 from torch import nn
 
 from anyscore import Additive, Gaussian, ScaledDot, Score, attention
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import AdditiveAttention, Attention, MultiHeadAttention, SelfAttention
 
 

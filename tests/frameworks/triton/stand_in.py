@@ -17,7 +17,10 @@ from triton.runtime import interpreter
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.backends import torch_autograd, torch_core, torch_operators, torch_triton
+from anyscore.backends.torch import autograd as torch_autograd
+from anyscore.backends.torch import core as torch_core
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import triton as torch_triton
 from anyscore.kernels import cpu
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore.backends.common import run_reference
+from anyscore.backends.record import run_reference
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import packed
 from anyscore.kernels.triton import pairs as triton_pairs
-from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import load
 from budget import assert_within_budget
 from oracle import numbers

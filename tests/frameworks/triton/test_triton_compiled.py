@@ -15,13 +15,13 @@ import torch
 from sass import Compiled, compile
 from triton.runtime.jit import JITFunction
 
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import graphs as triton_graphs
 from anyscore.kernels.triton import pairs as triton_pairs
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.own_pairs import of_formula
-from anyscore.operands import Operands, Results, Settings
-from anyscore.pair_formula import formula_of
+from anyscore.score.formula import formula_of
 from own_scores import EVERY, LEAKY, SOFTPLUS
 
 pytestmark = pytest.mark.skipif(

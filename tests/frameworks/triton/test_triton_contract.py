@@ -23,12 +23,13 @@ from anyscore import (
     plan,
     scores,
 )
-from anyscore.backends import torch_operators, torch_triton
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import triton as torch_triton
+from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.task import Call, Options
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
-from anyscore.operands import Operands, Results, Settings
-from anyscore.task import Call, Options
 from samples import normal
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
@@ -169,7 +170,7 @@ def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def reason(score: Any) -> str | None:
         options = Options()
-        task = anyscore.functional.lower(Call(q, k, v, score), options)[2]
+        task = anyscore.functional.attention.lower(Call(q, k, v, score), options)[2]
         return torch_triton.KERNELS.why_not(task, options)
 
     assert reason(Additive(None, None, w)) == "it runs on GPUs, and the tensors are on cpu"

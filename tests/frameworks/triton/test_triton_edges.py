@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from anyscore import Edges, attention, scores
+from anyscore.call.operands import FACTORS, Operands, Results
 from anyscore.kernels.triton import edges as triton_edges
 from anyscore.kernels.triton import graphs as triton
-from anyscore.operands import FACTORS, Operands, Results
 from budget import EPS, assert_near, size
 from oracle import numbers
 from samples import HIDDEN, NAMES, make_score, normal

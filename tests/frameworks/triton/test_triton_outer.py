@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore import dropout
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs as triton_pairs
-from anyscore.operands import FACTORS, Operands, Results, Settings
+from anyscore.modifiers import dropout
 from anyscore.ops import load
 from budget import assert_within_budget, size
 from oracle import numbers

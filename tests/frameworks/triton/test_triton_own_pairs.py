@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from anyscore import Causal, attention
-from anyscore.factors import Pair
 from anyscore.kernels import cpu
 from anyscore.kernels.triton.own_pairs import of_formula, source
-from anyscore.pair_formula import formula_of
+from anyscore.score.factors import Pair
+from anyscore.score.formula import formula_of
 from own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw
 
 

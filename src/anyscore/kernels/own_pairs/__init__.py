@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anyscore.kernels.own_pairs.compiler import CannotCompileError, libraries
 from anyscore.kernels.own_pairs.source import cpp
-from anyscore.pair_formula import Formula
+from anyscore.score.formula import Formula
 
 __all__ = ["CannotCompileError", "load"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anyscore.pair_formula import Formula
-from anyscore.pair_formula.slopes import plain
-from anyscore.pair_formula.tape import ARITHMETIC, COMPARISONS, Row, reached
+from anyscore.score.formula import Formula
+from anyscore.score.formula.slopes import plain
+from anyscore.score.formula.tape import ARITHMETIC, COMPARISONS, Row, reached
 
 _FRAME = """\
 #define ANYSCORE_ISA own

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from anyscore.biases import LoweredBias
-from anyscore.factors import Pair
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.pallas import backward as pallas_backward
 from anyscore.kernels.pallas import launch as pallas_call
 from anyscore.kernels.pallas.launch import run_kernel
@@ -25,8 +24,9 @@ from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, loop, sigmoid
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import FfiCall
-from anyscore.operands import Operands, Results, Settings
+from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, load, masked
+from anyscore.score.factors import Pair
 
 _xp = load("jax")
 

@@ -23,12 +23,12 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.factors import PRODUCT
 from anyscore.kernels.pallas.launch import barrier, run_kernel
 from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, dot, loop, sigmoid
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array, load
+from anyscore.score.factors import PRODUCT
 
 _xp = load("jax")
 Step: TypeAlias = Callable[[Any, None], None]

@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.factors import PRODUCT, Pair
+from anyscore.call.operands import OF_KEYS, Settings
 from anyscore.kernels.xla.call import Shape
-from anyscore.operands import OF_KEYS, Settings
 from anyscore.ops import Array
+from anyscore.score.factors import PRODUCT, Pair
 
 _OWN = {
     "a": 3,

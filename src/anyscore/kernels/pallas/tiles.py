@@ -15,10 +15,10 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.dropout import last_dropped, philox
-from anyscore.factors import PRODUCT
 from anyscore.kernels.pallas.panels import Layout
+from anyscore.modifiers.dropout import last_dropped, philox
 from anyscore.ops import Array, load
+from anyscore.score.factors import PRODUCT
 
 _xp = load("jax")
 
@@ -129,7 +129,7 @@ class Tiles:
     def dropout_mask(self, g: Any, i: Any, j: Any) -> Array:
         """Draw what dropout multiplies weights (rows, columns) by: 0 or 1 / (1 − rate).
 
-        Which are 0 is what `anyscore.dropout` says.
+        Which are 0 is what `anyscore.modifiers.dropout` says.
         """
         s = self.s
         size = s.rows, s.columns // 4
@@ -182,7 +182,7 @@ class Tiles:
 
 
 def outer(name: str, c: float, x: Array) -> tuple[Array, Array | None]:
-    """Compute an outer function of `anyscore.outer` and its slope; x and None without one."""
+    """Compute an outer function of `anyscore.score.outer` and its slope; x and None without one."""
     if not name:
         return x, None
     if name == "tanh":

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.triton import backward as triton_backward
 from anyscore.kernels.triton import decode as triton_decode
 from anyscore.kernels.triton import forward as triton_forward
@@ -30,7 +31,6 @@ from anyscore.kernels.triton.packed import (
 )
 from anyscore.kernels.triton.pairs import Functions
 from anyscore.kernels.triton.tiles import Operand, Rows
-from anyscore.operands import FACTORS, Operands, Results, Settings
 
 DECODE_QUERIES = 2
 """Queries up to which keys are read as they are, without panels."""

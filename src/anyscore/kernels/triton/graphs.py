@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.triton import edges as triton_edges
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.attention import delta_of, empty_stats, exactly, scaled
@@ -17,7 +18,6 @@ from anyscore.kernels.triton.edges import Compared, Graph
 from anyscore.kernels.triton.packed import Columns, Inputs, launch, operand
 from anyscore.kernels.triton.pairs import Functions
 from anyscore.kernels.triton.scorers import Scorer
-from anyscore.operands import FACTORS, Operands, Results, Settings
 
 FEATURES: int = triton_edges.FEATURES.value
 

@@ -1,4 +1,4 @@
-"""Outer functions of scores in Triton, as `anyscore.outer` defines them."""
+"""Outer functions of scores in Triton, as `anyscore.score.outer` defines them."""
 
 from __future__ import annotations
 

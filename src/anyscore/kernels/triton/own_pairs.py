@@ -11,9 +11,9 @@ import triton.language as tl
 
 from anyscore.kernels.triton import functions
 from anyscore.kernels.triton.pairs import Functions, tanh
-from anyscore.pair_formula import Formula
-from anyscore.pair_formula.slopes import plain
-from anyscore.pair_formula.tape import ARITHMETIC, COMPARISONS, Row, reached
+from anyscore.score.formula import Formula
+from anyscore.score.formula.slopes import plain
+from anyscore.score.formula.tape import ARITHMETIC, COMPARISONS, Row, reached
 
 _OWN = {"tanh": "tanh", "log1p": "log1p", "expm1": "expm1"}
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.dropout import last_dropped
+from anyscore.call.operands import Operands, Settings
 from anyscore.kernels.triton import panels as triton_panels
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton import tiles as triton_tiles
@@ -18,7 +18,7 @@ from anyscore.kernels.triton.pairs import TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
 from anyscore.kernels.triton.tiles import Biases, Dropout, Mask, Operand, Rows, Sizes
-from anyscore.operands import Operands, Settings
+from anyscore.modifiers.dropout import last_dropped
 
 TILE: int = triton_tiles.TILE.value
 BLOCK: int = triton_panels.BLOCK.value

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from anyscore.call.operands import Settings
 from anyscore.kernels.triton import scores, slopes
 from anyscore.kernels.triton.pairs import Functions
-from anyscore.operands import Settings
 
 
 class Scorer(NamedTuple):

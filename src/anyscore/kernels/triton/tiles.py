@@ -156,7 +156,7 @@ def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
 
 @triton.jit
 def dropout_mask(dropout, i_p, o_q, o_k):
-    """Return what dropout keeps, by `anyscore.dropout`: boolean (Q, K)."""
+    """Return what dropout keeps, by `anyscore.modifiers.dropout`: boolean (Q, K)."""
     seed = tl.load(dropout.seed).to(tl.uint64)
     counter = (i_p % dropout.period).to(tl.uint64)
     zero = (o_q[:, None] + o_k[None, :]) * 0

@@ -1,6 +1,6 @@
 """The C++ core as calls of XLA, for JAX: forward and backward of one record of operands.
 
-Operands are shaped as `anyscore.operands` says, and all of full rank. Dropout takes a seed (..., 2)
+Operands are shaped as `call.operands` says, and all of full rank. Dropout takes a seed (..., 2)
 of 32-bit words, the low one first, and a counter (...) of 32-bit words: both have leading
 dimensions, so that a problem draws the same numbers whatever it is batched with. Edges of a graph
 have leading dimensions of 1: all problems have the same.
@@ -14,10 +14,10 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels import cpu
 from anyscore.kernels.xla.call import FfiCall, Shape, acc_dtype
 from anyscore.kernels.xla.devices import run
-from anyscore.operands import FACTORS, Operands, Results, Settings
 from anyscore.ops import Array
 
 _problem: str | None = None

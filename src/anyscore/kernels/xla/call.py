@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from anyscore.operands import Settings
+from anyscore.call.operands import Settings
 from anyscore.ops import Array
 
 Shape: TypeAlias = tuple[int, ...]

@@ -18,8 +18,8 @@ from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from anyscore.call.operands import OF_GRAPH, OF_KEYS
 from anyscore.kernels.xla.call import FfiCall, Shape
-from anyscore.operands import OF_GRAPH, OF_KEYS
 from anyscore.ops import Array
 
 

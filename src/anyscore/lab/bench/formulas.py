@@ -23,8 +23,8 @@ from anyscore import (
     Score,
     StudentT,
 )
-from anyscore.factors import Factors, Pair
 from anyscore.ops import Array, Ops
+from anyscore.score.factors import Factors, Pair
 
 # Mean squares of functions of x, where x is the sum of two standard normal variables or, for tanh,
 # one of them.

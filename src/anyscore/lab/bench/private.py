@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from anyscore.call.operands import Operands, Settings
 from anyscore.lab.bench.work import Work
-from anyscore.operands import Operands, Settings
 
 
 def tiles(work: Work) -> dict[str, float]:

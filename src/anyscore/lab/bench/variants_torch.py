@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from anyscore import Additive, attention, cache, plan
+from anyscore import Additive, attention, plan
 from anyscore import make_cache as cache_of
+from anyscore.functional.cache import prepare as cache
 from anyscore.lab.bench import truth
 from anyscore.lab.bench.formulas import LEAKY_RELU, OwnPair
 from anyscore.lab.bench.private import tiles

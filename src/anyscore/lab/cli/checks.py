@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 
-from anyscore.formulas import SCORES
 from anyscore.lab.data.options import STDIN
 from anyscore.lab.errors import InputError
 from anyscore.lab.extras import check_engine, check_log
 from anyscore.lab.options import CompareOptions
+from anyscore.score import SCORES
 
 _OTHER_NAMES = {
     "bahdanau": "additive",

@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 
 from anyscore import __version__
-from anyscore.formulas import SCORES
 from anyscore.lab.cli.output import print_json
 from anyscore.lab.console import PlainConsole
+from anyscore.score import SCORES
 
 
 def info(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from anyscore.formulas import SCORES
 from anyscore.lab.errors import TrialFailure
 from anyscore.lab.trials import Report
-from anyscore.layers import has_hidden
+from anyscore.layers.parameters import has_hidden
+from anyscore.score import SCORES
 from anyscore.torch import Attention
 
 _SECONDS = 0.5  # between two reports

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from anyscore.formulas import SCORES
 from anyscore.lab.prove.learn import attention, learn
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.score import SCORES
 
 GAT = "gat"
 """GATv2 of hidden width 1, which is GAT: w·LeakyReLU(a_q·q + a_k·k), w = ±1 up to its scale."""

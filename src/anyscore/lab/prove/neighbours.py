@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from anyscore.formulas import SCORES
 from anyscore.lab.prove.learn import attention, learn
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.score import SCORES
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "fixed constant": torch.ones_like,

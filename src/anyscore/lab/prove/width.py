@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from anyscore import Score, factors
-from anyscore.factors import Factors
-from anyscore.formulas.scale import number, scaled
+from anyscore import Score
 from anyscore.lab.data.encoding import Encoded, Item, encode
 from anyscore.lab.prove import pinyin
 from anyscore.lab.prove.proof import Check, Part, Proof
@@ -23,7 +21,10 @@ from anyscore.lab.train.training import train
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 from anyscore.ops import Array, Ops
-from anyscore.score import Init, Shapes, uniform
+from anyscore.score import factors
+from anyscore.score.base import Init, Shapes, uniform
+from anyscore.score.factors import Factors
+from anyscore.score.scales import number, scaled
 from anyscore.torch import Attention
 
 WIDTHS = (128, 256, 512, 1024)

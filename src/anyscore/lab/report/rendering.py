@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from anyscore.lab.phrases import visible
-from anyscore.pages.page import THEME, policy
+from anyscore.plot.page import THEME, policy
 
 
 def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.train.batches import Batch
-from anyscore.layers import find_score, has_hidden
+from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import Attention
 
 

@@ -15,7 +15,7 @@ from anyscore.lab.train.dropout import Dropout
 from anyscore.lab.train.gru import first_states, read_both_ways, read_forwards, source_encoder
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.stepwise import Stepwise
-from anyscore.layers import find_score, has_hidden
+from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import Attention
 
 PLACES = len(SPECIALS)

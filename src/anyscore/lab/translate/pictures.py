@@ -51,7 +51,7 @@ def write_picture(translation: Translation, units: tuple[str, str], path: Path) 
         RunFailure: the file cannot be written.
     """
     from anyscore.lab.report.pictures import png
-    from anyscore.plot import show_heatmaps
+    from anyscore.plot.heatmaps import show_heatmaps
 
     across = [label(token, units[0]).text for token in translation.tokens]
     down = [label(token, units[1]).text for token in translation.output]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyscore.formulas import SCORES
 from anyscore.lab.phrases import counted, listed
-from anyscore.layers import has_hidden
+from anyscore.layers.parameters import has_hidden
+from anyscore.score import SCORES
 
 _MANY = 4  # differences told one by one
 _ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyscore.formulas import GATv2
+from anyscore.score import GATv2
 from anyscore.torch.graphs.layer import GraphLayer, Pair, glorot
 from anyscore.torch.graphs.neighbours import Fill
 

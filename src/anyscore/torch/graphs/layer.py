@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from anyscore.checks import check_size
-from anyscore.functional import attention
-from anyscore.messages import shown
+from anyscore.functional.attention import attention
+from anyscore.ops.checks import check_size
+from anyscore.ops.messages import shown
 from anyscore.torch.graphs.neighbours import Fill, Neighbours, neighbours_of
 from anyscore.torch.layer import Layer
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from anyscore.edges import Edges
-from anyscore.messages import shown
+from anyscore.masks.edges import Edges
+from anyscore.ops.messages import shown
 from anyscore.ops.torch import is_tracing, lasting
 from anyscore.ops.torch_masked import is_jit_tracing
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyscore.formulas import ScaledDot
+from anyscore.score import ScaledDot
 from anyscore.torch.graphs.layer import GraphLayer, Pair
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Causal, Interval, Keys, Lengths, Window
-from anyscore.formulas import SCORES
-from anyscore.layers import has_hidden
+from anyscore.layers.parameters import has_hidden
+from anyscore.score import SCORES
 from anyscore.torch import Attention
 
 D = 4

@@ -15,8 +15,8 @@ from opacus.grad_sample import GradSampleModule
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from anyscore.formulas import SCORES
-from anyscore.layers import has_hidden
+from anyscore.layers.parameters import has_hidden
+from anyscore.score import SCORES
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 
 D, H, HIDDEN, B, T = 16, 4, 8, 3, 5

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyscore import Additive, Causal, Gaussian, ScaledDot, attention, plan
-from anyscore.functional import attend, weights
-from anyscore.task import Call, Options
+from anyscore.call.task import Call, Options
+from anyscore.functional.attention import attend, weights
 from anyscore.torch import Attention
 
 B, HEADS, KV_HEADS, T_Q, T_K, D, D_V = 2, 6, 3, 5, 7, 11, 13

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from anyscore import Causal, Gaussian, attention
-from anyscore.formulas import SCORES
+from anyscore.score import SCORES
 from anyscore.torch import (
     AdditiveAttention,
     Attention,

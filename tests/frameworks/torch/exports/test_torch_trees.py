@@ -39,9 +39,9 @@ from anyscore import (
     attention,
     prepare_keys,
 )
-from anyscore.formulas import SCORES
-from anyscore.masks import Keep
+from anyscore.masks.objects import Keep
 from anyscore.ops.pytrees import TREES, flatten, unflatten
+from anyscore.score import SCORES
 from hang import HANG
 
 B, T, D = 3, 5, 4
@@ -113,7 +113,7 @@ def test_every_class_is_tried() -> None:
     named = {
         cls
         for cls in TREES
-        if cls.__module__ in ("anyscore.masks", "anyscore.prepared", "anyscore.biases")
+        if cls.__module__.endswith((".masks.objects", ".call.prepared", ".modifiers.biases"))
     }
     named |= set(SCORES.values())
     assert set().union(*(classes(x) for x, _ in objects().values())) == named

@@ -1,0 +1,249 @@
+"""Fused attention in JAX: gradients by its own backward; forward mode and higher orders by the
+definition.
+
+What computes is chosen where JAX chooses a platform, when a call is lowered: the C++ core for the
+CPU, the Pallas kernels for CUDA, the definition for `jax.export`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from anyscore.backends.record import keeps_scores, run_reference
+from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.kernels import cpu
+from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.pallas.attention import StaticArgs
+from anyscore.kernels.xla import attention as xla
+from anyscore.kernels.xla.attention import named
+from anyscore.kernels.xla.call import acc_dtype
+from anyscore.kernels.xla.devices import explicit_mesh, varying
+from anyscore.ops import Array, load
+from anyscore.ops.jax_primitives import Named, linear, moved, unless_exported
+
+_xp = load("jax")
+
+
+def targets() -> tuple[str, ...]:
+    """Return the platforms that calls are made for: CUDA only where there is such a device."""
+    if pallas.INTERPRET:
+        return ("interpret",)
+    return ("cpu", "cuda") if pallas.has_device() else ("cpu",)
+
+
+@partial(jax.jit, static_argnums=1, inline=True)
+def attend(x: Operands, s: StaticArgs) -> Results:
+    """Compute attention, differentiable.
+
+    x: of full rank; seed (..., 2) and counter (...) as `kernels.xla.attention` says. The results
+    are in the dtype of sums.
+    """
+    results: Results = _attend(_alike(x), s)
+    return results
+
+
+@partial(jax.jit, static_argnums=0)
+def prepare_keys(pair: str, b: Array) -> Array:
+    """Compute what `attend` may be given as `packed` for b (*lead, T_k, h): (*lead, T_k + 1, h)."""
+
+    def by_core(b: Array) -> Array:
+        return vary_like(xla.prepare_keys(pair, b), b)
+
+    packed: Array = unless_exported(by_core, _as_wide, b)
+    return packed
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
+    """Compute packed with `count` new rows of b, from row `start` () on, modulo those there are."""
+
+    def by_core(operands: tuple[Array, ...]) -> Array:
+        b, packed, start = operands
+        return vary_like(xla.append_keys(pair, b, packed, start, count), operands)
+
+    def defined(operands: tuple[Array, ...]) -> Array:
+        return _as_wide(operands[0])
+
+    found: Array = unless_exported(by_core, defined, (b, packed, start))
+    return found
+
+
+def _as_wide(b: Array) -> Array:
+    """Return b as packed keys whose first row says of no feature that it is narrow."""
+    b = b.astype(acc_dtype([b]))
+    return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _attend(x: Operands, s: StaticArgs) -> Results:
+    results: Results = _compute("forward", s, x)
+    return results
+
+
+def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Results]:
+    """The tangent by the definition; its transpose is the backward of the kernels."""
+    keeps = s.targets == ("cpu",) and keeps_scores(primals[0], s.settings)
+    given = s.settings._replace(scores=s.settings.scores or keeps)
+    found = _attend(*primals, s._replace(settings=given))
+    results = found if s.settings.scores else found._replace(scores=None)
+    kept = found._replace(output=None) if keeps else found._replace(scores=None)
+    x: Operands = primals[0]._replace(packed=None)
+
+    def ahead(residuals: tuple[Operands, Results], along: Named) -> list[Array]:
+        x, _ = residuals
+
+        def run(moving: Named) -> list[Array]:
+            return _present(_define("forward", s, _with(x, moving)))
+
+        moving = {name: getattr(x, name) for name in along}
+        tangents: list[Array] = jax.jvp(run, (moving,), (along,))[1]
+        return tangents
+
+    def back(residuals: tuple[Operands, Results], upstream: list[Array]) -> Named:
+        x, kept = residuals
+        gradients: Operands = _gradients(x, s, kept, _recorded(results, upstream))
+        return gradients._asdict()
+
+    along = named(Operands(*tangents[0][:FACTORS]))
+    moved = linear(ahead, back, (x, kept), along, _present(results))
+    return results, _recorded(results, moved)
+
+
+_attend.defjvp(_attend_jvp, symbolic_zeros=True)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
+    """Compute the gradients of the factors of x, each of the type of its operand."""
+    gradients = named(_compute("backward", s, x, results, upstream))
+    likes = {name: getattr(x, name) for name in gradients}
+    return Operands(**{n: _typed(y.astype(likes[n].dtype), likes[n]) for n, y in gradients.items()})
+
+
+def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
+    """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
+    x, results, upstream = primals
+    along = moved(named(Operands(*tangents[0][:FACTORS])) | _named_results(tangents[2]))
+
+    def gradients(moving: Named) -> Operands:
+        found = named(_define("backward", s, _with(x, moving), results, _with(upstream, moving)))
+        return Operands(**{n: y.astype(getattr(x, n).dtype) for n, y in found.items()})
+
+    moving = {n: y for n, y in (named(x) | _named_results(upstream)).items() if n in along}
+    return _gradients(x, s, results, upstream), jax.jvp(gradients, (moving,), (along,))[1]
+
+
+_gradients.defjvp(_gradients_jvp, symbolic_zeros=True)
+
+
+def _present(results: Results) -> list[Array]:
+    """The results that are there."""
+    return [y for y in results if y is not None]
+
+
+def _recorded(like: Results, found: list[Array]) -> Results:
+    """What belongs to each of the results that are there, as a record."""
+    each = iter(found)
+    return Results(*(None if y is None else next(each) for y in like))
+
+
+def _named_results(results: Results) -> Named:
+    return {name: y for name, y in results._asdict().items() if y is not None}
+
+
+def _with(record: Any, moving: Named) -> Any:
+    """Return a record with those of its fields replaced that are among `moving`."""
+    return record._replace(**{n: y for n, y in moving.items() if n in record._fields})
+
+
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
+    """Run "forward" or "backward" on what the platform has for it.
+
+    args: those of `kernels.xla.attention`, without the settings; likewise the result.
+    """
+
+    def by_core(args: Any) -> Any:
+        return vary_like(getattr(xla, function)(args[0], s.settings, *args[1:]), args)
+
+    def by_kernels(args: Any) -> Any:
+        return vary_like(getattr(pallas, function)(args[0], s, *args[1:]), args)
+
+    def defined(args: Any) -> Any:
+        return vary_like(_define(function, s, *args), args)
+
+    empty = any(x.size == 0 for x in jax.tree.leaves(args))
+    is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
+    known = cpu.has(s.pair.key, is_double) and xla.problem() is None
+    on_cpu = by_core if known else defined
+    has_kernels = not s.settings.normalizer and args[0].rowptr is None
+    on_cuda = by_kernels if has_kernels and not empty else defined
+
+    def fused(args: Any) -> Any:
+        if "interpret" in s.targets:
+            return on_cuda(args)
+        if "cuda" not in s.targets:
+            return on_cpu(args)
+        return jax.lax.platform_dependent(args, cpu=on_cpu, cuda=on_cuda)
+
+    return unless_exported(fused, defined, args)
+
+
+def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
+    """Compute the same by the definition, in the dtype of sums."""
+    dtype = acc_dtype(y for y in x[:FACTORS] if y is not None)
+    if x.seed is not None:
+        x = x._replace(seed=x.seed.reshape(2))
+    if x.rowptr is not None:
+        x = x._replace(rowptr=x.rowptr.reshape(-1), col=x.col.reshape(-1))
+    if function == "forward":
+        return run_reference(_xp, x, s.settings, dtype)
+
+    _, upstream = rest
+    reached = _named_results(upstream)
+
+    def run(*factors: Array) -> Named:
+        results = run_reference(_xp, Operands(*factors, *x[FACTORS:]), s.settings, dtype)
+        return {name: getattr(results, name) for name in reached}
+
+    return Operands(*jax.vjp(run, *x[:FACTORS])[1](reached)).map(lambda y: y.astype(dtype))
+
+
+# Where an array is on the devices may be part of its type. Inside shard_map the operands of a call
+# must be alike in that, and XLA's calls do not say that their results are as the operands.
+
+
+def _alike(tree: Any) -> Any:
+    """Make all arrays of a tree vary along the same axes."""
+    return vary_like(tree, tree)
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """Make the arrays of a tree vary along all axes along which some of `like` do."""
+    axes = frozenset().union(*map(varying, jax.tree.leaves(like)))
+    return jax.tree.map(lambda x: _vary(x, axes), tree) if axes else tree
+
+
+def _vary(x: Array, axes: frozenset[Any]) -> Array:
+    missing = tuple(axes - varying(x))
+    if not missing:
+        return x
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(x, missing, to="varying")
+    return jax.lax.pvary(x, missing)  # type: ignore[attr-defined]  # until JAX 0.8
+
+
+def _typed(gradient: Array, x: Array) -> Array:
+    """Spread a gradient over devices as the type of x says, if types say so."""
+    if explicit_mesh(x):
+        sharding = jax.typeof(x).sharding
+    elif mesh := explicit_mesh(gradient):
+        sharding = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+    else:
+        return gradient
+    return jax.sharding.reshard(gradient, sharding)  # type: ignore[no-untyped-call]

@@ -1,0 +1,118 @@
+"""JAX: the C++ core and Pallas; no state to draw seeds from, and no way to ask for derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anyscore.backends.jax import autograd as jax_autograd
+from anyscore.backends.jax import pallas as jax_pallas
+from anyscore.backends.jax import sparse as jax_sparse
+from anyscore.backends.jax.buffers import JAXBuffers
+from anyscore.backends.jax.pallas import why_not_arrays
+from anyscore.backends.record import (
+    call_of,
+    how_core,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+    with_edges_by_key,
+)
+from anyscore.backends.reference.run import reference_in
+from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.operands import FACTORS, OWN_RANK, Operands, Settings
+from anyscore.call.task import Options, Task
+from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.pallas.attention import StaticArgs
+from anyscore.kernels.xla import attention as xla
+from anyscore.kernels.xla.call import acc_dtype
+from anyscore.ops import Array, load
+from anyscore.ops.pytrees import tell
+from anyscore.score.factors import Factors
+
+tell()
+
+_xp = load("jax")
+
+_OWN_RANK = OWN_RANK._replace(seed=1)
+"""The number of axes of each operand that are not leading dimensions; a seed is two words."""
+
+
+class JAX(Backend):
+    """The C++ core or Pallas, else the reference."""
+
+    xp = _xp
+    reference = reference_in(_xp)
+    buffers = JAXBuffers()
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        return _FUSED[::-1] if pallas.INTERPRET else _FUSED
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        return any(isinstance(x, jax.core.Tracer) for x in tensors)
+
+    def draw_seed(self, query: Array) -> Array:
+        raise ValueError(
+            "dropout needs a dropout_seed in JAX, which keeps no generator: pass a key, such as "
+            "jax.random.key(0), or an integer."
+        )
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        return jax_sparse.weights(scores, power)
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):
+            return None
+        return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+
+
+def _why_not_core(task: Task, options: Options) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can."""
+    reason = why_not_core(task, has_edges=True) or xla.problem()
+    return reason or why_not_arrays(task, _why_not_here) or why_not_pair(_xp, task)
+
+
+def _why_not_here(x: Array) -> str | None:
+    """Return why the core cannot read x: where it is or will be, None for the CPU."""
+    platform = jax_pallas.device(x).platform
+    return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
+
+
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    x, s = call_of(_xp, task, options, seed)
+    if options.dropout:
+        words = jnp.stack(_xp.words(x.seed))
+        counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
+        x = x._replace(seed=words, counter=counter)
+    if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
+        x = x._replace(packed=None)
+    x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
+    output, stats, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
+
+
+def _static_args(task: Task, s: Settings) -> StaticArgs:
+    """Return the static arguments (settings, pair, targets) of a fused call of a task."""
+    return StaticArgs(s, cast(Factors, task.score).pair, jax_autograd.targets())
+
+
+def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
+    """Prepend axes of size 1 to each operand until it has len(lead) axes and its own."""
+
+    def reshaped(y: Array | None, own: int) -> Array | None:
+        missing = 0 if y is None else len(lead) + own - y.ndim
+        return y.reshape((1,) * missing + y.shape) if y is not None and missing else y
+
+    return Operands(*map(reshaped, x, _OWN_RANK))
+
+
+_FUSED = (
+    Implementation("cpu", _why_not_core, _run, how_core),
+    Implementation("pallas", jax_pallas.why_not, _run),
+)
+BACKEND = JAX()

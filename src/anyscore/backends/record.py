@@ -1,0 +1,223 @@
+"""Shared by all backends: the tasks that fused kernels take, and the record they are given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from anyscore.backends.reference import run as reference
+from anyscore.call.backend import FUSED
+from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.modifiers.biases import LoweredBias
+from anyscore.modifiers.normalizers import Normalizer, Sigmoid
+from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation
+from anyscore.ops.checks import Sizes
+from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, Factors, pair_named
+from anyscore.score.outer import Outer
+from anyscore.score.scales import is_number
+
+_FEW = 2
+"""Queries of a decoder's step, as in csrc/scorer.h."""
+
+
+def why_not(task: Task, has_edges: bool = False) -> str | None:
+    """Return why no kernel can run a task, None if one that knows its pair can.
+
+    has_edges: whether it runs over the edges of a graph.
+    """
+    f = task.score
+    if isinstance(task.mask, LoweredEdges) and not has_edges:
+        return "it does not run over the edges of a graph"
+    if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
+        return "it has no weights but those of the softmax and the sigmoid"
+    if not isinstance(f, Factors):
+        return "the score is a callable"
+    if not is_number(f.scale):
+        return "the scale of the score is not a number"
+    if task.softcap and f.outer is not None:
+        return f"a softcap over {f.outer.name} would be a second outer function"
+    counts = f.query_bias is not None and not task.query_bias_cancels
+    if counts and (f.pair != PRODUCT or f.a.shape[-1] == 0):
+        what = "an outer function" if _outer(task) else "a sigmoid"
+        return f"{what} over a query bias is for products"
+    if len(task.biases) > 1 and (
+        _outer(task) or task.biases[0].diagonal != task.biases[1].diagonal
+    ):
+        return "it adds one bias, not one before and one after a function, nor two of two kinds"
+    return None
+
+
+def why_not_core(task: Task, has_edges: bool = False) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
+    return why_not(task, has_edges) or cpu.problem()
+
+
+_PARTS = {
+    SQUARED: "(a − b)² as a² + b² − 2ab",
+    ABSOLUTE: "|a − b| as 2 max(a, b) − a − b",
+    LEAKY_RELU: "leaky_relu(a + b) by max(a, −b)",
+}
+"""The pairs that the core takes in parts, and those."""
+
+
+def how_core(task: Task) -> str:
+    """Say how the C++ core runs a task.
+
+    Tile by tile, a bound on the rounding of the parts decides whether they serve; steps of one or
+    two queries, and edges, have none.
+    """
+    f = task.score
+    if not isinstance(f, Factors) or isinstance(task.mask, LoweredEdges):
+        return FUSED
+    few = isinstance(queries := f.a.shape[-2], int) and queries <= _FEW
+    if few or f.pair not in _PARTS:
+        return FUSED
+    return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
+
+
+def why_not_pair(xp: Ops, task: Task) -> str | None:
+    """Return why the C++ core has no kernels of the pair of a task, None if it has.
+
+    To be asked last: a formula may have to be compiled.
+    """
+    key = cast(Factors, task.score).pair.key
+    if key in cpu.KEYS:
+        return None
+    xs = [*factors(task), *([] if task.value is None else [task.value])]
+    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
+    return cpu.why_not_pair(key, is_double)
+
+
+def with_edges_by_key(x: Operands, task: Task) -> Operands:
+    """Return operands with the edges of the task, if any, sorted by key too, as gradients need."""
+    if not isinstance(task.mask, LoweredEdges):
+        return x
+    colptr, order, row = task.mask.by_key
+    return x._replace(colptr=colptr, order=order, row=row)
+
+
+def why_not_dtype(dtype: str) -> str | None:
+    """Return why kernels cannot take a factor of this dtype, None if they can."""
+    return None if dtype in DTYPES else f"a factor of the score is {dtype}"
+
+
+def factors(task: Task) -> list[Array]:
+    """Return the tensors of the factors of a task, and its biases, without a query bias."""
+    f = cast(Factors, task.score)
+    found = [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
+    return found + [bias.array for bias in task.biases] if task.biases else found
+
+
+def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
+    """Return the record of a task that a kernel takes."""
+    f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
+    outer = _outer(task)
+    if f.query_bias is not None and not task.query_bias_cancels:
+        f = _with_bias_as_feature(xp, f)
+    bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
+    of_edges = (mask.rowptr, mask.col) if isinstance(mask, LoweredEdges) else (None, None)
+    c = _terms(xp, task, f)
+    p = options.dropout
+    seed = xp.seed(seed, like=task.value) if p else None
+    bias, diagonal, after = _bias(xp, task)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_edges)
+    x = x if task.packed is None or c is not None else x._replace(packed=task.packed)
+    period = math.prod(sizes.lead)
+    return x, Settings(
+        f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
+        *(outer or ("", 0.0)), options.with_scores, diagonal, after, *_of_sigmoid(task.normalizer),
+    )  # fmt: skip
+
+
+def keeps_scores(x: Operands, s: Settings) -> bool:
+    """Return whether a forward of the core keeps scores for its backward, in the place of output.
+
+    Those of few keys take no more memory, and need not be computed again. Not where sizes are
+    symbols, or where a bias after the outer function hides the values of that.
+    """
+    if x.value is None or x.rowptr is not None or (s.after and s.outer):
+        return False
+    keys, width = x.b.shape[-2], x.value.shape[-1]
+    return type(keys) is type(width) is int and 0 < keys <= min(cpu.AT_ONCE, width)
+
+
+def _outer(task: Task) -> Outer | None:
+    """Return the one outer function of a task that a kernel takes, its cap for instance."""
+    return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
+
+
+def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
+    """Return `Settings.normalizer` and `.sigmoid_bias`."""
+    if not isinstance(normalizer, Sigmoid):
+        return 0, 0.0
+    return (2, 0.0) if normalizer.bias is None else (1, float(normalizer.bias))
+
+
+def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
+    """Return the one bias of a task that a kernel takes, as `LoweredBias`, or None."""
+    if not task.biases:
+        return None, False, False
+    one, *other = task.biases
+    array = one.array
+    if other:
+        array = accumulated(xp, array) + accumulated(xp, other[0].array)
+    return array, one.diagonal, one.after
+
+
+def _terms(xp: Ops, task: Task, f: Factors) -> Array | None:
+    """Return the terms of edges as wide as the factors, with all leading dimensions, or None."""
+    if not isinstance(task.mask, LoweredEdges) or task.mask.terms is None:
+        return None
+    c, width = task.mask.terms, xp.shape(f.a)[-1]
+    if xp.shape(c)[-1] < width:  # a query bias became a feature
+        c = xp.concat([c, 0 * c[..., :1]], -1)
+    return xp.broadcast_to(c, (*task.sizes.lead, task.mask.count, width))
+
+
+def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
+    """Return a product whose query bias is one more feature of its queries, 1 in all keys.
+
+    Where the bias does not cancel, under an outer function or in a sigmoid, kernels must see it.
+    """
+    a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
+    if f.weight is not None:
+        a = a * f.weight[..., None, :]
+    if f.scale != 1:
+        a = a * f.scale
+    column = f.b[..., :1]
+    ones = xp.astype(xp.where(column == column, 1.0, 1.0), xp.dtype(f.b))
+    lead = xp.shape(xp.sum(a, axis=-1) + bias)
+    a, bias = xp.broadcast_to(a, (*lead, xp.shape(a)[-1])), xp.broadcast_to(bias, lead)
+    a, b = xp.concat([a, bias[..., None]], -1), xp.concat([f.b, ones], -1)
+    return Factors(a, b, f.pair, key_bias=f.key_bias)
+
+
+def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
+    """Run the reference on the record of a kernel, differentiable to any order."""
+    options = Options(s.dropout, with_scores=s.scores)
+    found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    return Results(found.output, found.stats, found.scores)
+
+
+def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
+    """Return the task that a record describes."""
+    keys = xp.shape(x.b)[-2]
+    mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    if x.col is not None:
+        mask = LoweredEdges(xp, xp.shape(x.a)[-2], keys, len(s.lead), x.rowptr, x.col)
+        mask = mask if x.c is None else mask.with_terms(x.c)
+    sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
+    outer = Outer(s.outer, s.outer_scale) if s.outer else None
+    pair = pair_named(s.pair)
+    f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
+    some = mask.some
+    task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
+    task = task._replace(biases=bias) if bias else task
+    if not s.normalizer:
+        return task
+    return task._replace(normalizer=Sigmoid(s.sigmoid_bias if s.normalizer == 1 else None))

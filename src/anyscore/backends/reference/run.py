@@ -1,0 +1,158 @@
+"""The reference as an implementation: grouped heads become an axis, sums are float32 or better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyscore.backends.reference import definition as reference
+from anyscore.backends.reference import edges as reference_edges
+from anyscore.call.backend import Implementation, Result
+from anyscore.call.task import Options, Task, split_heads
+from anyscore.masks.lowered import zero_unread
+from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.modifiers import dropout
+from anyscore.modifiers.biases import LoweredBias
+from anyscore.ops import Array, Ops, accumulated
+from anyscore.ops.checks import Sizes
+from anyscore.score.factors import PRODUCT, Factors
+
+
+def reference_in(xp: Ops) -> Implementation:
+    """The reference in the operations of a framework: it runs every task."""
+
+    def run_task(task: Task, options: Options, seed: Any) -> Result:
+        return run(xp, task, options, seed)
+
+    return Implementation("reference", lambda task, options: None, run_task)
+
+
+def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
+    """Run a task, with dropout at the rate of the options."""
+    task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
+    if isinstance(task.mask, LoweredEdges):
+        return reference_edges.run(xp, task, task.mask, options, seed)
+    dropout_mask = _kept(xp, task, p, seed)
+    score, mask = _split(xp, task)
+    biases = [_bias(xp, bias, sizes) for bias in task.biases]
+    value = task.value
+    if value is not None:
+        value = accumulated(xp, split_heads(xp, value, sizes.groups, False))
+    output, stats, scores = reference.attend(
+        xp,
+        score,
+        value,
+        mask,
+        per_query=task.mask_per_query,
+        softcap=task.softcap,
+        normalizer=task.normalizer,
+        biases=biases,
+        dropout_mask=dropout_mask,
+        p=p,
+    )
+    if value is not None:
+        output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+        output = xp.astype(output, task.dtype)
+    return Result(
+        output,
+        _whole(xp, stats, sizes, (2, sizes.queries)),
+        _whole(xp, scores, sizes, (sizes.queries, sizes.keys)) if options.with_scores else None,
+    )
+
+
+def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
+    """Return the output of a task whose weights (*lead, T_q, T_k) are known, with dropout p."""
+    task, sizes = _zeroed(xp, task._replace(score=weights)), task.sizes
+    weights, mask = _split(xp, task)
+    value = accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
+    mask = mask if task.mask_per_query else None
+    output = reference.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
+    output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+    return xp.astype(output, task.dtype)
+
+
+def _kept(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
+    """Return which weights dropout keeps at rate p, None for all; grouped heads as an axis."""
+    if not p:
+        return None
+    sizes, seed = task.sizes, xp.seed(seed, like=task.value)
+    kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+    return split_heads(xp, kept, sizes.groups, True)
+
+
+def _zeroed(xp: Ops, task: Task) -> Task:
+    """The task with the rows of its factors and values zeroed that nobody reads."""
+    f, mask = task.score, task.mask
+    if task.unread_is_finite or mask is None:
+        return task
+    (queries, keys), shared_a, shared_b = mask.used, False, False
+    if isinstance(f, Factors):
+        a, shared_a = zero_unread(xp, f.a, queries)
+        b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
+        f = f._replace(a=a, b=b)
+    value, shared_value = task.value, False
+    if value is not None:
+        value, shared_value = zero_unread(xp, value, keys, task.sizes.groups)
+    per_query = shared_a or shared_b or shared_value or mask.per_query
+    return task._replace(
+        score=f,
+        value=value,
+        unread_is_finite=True,
+        mask_per_query=per_query,
+    )
+
+
+def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
+    """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
+
+    def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
+        if x is None:
+            return None
+        x = accumulated(xp, x) if xp.dtype(x) != "bool" else x
+        return split_heads(xp, x, task.sizes.groups, of_query, axis)
+
+    score, mask = task.score, split(None if task.mask is None else task.mask.boolean, True, -3)
+    if not isinstance(score, Factors):
+        return split(score, True, -3), mask
+    a, b = split(score.a, True, -3), split(score.b, False, -3)
+    if score.pair != PRODUCT:
+        a, b = _bound(xp, a, b, _lead(task.sizes))
+    return score._replace(
+        a=a,
+        b=b,
+        weight=split(score.weight, True, -2),
+        query_bias=split(score.query_bias, True, -2),
+        key_bias=split(score.key_bias, False, -2),
+    ), mask
+
+
+def _bias(xp: Ops, bias: LoweredBias, sizes: Sizes) -> tuple[Array, bool]:
+    """A bias as the reference takes it: a matrix, heads split, and whether it comes last."""
+    matrix = accumulated(xp, bias.matrix(xp, sizes.queries, sizes.keys))
+    return split_heads(xp, matrix, sizes.groups, True), bias.after
+
+
+def _bound(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
+    """Both with the same leading dimensions, where there are many and they differ.
+
+    TensorFlow broadcasts at most five runs of dimensions, T_q, T_k and h among them.
+    """
+    leads = xp.shape(a)[:-2], xp.shape(b)[:-2]
+    if leads[0] == leads[1] or max(map(len, leads)) < 3:
+        return a, b
+    a, b = (xp.broadcast_to(x, (*lead, *xp.shape(x)[-2:])) for x in (a, b))
+    return a, b
+
+
+def _lead(sizes: Sizes) -> tuple[int, ...]:
+    """The leading dimensions, grouped heads as an axis of their own."""
+    if sizes.groups == 1:
+        return sizes.lead
+    return *sizes.lead[:-1], sizes.lead[-1] // sizes.groups, sizes.groups
+
+
+def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
+    """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
+    lead = _lead(sizes)
+    if xp.shape(x) != (*lead, *tail):
+        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
+    return xp.reshape(x, (*sizes.lead, *tail))

@@ -1,0 +1,236 @@
+"""Calls of the core that come again, of the same shapes: run with no other look than at those.
+
+A call takes 40 µs to check, lower and choose; the core takes one for the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any, cast
+
+from anyscore.backends.record import call_of
+from anyscore.call.backend import Backend, Implementation, choose
+from anyscore.call.prepared import PreparedKeys
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.ops import Array
+from anyscore.score import SCORES
+from anyscore.score.base import Score
+from anyscore.score.factors import Factors
+
+MOST, MOST_SCORES = 8, 64
+"""Calls and appends of one score that are kept, and scores. Of calls the last ones stay; beyond so
+many appends, or scores, all of them are forgotten."""
+
+_NUMBERS = frozenset((type(None), bool, int, float, str))
+
+
+class Calls:
+    """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
+
+    last: and how often they came in a row; known: calls; both without gradients, and with them.
+    appends: by the shape of keys, what appends others, and the shape and dtype of the score's
+    tensor, None if the score has none.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[bool, tuple[Any, int]] = {False: (None, 0), True: (None, 0)}
+        self.known: dict[bool, tuple[Any, ...]] = {False: (), True: ()}
+        self.appends: dict[Any, Any] = {}
+
+
+@cache
+def _fields_of(score: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(score))
+
+
+def _known_as(score: Score) -> tuple[Any, Any]:
+    """Return what two scores have alike that differ in nothing but one tensor, and that tensor.
+
+    The first is None where there are more, or a field that is called.
+    """
+    kind: Any = type(score)
+    alike, tensor = [kind], None
+    for name in _fields_of(kind):
+        x: Any = getattr(score, name)
+        if type(x) not in _NUMBERS:
+            if tensor is not None:
+                return None, None
+            tensor, x = x, Score
+        alike.append(x)
+    return tuple(alike), tensor
+
+
+_OURS = frozenset(SCORES.values())
+
+
+def _is_ours(score: Score) -> bool:
+    return type(score) in _OURS
+
+
+def _weight_of(task: Task) -> Any:
+    """Return the weight of the factors of a task, `Score` where these have biases or are none."""
+    f = task.score
+    if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
+        return Score
+    return f.weight
+
+
+def _of_weight(weight: Any) -> Any:
+    return None if weight is None else (weight.shape, weight.dtype)
+
+
+class CoreAgain:
+    """Repeat calls of arrays of one type, see `again.Again`.
+
+    type: of the arrays. core: the implementation that is repeated. wants_gradients: whether a call
+    of these arrays, a weight of None among them, is to be differentiated; None where anything else
+    but their memory takes part. threads: how many to compute with. empty: (query, shape) → an array
+    of its dtype, with nothing written in it. written: (arrays): tells whoever must know that they
+    were written to. with_gradients: (x, s) → what runs a call again whose gradients are
+    wanted; None if none ever are.
+    """
+
+    def __init__(
+        self,
+        type: type[Any],
+        backend: Backend,
+        core: Implementation,
+        wants_gradients: Callable[..., bool | None],
+        threads: Callable[[], int],
+        empty: Callable[[Array, tuple[int, ...]], Array],
+        written: Callable[[tuple[Array, ...]], None],
+        with_gradients: Callable[..., Any] | None = None,
+    ) -> None:
+        self.type, self.backend, self.core = type, backend, core
+        self.wants_gradients, self.threads, self.empty = wants_gradients, threads, empty
+        self.written, self.with_gradients = written, with_gradients
+        self.calls: dict[Any, Calls] = {}
+
+    def run(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
+    ) -> Array | None:
+        """Return the output of a call that came before, None where it must be looked at."""
+        if not isinstance(score, Score):
+            return None
+        if valid_lens is not None and type(valid_lens) is not self.type:
+            return None
+        known_as, weight = _known_as(score)
+        found = self.calls.get(known_as)
+        if found is None:
+            return None
+        packed = None
+        if type(key) is PreparedKeys:
+            if key.score is not type(score) or key.key_bias is not None:
+                return None
+            key, packed = key.b, key.packed
+        if type(key) is not self.type or type(value) is not self.type:
+            return None
+        if weight is not None and not isinstance(weight, self.type):
+            return None
+        wants = self.wants_gradients(query, key, value, weight)
+        if wants is None:
+            return None
+        threads = self.threads()
+        for known in found.known[wants]:
+            output = known(query, key, weight, value, packed, valid_lens, threads)
+            if output is not None:
+                return output
+        return None
+
+    def learn(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Task
+    ) -> None:
+        """Keep a call that was run in full, if one of the same sizes came right before.
+
+        Only scores of ours are known to be the same when they come again, and of those only what is
+        made of no tensor but query, key, value and at most one weight.
+        """
+        if not _is_ours(score):
+            return
+        known_as, weight = _known_as(score)
+        if known_as is None or _weight_of(task) is not weight:
+            return
+        f, tokens = cast(Factors, task.score), (query, getattr(key, "b", key), value)
+        made_of = zip((f.a, f.b, task.value), tokens, strict=True)
+        if any(x is not y or type(y) is not self.type for x, y in made_of):
+            return
+        wants = self.wants_gradients(*tokens, weight)
+        if wants is None or query.dtype != value.dtype:
+            return
+        if valid_lens is not None and (
+            wants  # what is kept for the backward is made of them: the caller may write to them
+            or type(valid_lens) is not self.type
+            or self.backend.xp.dtype(valid_lens) != "int64"
+        ):
+            return
+        found = self._calls_of(known_as)
+        lengths = None if valid_lens is None else valid_lens.shape
+        sizes = *(x.shape for x in tokens), lengths, query.dtype
+        last, times = found.last[wants]
+        found.last[wants] = sizes, times + 1 if sizes == last else 1
+        if found.last[wants][1] != 2:
+            return
+        made = self._made(task, valid_lens, wants)
+        if made is not None:
+            found.last[wants] = None, 0
+            found.known[wants] = (made, *found.known[wants])[:MOST]
+
+    def _calls_of(self, known_as: Any) -> Calls:
+        if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
+            self.calls.clear()
+        return self.calls.setdefault(known_as, Calls())
+
+    def _made(self, task: Task, valid_lens: Any, wants: bool) -> Any:
+        """Return what runs the call of a task again, None if nothing does."""
+        options = Options()
+        if choose(self.backend, task, options)[1] is not self.core:
+            return None
+        x, s = call_of(self.backend.xp, task, options, None)
+        if valid_lens is not None:  # which the core limits to the keys itself
+            if x.stop is None or x.start is not None or x.mask is not None:
+                return None
+            x = x._replace(stop=valid_lens.reshape(x.stop.shape))
+        try:
+            if wants and self.with_gradients is not None:
+                return self.with_gradients(x, s)
+            return cpu.again(x, s, valid_lens, self.empty)
+        except ValueError:  # its arrays have to be copied
+            return None
+
+    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
+        """Append tokens that are like others before; say whether that was done."""
+        known_as, weight = _known_as(score)
+        found = self.calls.get(known_as)
+        known = None if found is None else found.appends.get(key.shape)
+        if known is None or self.wants_gradients(key, value, cache.b, weight) is not False:
+            return False
+        append, of_weight = known
+        if of_weight != _of_weight(weight):
+            return False
+        arrays = cache.b, cache.values, cache.packed, cache.length
+        if not append(key, value, *arrays, self.threads()):
+            return False
+        self.written(arrays)
+        return True
+
+    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
+        """Keep how tokens were appended that are themselves what the score makes of keys."""
+        known_as, weight = _known_as(score)
+        if f.b is not key or f.key_bias is not None or known_as is None or not _is_ours(score):
+            return
+        if type(value) is not self.type:
+            return
+        if self.wants_gradients(key, value, cache.b, weight) is not False:
+            return
+        appends = self._calls_of(known_as).appends
+        if len(appends) >= MOST:
+            appends.clear()
+        arrays = cache.b, cache.values, cache.packed, cache.length
+        try:
+            append = cpu.append_again(f.pair.name, key, value, arrays)
+        except ValueError:  # rows are converted, broadcast or not side by side
+            return
+        appends[key.shape] = append, _of_weight(weight)

@@ -1,0 +1,295 @@
+"""The C++ core for TensorFlow, differentiable: first order by its own backward, then by definition.
+
+Eager tensors lend the core their memory; graphs call it through `tf.numpy_function`, which neither
+XLA nor a SavedModel can hold: traced for those, calls take the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.forwardprop_util import pack_tangents
+from tensorflow.python.eager.record import could_possibly_record
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+from tensorflow.python.saved_model.save_context import in_save_context
+
+from anyscore.backends import host
+from anyscore.backends.record import (
+    call_of,
+    factors,
+    how_core,
+    run_reference,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+    with_edges_by_key,
+)
+from anyscore.backends.reference.run import reference_in
+from anyscore.backends.tensorflow import ragged as tensorflow_ragged
+from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.masks.objects import Mask
+from anyscore.modifiers.normalizers import sparse
+from anyscore.ops import Array, accumulation, load
+from anyscore.ops.tensorflow import custom_gradient, integers
+from anyscore.ops.tensorflow_size import Size
+from anyscore.score.factors import Factors
+
+_xp = load("tensorflow")
+
+
+class TensorFlow(Backend):
+    """The C++ core, else the reference."""
+
+    xp = _xp
+    reference = reference_in(_xp)
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        return _FUSED
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        return _differentiable(tensors)
+
+    def draw_seed(self, query: Array) -> Array:
+        return tf.random.uniform((), maxval=2**63 - 1, dtype=tf.int64)
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        if not tf.executing_eagerly() or _elsewhere(scores) or cpu.problem():
+            return super().sparse(scores, power)
+        if not _differentiable([scores]):
+            return tf.constant(host.sparse(_array(scores), power))
+        if _has_tangents([scores]):
+            return super().sparse(scores, power)
+
+        def forward(s: Array) -> tuple[Array, Callable[..., Any]]:
+            weights = tf.constant(host.sparse(_array(s), power))
+
+            def backward(upstream: Array) -> Array:
+                if _differentiable([upstream]):
+                    (slope,) = _slopes(lambda x: [sparse(_xp, x, power)], (s,), [upstream])
+                    return slope
+                return tf.constant(host.sparse_backward(_array(weights), _array(upstream), power))
+
+            return weights, backward
+
+        return custom_gradient(forward, scores)
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        if not tf.executing_eagerly() or _elsewhere(f.b):
+            return None
+        return host.pack_keys(f.pair.name, _array(f.b))
+
+    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
+        return tensorflow_ragged.pack(query, key, value)
+
+    def wrap(self, x: Array | None, like: Array) -> Array | None:
+        return tensorflow_ragged.ragged(x, like)
+
+    def wrap_pairs(
+        self, x: Array | None, query: Array, key: Array, otherwise: float
+    ) -> Array | None:
+        return tensorflow_ragged.pad_pairs(x, query, key, otherwise)
+
+
+def _differentiable(tensors: Iterable[Array]) -> bool:
+    if not tf.executing_eagerly() or could_possibly_record():
+        return True
+    return _has_tangents(tensors)
+
+
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not_core(task, has_edges=True):
+        return reason
+    for x in factors(task):
+        if reason := why_not_dtype(_xp.dtype(x)) or _elsewhere(x):
+            return reason
+    if _has_tangents((*factors(task), task.value)):
+        return "forward mode does not reach into it"
+    if not tf.executing_eagerly():
+        if in_save_context():
+            return "a saved model cannot hold it"
+        if GraphOrParentsInXlaContext(_graph()):
+            return "XLA cannot compile it"
+    return why_not_pair(_xp, task)
+
+
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    x, s = call_of(_xp, task, options, seed)
+    if not _differentiable(y for y in x[:FACTORS] if y is not None):
+        arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
+        results = host.forward(arrays, s, _numpy_dtype(task.dtype))
+        return Result(*(None if y is None else tf.constant(y) for y in results))
+    output, stats, scores = _attend(with_edges_by_key(x, task), s)
+    return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
+
+
+_FUSED = (Implementation("cpu", _why_not, _run, how_core),)
+
+
+def _attend(x: Operands, s: Settings) -> Results:
+    """The results, in the dtype of sums; differentiable."""
+    packed, operands = x.packed, x[:NEEDED]
+    present = [y is not None for y in operands]
+    given = [tf.convert_to_tensor(y) for y in operands if y is not None]
+    own = sum(present[:FACTORS])  # that have derivatives
+    acc_dtype = _acc_dtype(given[:own])
+    rows = (*s.lead, _xp.shape(x.a)[-2])
+    shapes = {"stats": (*s.lead, 2, _xp.shape(x.a)[-2])}
+    if x.value is not None:
+        shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
+    if s.scores:
+        of_edges = x.col is not None
+        shapes["scores"] = (*s.lead, *_xp.shape(x.col)) if of_edges else (*rows, _xp.shape(x.b)[-2])
+
+    def record(xs: Iterable[Any]) -> Operands:
+        """The operands, of those that are present."""
+        each = iter(xs)
+        return Operands(*(next(each) if is_present else None for is_present in present))
+
+    def results_of(xs: Iterable[Any]) -> Results:
+        """The results, of those that are there."""
+        return Results(**{"output": None, **dict(zip(shapes, xs, strict=True))})
+
+    def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
+        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
+            found = host.forward(Operands(*arrays)._replace(packed=packed), s)
+            return [y for y in found if y is not None]
+
+        made = [(acc_dtype, shape) for shape in shapes.values()]
+        found = _call(on_arrays, s, list(record(xs)[:NEEDED]), made)
+
+        def backward(*upstream: Array) -> list[Array | None]:
+            upstream = tuple(map(tf.convert_to_tensor, upstream))
+            kept = [y for y in results_of(found)[:2] if y is not None]
+            if _differentiable(upstream):
+                slopes = custom_gradient(gradients, *kept, *upstream, *xs)
+            else:
+                slopes, _ = gradients(*kept, *upstream, *xs)
+            return [*slopes, *(None for _ in xs[own:])]
+
+        return tuple(found), backward
+
+    def gradients(*given: Array) -> tuple[list[Array], Callable[..., Any]]:
+        each = iter(given)
+        output = None if x.value is None else next(each)
+        stats, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
+
+        def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
+            *operands, output, stats, d_output, d_stats, d_scores = arrays
+            found = host.backward(
+                Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
+            )
+            return [d for d in found if d is not None]
+
+        made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
+        operands = [*record(xs)[:NEEDED], output, stats, *results_of(upstream)]
+        found = _call(on_arrays, s, operands, made)
+
+        def backward(*again: Array) -> list[Array | None]:
+            """Differentiate the reference, which computes the results itself."""
+
+            def defined(*inputs: Array) -> list[Array]:
+                found = run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
+                return [y for y in found if y is not None]
+
+            def first(*given: Array) -> list[Array]:
+                return _slopes(defined, given[len(shapes) :], given[: len(shapes)])
+
+            slopes = _slopes(first, (*upstream, *xs[:own]), again)
+            unread = len(given) - len(upstream) - len(xs)
+            return [*(None,) * unread, *slopes, *(None for _ in xs[own:])]
+
+        return found, backward
+
+    return results_of(custom_gradient(forward, *given))
+
+
+def _slopes(
+    function: Callable[..., Any], xs: tuple[Array, ...], upstream: Iterable[Array]
+) -> list[Array]:
+    """Derivatives of Σ upstream · function(*xs), which can be differentiated again."""
+    zero = tf.UnconnectedGradients.ZERO
+    if not tf.executing_eagerly():  # forward mode of a function does not see tapes inside of it
+        found = tf.gradients(function(*xs), xs, list(upstream), unconnected_gradients=zero)
+        return cast(list[Array], found)
+    xs = tuple(map(tf.identity, xs))  # of a tensor that comes twice each derivative would be both's
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        results = function(*xs)
+    return cast(list[Array], tape.gradient(results, list(xs), list(upstream), zero))
+
+
+def _call(
+    function: Callable[..., Iterable[Any]],
+    s: Settings,
+    given: list[Any],
+    made: list[tuple[Any, tuple[int, ...]]],
+) -> list[Array]:
+    """Call a function of settings and NumPy arrays on tensors or None; made: dtypes and shapes."""
+    if tf.executing_eagerly():
+        return [tf.constant(x) for x in function(s, *map(_array, given))]
+    present = [x is not None for x in given]
+
+    def run(lead: Any, *arrays: Any) -> list[Any]:
+        each, sizes = iter(arrays), tuple(map(int, lead))
+        known = s._replace(lead=sizes, dropout_period=math.prod(sizes))
+        return list(function(known, *[next(each) if some else None for some in present]))
+
+    some = [tf.convert_to_tensor(x) for x in given if x is not None]
+    lead = integers(s.lead)
+    results = tf.numpy_function(run, [lead, *some], [dtype for dtype, _ in made], stateful=False)
+    for x, (_, shape) in zip(results, made, strict=True):
+        x.set_shape([None if isinstance(n, Size) else n for n in shape])
+    return cast(list[Array], results)
+
+
+def _has_tangents(xs: Iterable[Array]) -> bool:
+    """Return whether derivatives of xs are taken in forward mode, which no tape knows of."""
+    return bool(pack_tangents([tf.convert_to_tensor(x) for x in xs if x is not None]).tangents)
+
+
+def _array(x: Any) -> Any:
+    """An eager tensor as an array on the same memory; bfloat16, which has no buffers, copied."""
+    if x is None:
+        return None
+    x = tf.convert_to_tensor(x)
+    return x.numpy() if x.dtype == tf.bfloat16 else np.asarray(memoryview(x))
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    return tf.dtypes.as_dtype(dtype).as_numpy_dtype
+
+
+def _acc_dtype(xs: list[Array]) -> Any:
+    """The dtype that sums over these are taken in."""
+    wide = any(accumulation(_xp.dtype(x)) == "float64" for x in xs)
+    return tf.float64 if wide else tf.float32
+
+
+def _elsewhere(x: Array) -> str | None:
+    """Return why the core cannot reach a tensor, None if it can."""
+    device = getattr(x, "device", "")  # not of Keras's variables
+    if "GPU" in device or "TPU" in device:
+        return f"it runs on the CPU, and the tensors are on {device}"
+    if not tf.executing_eagerly() and "CPU" not in device and _accelerated():
+        return "it runs on the CPU, and TensorFlow may place this graph on an accelerator"
+    return None
+
+
+@cache
+def _accelerated() -> bool:
+    return any(device.device_type != "CPU" for device in tf.config.list_logical_devices())
+
+
+def _graph() -> Any:
+    return tf.compat.v1.get_default_graph()
+
+
+BACKEND = TensorFlow()

@@ -1,0 +1,98 @@
+"""Ragged tensors of TensorFlow: packed sequences, and results made ragged again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from anyscore.masks.sequences import Sequences
+
+
+def _sequences(query: Any, key: Any, value: Any) -> Sequences | None:
+    """Return the sequences of ragged tensors; None where one of them cannot be packed.
+
+    Raises ValueError: they are of other sequences than each other.
+    """
+    tensors = {"query": query, "key": key, "value": value}
+    if not all(_is_packed(x) for x in tensors.values()):
+        return None
+    counts = {name: x.shape[0] for name, x in tensors.items()}
+    if len({n for n in counts.values() if n is not None}) > 1:
+        raise ValueError(f"ragged tensors hold other numbers of sequences: {counts}.")
+    different = (
+        "key and value are ragged tensors of other lengths: make one with the splits of the other, "
+        "as key.with_values(x)."
+    )
+    splits = key.row_splits
+    if not _is_same(key, value):
+        if tf.executing_eagerly():
+            raise ValueError(different)
+        other = tf.cast(value.row_splits, splits.dtype)
+        with tf.control_dependencies([tf.debugging.assert_equal(splits, other, different)]):
+            splits = tf.identity(splits)
+    return Sequences(query.row_splits, None if _is_same(query, key) else splits)
+
+
+def _is_packed(x: Any) -> bool:
+    """Return whether x is (B, None, d), or (B, None, heads, d): its tokens alone are ragged."""
+    return isinstance(x, tf.RaggedTensor) and x.ragged_rank == 1 and x.values.shape.rank in (2, 3)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two tensors have the same lengths, in a graph: the same tensor of them."""
+    one, other = one.row_splits, other.row_splits
+    if one is other:
+        return True
+    if not tf.executing_eagerly():
+        return False
+    return one.shape == other.shape and bool(tf.reduce_all(one == tf.cast(other, one.dtype)))
+
+
+def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences | None]:
+    """Give ragged tensors as packed tokens, and their sequences; others as they are, and None."""
+    tensors = query, key, value
+    found = _sequences(*tensors)
+    return tensors if found is None else tuple(map(_tokens, tensors)), found
+
+
+def _tokens(x: Any) -> Any:
+    """Give the tokens (T, d) of (B, None, d), or (1, heads, T, d) of (B, None, heads, d)."""
+    return x.values if x.values.shape.rank == 2 else _swapped(x.values)[None]
+
+
+def ragged(x: Any, like: Any) -> Any:
+    """Give x, (T, …) of packed queries, or (1, heads, T, …), as ragged as they are."""
+    if x is None or not isinstance(like, tf.RaggedTensor):
+        return x
+    if like.values.shape.rank == 3:  # (1, heads, T, …)
+        x = _swapped(x[0])
+    return like.with_values(x)
+
+
+def _swapped(x: Any) -> Any:
+    """Exchange the first two axes."""
+    return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+
+
+def pad_pairs(x: Any, query: Any, key: Any, otherwise: float) -> Any:
+    """Give x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
+    if x is None or not isinstance(query, tf.RaggedTensor):
+        return x
+    if query.values.shape.rank == 3:
+        x = x[0]
+    most = [tf.maximum(tf.reduce_max(y.row_lengths()), 0) for y in (query, key)]
+    rank = x.shape.rank
+
+    def of_sequence(s: Any) -> Any:
+        (top, bottom), (left, right) = (
+            (y.row_splits[s], y.row_splits[s + 1]) for y in (query, key)
+        )
+        part = x[..., top:bottom, left:right]
+        rest = [[0, most[0] - (bottom - top)], [0, most[1] - (right - left)]]
+        pads = tf.cast([[0, 0]] * (rank - 2) + rest, tf.int64)
+        return tf.pad(part, pads, constant_values=tf.cast(otherwise, x.dtype))
+
+    count = tf.shape(query.row_splits, out_type=tf.int64)[0] - 1
+    shape = tf.TensorSpec([*x.shape[:-2], None, None], x.dtype)
+    return tf.map_fn(of_sequence, tf.range(count), fn_output_signature=shape)

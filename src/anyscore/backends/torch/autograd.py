@@ -1,0 +1,156 @@
+"""The kernels under PyTorch, differentiable: by their backward, in higher orders by the reference.
+
+The operators run what the device of the tensors has: the C++ core here, Triton in `torch_triton`.
+
+Forward mode raises NotImplementedError, as in every autograd.Function without a `jvp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from anyscore.backends import record as common
+from anyscore.backends.record import run_reference
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch.modes import apply, differentiable, is_compiling
+from anyscore.backends.torch.operators import Maybe, acc_dtype
+from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.ops import load
+
+F = TypeVar("F", bound=Callable[..., Any])
+_xp = load("torch")
+
+
+def _as_many_as(operator: Any) -> Callable[[F], F]:
+    """Say how many arguments a `forward` has: torch.compile counts them, and *args would be one."""
+
+    def mark(forward: F) -> F:
+        names = (argument.name for argument in operator.operator._schema.arguments)
+        kind = Parameter.POSITIONAL_ONLY
+        vars(forward)["__signature__"] = Signature([Parameter(name, kind) for name in names])
+        return forward
+
+    return mark
+
+
+class _Forward(torch.autograd.Function):
+    """Arguments are those of the operator; results are those of the record that are there."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    @_as_many_as(torch_operators.forward)
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        results = torch_operators.forward(*torch_operators.forward.record(*args))
+        return tuple(y for y in results if y is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, s = torch_operators.forward.record(*inputs)
+        results, stats, scores = _recorded(x, s, output)
+        if s.scores and keeps_scores(x, s):
+            results, scores = None, scores.clone()
+        elif not is_compiling():  # the caller may write to what they are given
+            # else they are given it in their dtype
+            is_given = results is not None and results.dtype == x.value.dtype
+            results, scores = results.clone() if is_given else results, None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*x[:NEEDED], results, stats, scores)
+        ctx.settings = s
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
+        saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
+        x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
+        found = _recorded(x, s, upstream)
+        if x.value is not None and found.output is None:
+            shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
+            found = found._replace(output=results.stats.new_zeros(shape))
+        rest = len(ctx.needs_input_grad) - 1 - FACTORS
+        return None, *gradients(x, s, results, found), *(None,) * rest
+
+
+def keeps_scores(x: Operands, s: Settings) -> bool:
+    """Return `common.keeps_scores` of tensors that the core computes with."""
+    return x.a.is_cpu and not is_compiling() and common.keeps_scores(x, s)
+
+
+def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
+    """Return the gradients of the factors of a call, differentiable if those may be asked for."""
+    record = x, s, results, upstream
+    tensors = (*x[:NEEDED], *results, *upstream)
+    if differentiable(y for y in tensors if y is not None):
+        args = torch_operators.backward.args(*record)
+        made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
+    else:
+        made = torch_operators.backward(*record)
+    return tuple(None if y is None else d for y, d in zip(x, made, strict=False))
+
+
+def _recorded(x: Operands, s: Settings, found: tuple[Maybe, ...]) -> Results:
+    """The results that are there, or their gradients, as a record."""
+    each = iter(found)
+    output = None if x.value is None else next(each)
+    return Results(output, next(each), next(each) if s.scores else None)
+
+
+class _Backward(torch.autograd.Function):
+    """The operator's own derivative is that of the reference, which recomputes its results."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    @_as_many_as(torch_operators.backward)
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        record = torch_operators.backward.record(*args)
+        found: tuple[Tensor, ...] = torch_operators.backward(*record)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, ctx.settings, _, upstream = torch_operators.backward.record(*inputs)
+        ctx.save_for_backward(*x[:NEEDED], *upstream)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
+        saved, s = ctx.saved_tensors, ctx.settings
+        x, upstream = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
+        dtype = str(acc_dtype(*x[:FACTORS])).removeprefix("torch.")
+        names = [name for name, y in zip(x._fields[:FACTORS], x, strict=False) if y is not None]
+        reached = [name for name, d in upstream._asdict().items() if d is not None]
+
+        def run(*xs: Tensor) -> tuple[Tensor, ...]:
+            given = x._replace(**dict(zip(names, xs, strict=True)))
+            results = run_reference(_xp, given, s, dtype)
+            return tuple(getattr(results, name) for name in reached)
+
+        def gradients(*given: Tensor) -> Any:
+            ds, xs = given[: len(reached)], given[len(reached) :]
+            return torch.func.vjp(run, *xs)[1](ds)
+
+        with torch.autocast(x.a.device.type, enabled=False):
+            xs = [getattr(upstream, name) for name in reached] + [
+                getattr(x, name) for name in names
+            ]
+            again = torch.func.vjp(gradients, *xs)[1]
+            wanted = zip(x, grads, strict=False)
+            found = again(tuple(d for y, d in wanted if y is not None))
+        of_upstream = dict(zip(reached, found, strict=False))
+        of_inputs = dict(zip(names, found[len(reached) :], strict=True))
+        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:NEEDED]
+        to_upstream = (of_upstream.get(name) for name in Results._fields)
+        of_results = Results(None, None, None)
+        return None, *inputs, *of_results, *to_upstream, *(None,) * (len(s) - 1)
+
+
+def forward(x: Operands, s: Settings) -> Results:
+    """Run the operator, differentiable."""
+    given = s._replace(scores=s.scores or keeps_scores(x, s))
+    args = torch_operators.forward.args(x, given)
+    found = _recorded(x, given, apply(_Forward, *args, tensors=torch_operators.forward.tensors))
+    return found if s.scores else found._replace(scores=None)

@@ -1,0 +1,152 @@
+"""PyTorch: autocasting, the generator, SDPA where it keeps the contract, and the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyscore.backends.reference.run import reference_in
+from anyscore.backends.torch import core as torch_core
+from anyscore.backends.torch import modes as torch_modes
+from anyscore.backends.torch import nested as torch_nested
+from anyscore.backends.torch import sparse as torch_sparse
+from anyscore.backends.torch import triton as torch_triton
+from anyscore.backends.torch.buffers import TorchBuffers
+from anyscore.backends.torch.modes import is_compiling, is_transforming
+from anyscore.backends.torch.repeated_calls import TorchAgain
+from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.repeated import KNOWN
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.masks.objects import Mask
+from anyscore.ops import load
+from anyscore.ops.pytrees import tell
+from anyscore.score.factors import PRODUCT, Factors
+
+tell()
+
+
+class Torch(Backend):
+    """SDPA, the C++ core or Triton, else the reference."""
+
+    xp = load("torch")
+    reference = reference_in(xp)
+    buffers = TorchBuffers()
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
+        return _ON_GPU if some.is_cuda else _ON_CPU
+
+    def differentiable(self, tensors: Iterable[Tensor]) -> bool:
+        return torch_modes.differentiable(tensors)
+
+    def precision(
+        self, query: Tensor
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+        device = query.device.type
+        if not isinstance(device, str):
+            raise TypeError(
+                "torch.fx.symbolic_trace cannot look into attention: use a layer of "
+                'anyscore.torch, which it records whole, or put torch.fx.wrap("attention") where '
+                "you import it."
+            )
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            return nullcontext, None
+        dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return lambda: torch.autocast(device, enabled=False), dtype
+
+    def draw_seed(self, query: Tensor) -> Tensor:
+        return torch.randint(2**63 - 1, (), device=query.device)
+
+    def sparse(self, scores: Tensor, power: int) -> Tensor:
+        return torch_sparse.weights(scores, power)
+
+    def pack_keys(self, f: Factors) -> Tensor | None:
+        return torch_core.pack_keys(f)
+
+    def pack(self, query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Mask | None]:
+        tensors = query, key, value
+        return torch_nested.pack(*tensors) if query.is_nested else (tensors, None)
+
+    def wrap(self, x: Tensor | None, like: Tensor) -> Tensor | None:
+        return x if x is None or not like.is_nested else torch_nested.nest(x, like)
+
+    def wrap_numbers(self, x: Tensor | None, like: Tensor) -> Tensor | None:
+        return x if x is None or not like.is_nested else torch_nested.nest(x, like, own=0)
+
+    def wrap_pairs(
+        self, x: Tensor | None, query: Tensor, key: Tensor, otherwise: float
+    ) -> Tensor | None:
+        if x is None or not query.is_nested:
+            return x
+        return torch_nested.pad_pairs(x, query, key, otherwise)
+
+
+def _why_not(task: Task, options: Options) -> str | None:
+    f = task.score
+    if not isinstance(f, Factors) or f.pair.key != PRODUCT.key:  # to compare pairs takes longer
+        return "the score is not a product"
+    if f.query_bias is not None or f.key_bias is not None:
+        return "the product has biases"
+    if task.has_outer:
+        return "it has no outer function"
+    if task.biases:
+        return "it adds no bias with a gradient"
+    if task.normalizer != "softmax":
+        return "its weights are those of the softmax"
+    if task.mask is not None:
+        return "NaN in masked keys or values would reach the output"
+    if options.dropout:
+        return "its dropout is not reproducible across devices"
+    if task.value is None or options.return_lse or options.with_scores:
+        return "it gives the output alone"
+    tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return "its second derivatives raise"
+    if f.a.dtype != task.value.dtype:
+        return "the factors are not of the value's dtype"
+    if f.a.shape[-1] != task.value.shape[-1]:
+        return "d_v ≠ d_k leaves its fused path"
+    if 0 in (*task.sizes.lead, *f.a.shape, *f.b.shape):
+        return "there is nothing to compute"
+    is_half = f.a.dtype not in (torch.float32, torch.float64)
+    if f.a.is_cpu and cpu.problem() is None and not (is_half and task.sizes.queries > 2):
+        return "the core is faster"  # in half precision at a decoder's step alone
+    if not is_compiling() and is_transforming():
+        return "function transforms do not reach into it"
+    return torch_modes.why_not()
+
+
+def _run(task: Task, options: Options, seed: Any) -> Result:
+    f, sizes = cast(Factors, task.score), task.sizes
+    a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
+
+    def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+        """(..., T, d) as (batch, heads, T, d): the fused path takes no other rank."""
+        lead = (1,) * (2 - len(lead)) + lead
+        return x.expand(*lead, *x.shape[-2:]).reshape(-1, *lead[-1:], *x.shape[-2:])
+
+    output = F.scaled_dot_product_attention(
+        four(a, sizes.lead),
+        four(f.b, sizes.kv_lead),
+        four(cast(Tensor, task.value), sizes.kv_lead),
+        scale=f.scale,
+        enable_gqa=sizes.groups > 1,
+    )
+    output = output.reshape(*sizes.lead, *output.shape[-2:])
+    # On the CPU it gives 0 for a query that holds NaN or ±inf.
+    return Result(output + (0 * a).sum(-1, keepdim=True), None)
+
+
+_SDPA = Implementation("sdpa", _why_not, _run)
+_ON_CPU = _SDPA, torch_core.CORE
+_ON_GPU = _SDPA, torch_triton.KERNELS
+BACKEND = Torch()
+AGAIN = TorchAgain(BACKEND)
+
+KNOWN[Tensor] = AGAIN

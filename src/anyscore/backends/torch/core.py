@@ -1,0 +1,91 @@
+"""The kernels as an implementation of PyTorch's: what they take, and how a task is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.backends.record import (
+    call_of,
+    factors,
+    how_core,
+    why_not_core,
+    why_not_dtype,
+    why_not_pair,
+    with_edges_by_key,
+)
+from anyscore.backends.torch import autograd as torch_autograd
+from anyscore.backends.torch import modes as torch_modes
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import repeated as torch_repeated
+from anyscore.backends.torch.modes import (
+    differentiable,
+    is_compiling,
+    is_forward_mode,
+    is_plain,
+    is_transforming,
+    is_wrapper,
+)
+from anyscore.backends.torch.operators import acc_dtype, array
+from anyscore.call.backend import Implementation, Result
+from anyscore.call.operands import FACTORS
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.ops import DTYPES, load
+from anyscore.score.factors import Factors
+
+_xp = load("torch")
+DTYPES_OF_KERNELS = frozenset(getattr(torch, name) for name in DTYPES)
+
+
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not_core(task, has_edges=True):
+        return reason
+    xs = factors(task)
+    for x in xs:
+        if not x.is_cpu:
+            return f"it runs on the CPU, and the tensors are on {x.device}"
+        if x.dtype not in DTYPES_OF_KERNELS:
+            return why_not_dtype(_xp.dtype(x))
+    return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
+
+
+def why_not_made_of(xs: list[Tensor]) -> str | None:
+    """Return why kernels cannot reach the memory of these tensors, None if they can."""
+    if not is_compiling() and any(map(is_wrapper, xs)):
+        return "the tensors are made of other tensors"
+    return None
+
+
+def run(task: Task, options: Options, seed: Any) -> Result:
+    """Run a task by the operators, on whatever device its tensors are."""
+    x, s = call_of(_xp, task, options, seed)
+    if not options.return_lse and task.sink is None:
+        repeated = torch_repeated.run(x, s)
+        if repeated is not None:
+            return Result(repeated, None)
+    if differentiable(y for y in x[:FACTORS] if y is not None):
+        output, stats, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
+    else:
+        output, stats, scores = torch_operators.forward(x, s)
+    if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
+        output = output.to(x.value.dtype)
+    return Result(output, stats, scores)
+
+
+CORE = Implementation("cpu", _why_not, run, how_core)
+
+
+def pack_keys(f: Factors) -> Tensor | None:
+    """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
+    b: Tensor = f.b
+    if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS:
+        return None
+    if is_compiling() or is_transforming() or is_forward_mode() or not is_plain(b):
+        return None
+    *lead, keys, width = b.shape
+    packed = b.new_empty((*lead, keys + 1, width), dtype=acc_dtype(b))
+    cpu.prepare_keys(f.pair.name, array(b), array(packed), torch.get_num_threads())
+    return packed

@@ -1,0 +1,45 @@
+"""Formulas of our operators for `torch.utils.flop_counter.FlopCounterMode`.
+
+As everywhere there, a multiplication and an addition are two operations, elementwise functions
+none, and what a mask leaves out is counted too. Each pair of a query and a key costs
+
+    a score                  2 · h        the sum over the width h of weight · pair(a, b)
+    its share of the output  2 · d_v
+
+and the backward 6 · h + 4 · d_v: the score again and the gradients of both factors (for elementwise
+pairs that of their argument and that of the weight), the gradients of weights and of values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+from torch.utils.flop_counter import register_flop_formula
+
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.call.operands import Operands
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@register_flop_formula(torch_operators.forward.operator.overloadpacket)
+def _forward(*args: Any, **_: Any) -> int:
+    x, s = torch_operators.forward.record(*args)
+    return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * _value_width(x))
+
+
+@register_flop_formula(torch_operators.backward.operator.overloadpacket)
+def _backward(*args: Any, **_: Any) -> int:
+    x, s, results, _ = torch_operators.backward.record(*args)
+    again = 2 if results.scores is None else 0  # scores that were not kept
+    return _pairs(x, s.lead) * int((4 + again) * x.a[-1] + 4 * _value_width(x))
+
+
+def _value_width(x: Operands) -> int:
+    return 0 if x.value is None else x.value[-1]
+
+
+def _pairs(x: Operands, lead: Shape) -> int:
+    """Count the pairs of a query and a key, from the shapes of operands."""
+    return math.prod(lead) * int(x.a[-2] * x.b[-2])

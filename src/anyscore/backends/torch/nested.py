@@ -1,0 +1,138 @@
+"""Jagged nested tensors of PyTorch: packed sequences, and results made nested again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyscore.masks.sequences import Sequences
+
+
+def sequences(query: Any, key: Any, value: Any) -> Sequences:
+    """Return the sequences of nested tensors.
+
+    Raises TypeError, ValueError: one of them is not nested, or not packed, or of other sequences
+        than the others.
+    """
+    tensors: dict[str, Any] = {"query": query, "key": key, "value": value}
+    _check_all_nested(tensors)
+    for name, x in tensors.items():
+        if x.layout != torch.jagged:
+            raise TypeError(
+                f"{name} is a nested tensor of the strided layout: make it with "
+                "layout=torch.jagged."
+            )
+        if x.lengths() is not None:
+            raise TypeError(f"{name} is a nested tensor with holes: pass x.contiguous().")
+        if x.dim() not in (3, 4) or x._ragged_idx != x.dim() - 2:
+            got = ", ".join("j" if i == x._ragged_idx else str(n) for i, n in enumerate(x.shape))
+            raise ValueError(
+                f"{name} is a nested tensor of shape ({got}), expected (B, j, d) or (B, heads, j, "
+                "d): of a tensor (B, j, heads, d) pass x.transpose(1, 2)."
+            )
+    counts = {name: x.size(0) for name, x in tensors.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"nested tensors hold other numbers of sequences: {counts}.")
+    if not _is_same(key, value):
+        raise ValueError(
+            "key and value are nested tensors of other lengths: make one with the offsets of the "
+            "other, as torch.nested.nested_tensor_from_jagged(x, key.offsets())."
+        )
+    return Sequences(query.offsets(), None if _is_same(query, key) else key.offsets())
+
+
+def _check_all_nested(tensors: dict[str, Any]) -> None:
+    nested = [name for name, x in tensors.items() if is_nested(x)]
+    for name, x in tensors.items():
+        if name not in nested:
+            what = "dense" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(
+                f"{nested[0]} is a nested tensor but {name} is {what}: pass all of them nested "
+                "(layout=torch.jagged), or all padded, by torch.nested.to_padded_tensor(x, 0.0), "
+                "with the lengths as valid_lens=."
+            )
+
+
+def tokens_of(names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the queries, keys and values of a call of a layer whose first arguments have names.
+
+    Keys that are left out are the queries, and values the keys.
+    """
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = (*(given.get(name) for name in names), None, None, None)[:3]
+    key = query if key is None else key
+    return query, key, key if value is None else value
+
+
+def is_nested(x: Any) -> bool:
+    """Return whether x is a nested tensor."""
+    return isinstance(x, Tensor) and x.is_nested
+
+
+def call_packed(
+    layer: Callable[..., Any],
+    tokens: tuple[Any, Any, Any],
+    mask: Sequences,
+    args: Any,
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a layer of nested queries, keys and values by their packed tokens, in a batch of one."""
+    query, key, _ = tokens
+    kwargs = {name: _batch(x) for name, x in kwargs.items()}
+    kwargs["mask"] = mask if kwargs.get("mask") is None else mask & kwargs["mask"]
+    output = layer(*map(_batch, args), **kwargs)
+    if isinstance(output, tuple):
+        output, weights = output
+        weights = None if weights is None else _pad_pairs(weights[0], query, key, 0.0)
+        return _nest(output[0], query, 1), weights
+    return _nest(output[0], query, 1)
+
+
+def _batch(x: Any) -> Any:
+    """Give the packed tokens of a nested tensor with an axis before; anything else as it is."""
+    return x.values()[None] if is_nested(x) else x
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two tensors have the same lengths."""
+    one, other = one.offsets(), other.offsets()
+    return one is other or (not torch.compiler.is_compiling() and torch.equal(one, other))
+
+
+def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences]:
+    """Give packed tokens (T, d) of (B, j, d), or (1, heads, T, d) of (B, heads, j, d)."""
+    tensors = query, key, value
+    found = sequences(*tensors)
+    return tuple(x.values() if x.dim() == 3 else x.values()[None] for x in tensors), found
+
+
+def nest(x: Tensor, like: Any, own: int = 1) -> Tensor:
+    """Give x, (…, T) of packed queries and `own` axes after, as a tensor nested as they are."""
+    return _nest(x if like.dim() == 3 else x[0], like, own)
+
+
+def _nest(values: Tensor, like: Any, own: int) -> Tensor:
+    return torch.nested.nested_tensor_from_jagged(
+        values, like.offsets(), jagged_dim=values.dim() - own
+    )
+
+
+def pad_pairs(x: Tensor, query: Any, key: Any, otherwise: float) -> Tensor:
+    """Give x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
+    return _pad_pairs(x if query.dim() == 3 else x[0], query, key, otherwise)
+
+
+def _pad_pairs(x: Tensor, query: Any, key: Any, otherwise: float) -> Tensor:
+    rows, columns = (y.offsets().tolist() for y in (query, key))
+    most = [max((b - a for a, b in pairwise(y)), default=0) for y in (rows, columns)]
+    found = []
+    for (top, bottom), (left, right) in zip(pairwise(rows), pairwise(columns), strict=True):
+        rest = most[1] - (right - left), most[0] - (bottom - top)
+        part = x[..., top:bottom, left:right]
+        found.append(F.pad(part, (0, rest[0], 0, rest[1]), value=otherwise))
+    return torch.stack(found)

@@ -1,0 +1,283 @@
+"""The kernels as PyTorch operators `anyscore::forward_v2` and `::backward_v2`.
+
+On the CPU they run the C++ core, on a GPU what `triton` registers. Operators take flat arguments:
+the records of `anyscore.call.operands` are taken apart and put together here, and only here.
+
+They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
+those are for `torch_autograd`. The output is float32 or better, as sums are: the backward needs it
+so. Where a result is None in records, the operator gives a tensor of no elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, get_type_hints
+
+import torch
+from torch import Tensor
+
+from anyscore.backends.torch.modes import is_watched
+from anyscore.call.operands import FACTORS, NEEDED, OWN_RANK, Operands, Results, Settings
+from anyscore.kernels import cpu
+
+Maybe: TypeAlias = Tensor | None
+
+VERSION = 2
+"""Of arguments and results. Caches of compiled code and exported programs know an operator by its
+name alone, so that whoever changes a shape or a meaning gives the operators new names."""
+
+_TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
+_SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
+_SETTINGS = ", ".join(
+    f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
+    + (f"={Settings._field_defaults[name]!r}" if name in Settings._field_defaults else "")
+    for name, type_ in get_type_hints(Settings).items()
+    if name != "pair"
+)
+_SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
+_MASK = "Tensor? start, Tensor? stop, Tensor? keep"
+_EDGES = ", ".join(f"Tensor? {name}" for name in ("rowptr", "col", "colptr", "order", "row"))
+_X = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c, {_MASK}, Tensor? seed, {_EDGES}"
+
+# Found through the library that needs it: there may be other copies of OpenMP in the process.
+cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+# From PyTorch 2.10 on, the core takes tensors as they are.
+_LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
+
+
+def acc_dtype(*tensors: Maybe) -> torch.dtype:
+    """Return the dtype that sums over these tensors are taken in."""
+    dtypes = [x.dtype for x in tensors if x is not None]
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def array(x: Maybe) -> Any:
+    """Return a tensor's memory as the core takes it, bfloat16 as int16."""
+    if _LENDS_MEMORY or x is None:
+        return x
+    if x.requires_grad:
+        x = x.detach()
+    return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
+
+
+def _arrays(x: Operands) -> Operands:
+    """Operands as the core takes them; the seed of dropout as an integer."""
+    seed = None if x.seed is None else int(x.seed)
+    if _LENDS_MEMORY:
+        return x if seed is None else x._replace(seed=seed)
+    return x._replace(seed=None).map(array)._replace(seed=seed)
+
+
+def _lent(x: Results) -> Results:
+    """Results as the core takes them."""
+    return x if _LENDS_MEMORY else Results(*map(array, x))
+
+
+# The core
+
+
+def _forward(x: Operands, s: Settings) -> Results:
+    made = _fake_forward(x, s)
+    if x.packed is not None and x.packed.dtype != made.stats.dtype:
+        x = x._replace(packed=None)
+    cpu.forward(_arrays(x), s, _lent(made), torch.get_num_threads())
+    return made
+
+
+def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    output, stats, scores, d_stats, d_scores = (
+        y if y is None else y.contiguous() for y in (*results, *upstream[1:])
+    )
+    made = [None if y is None else results.stats.new_empty(y.shape) for y in x[:FACTORS]]
+    empty = results.stats.new_empty
+    results = Results(output, stats, scores)
+    upstream = Results(upstream.output, d_stats, d_scores)
+    to = Operands(*map(array, made))
+    cpu.backward(_arrays(x), s, _lent(results), _lent(upstream), to, torch.get_num_threads())
+    pairs = zip(made, x[:FACTORS], strict=True)
+    return tuple(empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
+
+
+# Without values
+
+
+def _fake_forward(x: Operands, s: Settings) -> Results:
+    a, value = x.a, x.value
+    rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
+    stats, output, scores = a.new_empty((*s.lead, 2, rows[-1]), dtype=dtype), None, None
+    if value is not None:
+        output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
+    if s.scores:
+        of = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.shape[0])
+        scores = a.new_empty(of, dtype=dtype)
+    return Results(output, stats, scores)
+
+
+def _fake_backward(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Tensor, ...]:
+    empty = results.stats.new_empty
+    return tuple(empty(0) if y is None else y.new_empty(y.shape) for y in x[:FACTORS])
+
+
+def _filled(results: Results) -> tuple[Tensor, ...]:
+    """Results as the operator gives them."""
+    return tuple(results.stats.new_empty(0) if y is None else y for y in results)
+
+
+# Batched by vmap: one more leading dimension
+
+
+def _front(x: Maybe, at: int | None, n: int, rank: int, own: bool = False) -> Maybe:
+    """x with the batched dimension before `rank` others; made up if it must be x's own."""
+    if x is None or (at is None and not own):
+        return x
+    x = x.expand(n, *x.shape) if at is None else x.movedim(at, 0)
+    return x.reshape(n, *(1,) * (rank - x.dim() + 1), *x.shape[1:])
+
+
+def _moved(x: Operands, at: Operands, n: int, lead: int, own: bool = False) -> Operands:
+    """Operands of `lead` leading dimensions with one more, which `own` factors all have."""
+    each = enumerate(zip(x, at, OWN_RANK, strict=True))
+    return Operands(
+        *(_front(y, where, n, lead + rank, own and i < FACTORS) for i, (y, where, rank) in each)
+    )
+
+
+def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+    """One call of an operator for each entry of the batch."""
+
+    def entry(i: int) -> list[Any]:
+        pairs = zip(args, dims, strict=True)
+        return [x.select(at, i) if isinstance(at, int) else x for x, at in pairs]
+
+    each = [call(*entry(i)) for i in range(n)]
+    stacked = tuple(torch.stack(xs) for xs in zip(*each, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+    n, (x, s), (at, _) = info.batch_size, forward.record(*args), forward.record(*dims)
+    if at.seed is not None:  # the seeds differ
+        return _loop(forward.operator, n, dims, args)
+    results = forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead]))
+    found = (y.new_empty(n, 0) if y.dim() == 1 and not y.numel() else y for y in _filled(results))
+    return tuple(found), (0,) * len(results)
+
+
+def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+    n, (x, s, results, upstream) = info.batch_size, backward.record(*args)
+    at, _, results_at, upstream_at = backward.record(*dims)
+    if at.seed is not None:
+        return _loop(backward.operator, n, dims, args)
+    # Each entry of the batch has gradients of its own, whether or not the input has.
+    moved = _moved(x, at, n, len(s.lead), own=True)
+    results, upstream = (
+        Results(*(_front(y, where, n, 0, True) for y, where in zip(ys, wheres, strict=True)))
+        for ys, wheres in ((results, results_at), (upstream, upstream_at))
+    )
+    found = backward(moved, s._replace(lead=[n, *s.lead]), results, upstream)
+    pairs = zip(x[:FACTORS], at, strict=False)
+    alone = [y if where is None else y.select(where, 0) for y, where in pairs]
+    return tuple(
+        d.new_empty(n, 0) if y is None else d.reshape(n, *y.shape)
+        for y, d in zip(alone, found, strict=True)
+    ), (0,) * FACTORS
+
+
+# Records as flat arguments, and back
+
+
+def _forward_record(pair: str, *args: Any) -> tuple[Operands, Settings]:
+    return Operands(*args[: NEEDED + 1]), Settings(pair, *args[NEEDED + 1 :])
+
+
+def _forward_args(x: Operands, s: Settings) -> tuple[Any, ...]:
+    return s.pair, *x[: NEEDED + 1], *s[1:]
+
+
+def _backward_record(pair: str, *args: Any) -> tuple[Operands, Settings, Results, Results]:
+    x, results = Operands(*args[:NEEDED]), Results(*args[NEEDED : NEEDED + 3])
+    upstream = Results(*args[NEEDED + 3 : NEEDED + 6])
+    return x, Settings(pair, *args[NEEDED + 6 :]), results, upstream
+
+
+def _backward_args(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Any, ...]:
+    return s.pair, *x[:NEEDED], *results, *upstream, *s[1:]
+
+
+def _given(found: tuple[Tensor, ...], x: Operands, s: Settings) -> Results:
+    """Results of the operator as records have them."""
+    output, stats, scores = found
+    return Results(None if x.value is None else output, stats, scores if s.scores else None)
+
+
+class _Operator:
+    """A kernel, called with records: an operator of PyTorch, or what it comes to.
+
+    args: records to the operator's arguments. record: these to records. tensors: where the tensors
+    are among them. kernels: functions of records, by the type of a device. fake: results without
+    values, of records; batched: of the operator's arguments.
+    """
+
+    def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
+        self.args, self.record = args, record
+        self.registered = f"{name}_v{VERSION}"
+        self.kernels: dict[str, Callable[..., Any]] = {}
+        tags = (torch.Tag.pt2_compliant_tag,)
+        library.define(self.registered + signature, tags=tags)  # type: ignore[no-untyped-call]
+        # Defined by hand: torch.library.custom_op costs 9 µs more a call.
+        self.operator = getattr(torch.ops.anyscore, self.registered).default
+        kinds = [str(argument.type) for argument in self.operator._schema.arguments]
+        self.tensors = slice(1, 1 + sum("Tensor" in kind for kind in kinds))
+
+    def implement(self, core: Any, fake: Any, batched: Any, read: Any) -> None:
+        """Give the operator what it runs, and how its results (results, *records) are read."""
+        self.read, full = read, f"anyscore::{self.registered}"
+        self.run_on("cpu", core)
+        torch.library.register_fake(full, self._of_args(fake), lib=library)
+        torch.library.register_vmap(full, batched, lib=library)
+
+    def run_on(self, device: str, kernel: Callable[..., Any], **options: Any) -> None:
+        """Run a kernel, a function of records, on a type of device."""
+        self.kernels[device] = kernel
+        library.impl(self.registered, self._of_args(kernel), device.upper(), **options)  # type: ignore[no-untyped-call]
+
+    def _of_args(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> tuple[Tensor, ...]:
+            found = kernel(*self.record(*args))
+            return _filled(found) if isinstance(found, Results) else found
+
+        return run
+
+    def __call__(self, x: Operands, *rest: Any) -> Any:
+        """Call the operator, or where nobody would see the difference its kernel: 10 µs less."""
+        args = self.args(x, *rest)
+        kernel = self.kernels.get("cpu" if x.a.is_cpu else x.a.device.type)
+        if kernel is None or is_watched(*args[self.tensors]):
+            return self.read(self.operator(*args), x, *rest)
+        return kernel(x, *rest)
+
+
+forward = _Operator(
+    "forward",
+    f"({_X}, Tensor? packed, {_SETTINGS}) -> (Tensor output, Tensor stats, Tensor scores)",
+    _forward_args,
+    _forward_record,
+)
+backward = _Operator(
+    "backward",
+    f"({_X}, Tensor? output, Tensor stats, Tensor? kept, "
+    f"Tensor? d_output, Tensor? d_stats, Tensor? d_scores, {_SETTINGS})"
+    f" -> ({', '.join(['Tensor'] * FACTORS)})",
+    _backward_args,
+    _backward_record,
+)
+forward.implement(_forward, _fake_forward, _batched_forward, _given)
+backward.implement(_backward, _fake_backward, _batched_backward, lambda found, *_: found)

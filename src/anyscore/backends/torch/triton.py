@@ -1,0 +1,133 @@
+"""The Triton kernels for PyTorch on NVIDIA GPUs; the operators run them there."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyscore.backends.record import factors, why_not, why_not_dtype
+from anyscore.backends.torch import core as torch_core
+from anyscore.backends.torch import modes as torch_modes
+from anyscore.backends.torch import operators as torch_operators
+from anyscore.call.backend import Implementation
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.task import Options, Task
+from anyscore.kernels import cpu
+from anyscore.score.factors import Factors, pair_named
+
+_TRITON = 3, 4
+_FLOAT64 = 3, 5  # whose products have float64
+_LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
+
+
+@cache
+def _problem() -> str | None:
+    """Return why no GPU of this machine runs the kernels, None if some may."""
+    if torch.version.hip:
+        return "it is for NVIDIA GPUs"
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install triton"
+    if found := _older_than(_TRITON):
+        return f"it needs Triton 3.4, which PyTorch 2.8 brings along, and {found} is installed"
+    return None
+
+
+@cache
+def _older_than(least: tuple[int, int]) -> str | None:
+    """Return the version of Triton, None if it is `least` or later."""
+    try:
+        found = version("triton")
+    except PackageNotFoundError:  # a build of PyTorch's own
+        return None
+    return found if tuple(map(int, found.split(".")[:2])) < least else None
+
+
+@cache
+def _device_problem(index: int) -> str | None:
+    capability = torch.cuda.get_device_capability(index)
+    if capability >= _LEAST:
+        return None
+    return f"it needs compute capability 8.0, and the device has {capability[0]}.{capability[1]}"
+
+
+def _why_not(task: Task, options: Options) -> str | None:
+    if reason := why_not(task, has_edges=True):
+        return reason
+    f = cast(Factors, task.score)
+    if f.pair not in cpu.PAIRS and f.pair.triton is None and not f.pair.is_formula:
+        return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
+    xs = factors(task)
+    for x in xs:
+        if not x.is_cuda:
+            return f"it runs on GPUs, and the tensors are on {x.device}"
+        if x.dtype not in torch_core.DTYPES_OF_KERNELS:
+            return why_not_dtype(str(x.dtype))
+    if _problem() is not None:
+        return _problem()
+    values = [] if task.value is None else [task.value]
+    if (found := _older_than(_FLOAT64)) and any(x.dtype == torch.float64 for x in xs + values):
+        return f"float64 needs Triton 3.5, and {found} is installed"
+    if reason := torch_modes.why_not() or torch_core.why_not_made_of(xs):
+        return reason
+    return _device_problem(f.a.device.index)
+
+
+KERNELS = Implementation("triton", _why_not, torch_core.run)
+
+
+def _device_of(x: Tensor) -> AbstractContextManager[None]:
+    """Enter the device of x: Triton launches on the current one."""
+    return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
+
+
+def _functions(name: str) -> Any:
+    """Return the pair of that name in Triton, the user's own where the pair brings it."""
+    from anyscore.kernels.triton import own_pairs, pairs
+
+    pair = pair_named(name)
+    if pair.triton is not None:
+        return pairs.Functions(*pair.triton)
+    if pair.is_formula:
+        return own_pairs.of_formula(pair.value)
+    return pairs.BY_NAME[name]
+
+
+def _kernels(x: Operands) -> Any:
+    """Import the kernels that run these operands, and Triton with them."""
+    from anyscore.kernels.triton import attention, graphs
+
+    return attention if x.rowptr is None else graphs
+
+
+def forward(x: Operands, s: Settings) -> Results:
+    """Return the results in the accumulation dtype."""
+    acc_dtype = torch_operators.acc_dtype(*x[:FACTORS])
+    with _device_of(x.a):
+        found: Results = _kernels(x).forward(_functions(s.pair), x, s, acc_dtype)
+    return found
+
+
+def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    """Return the gradients of a, b, weight, key_bias and value, each in the dtype of its input.
+
+    The gradient of what is not there is empty.
+    """
+    stats: Tensor = results.stats.contiguous()
+    output = results.output
+    results = Results(None if output is None else output.contiguous(), stats)
+    with _device_of(x.a):
+        found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
+    return tuple(
+        stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
+        for y, d in zip(x[:FACTORS], found, strict=False)
+    )
+
+
+torch_operators.forward.run_on("cuda", forward)
+torch_operators.backward.run_on("cuda", backward)

@@ -1,0 +1,12 @@
+"""One call of attention as plain data, and the interface of what runs it.
+
+    task         the arguments, `Call` and `Options`, lowered to a `Task`: factors, bounds, values
+    prepared     keys that were projected once, for many calls
+    autocast     the casts of a framework's automatic mixed precision
+    operands     the record that every kernel takes: `Operands`, `Settings`, `Results`
+    backend      the part of a framework, `Backend`; which `Implementation` runs a task
+    buffers      the buffers of growing caches, as a framework has them
+    repeated     calls that repeat an earlier one
+
+Imports `ops`, `score`, `masks` and `modifiers`. Start with `task`.
+"""

@@ -1,0 +1,214 @@
+"""The choice of an implementation, as a plain value; the interface of a backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from anyscore.call.buffers import Buffers
+from anyscore.call.task import Options, Task
+from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.masks.objects import Mask
+from anyscore.modifiers import normalizers
+from anyscore.ops import Array, Ops, accumulated, accumulation
+from anyscore.score.factors import PRODUCT, Factors
+
+FUSED = "fused, and keeps the contract"
+"""The reason that a plan gives for a fused implementation, unless the latter says more."""
+_MUCH = 2**30
+"""Bytes of the reference that a plan speaks of."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The implementation chosen for a call, and why.
+
+    route: "reference", "separable", or the name of a fused implementation. reason: also says how
+    much memory the reference needs, from 1 GiB on.
+    """
+
+    route: str
+    reason: str
+
+
+class Result(NamedTuple):
+    """The results of an implementation.
+
+    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats:
+    (..., 2, T_q), as of `normalizers.softmax`; None if it gives none. scores: (..., T_q, T_k), −∞
+    where not attended; None where `Options.with_scores` does not ask for them. Stats and scores
+    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), of those that make weights
+    of the scores first.
+    """
+
+    output: Array | None
+    stats: Array | None
+    scores: Array | None = None
+    weights: Array | None = None
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to run a task.
+
+    why_not: (task, options) → why it cannot run this task within the contract, None if it can.
+    run: (task, options, seed of dropout) → `Result`. how: task → what a plan says of how it runs.
+    """
+
+    name: str
+    why_not: Callable[[Task, Options], str | None]
+    run: Callable[[Task, Options, Any], Result]
+    how: Callable[[Task], str] = lambda task: FUSED
+
+
+class Backend:
+    """The part of the path that a framework provides; one file in `backends/` holds one.
+
+    xp: its operations. reference: the definition in these. buffers: what writes to those of growing
+    caches, None if nothing does.
+    """
+
+    xp: Ops
+    reference: Implementation
+    buffers: Buffers | None = None
+
+    def fused(self, task: Task) -> tuple[Implementation, ...]:
+        """Return the fused implementations for the device of a task, the preferred first."""
+        raise NotImplementedError
+
+    def differentiable(self, tensors: Iterable[Array]) -> bool:
+        """Return whether derivatives with respect to any of these tensors may be asked for."""
+        raise NotImplementedError
+
+    def precision(
+        self, query: Array
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+        """Return what makes a context to compute in, and the dtype of autocasting or None."""
+        return nullcontext, None
+
+    def draw_seed(self, query: Array) -> Array:
+        """Draw a dropout seed from the framework's generator: an integer tensor ()."""
+        raise NotImplementedError
+
+    def sparse(self, scores: Array, power: int) -> Array:
+        """Return `normalizers.sparse` of scores, by what computes it quickest."""
+        return normalizers.sparse(self.xp, scores, power)
+
+    def pack_keys(self, f: Factors) -> Array | None:
+        """Return the keys of `f` as the core packs them, None where the core cannot read them.
+
+        Called only for pairs that the core packs: see `kernels.cpu.packs`.
+        """
+        return None
+
+    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
+        """Return ragged tensors as packed tokens, and their sequences; others as they are, None.
+
+        Raises TypeError, ValueError: they are not of the same sequences, or cannot be packed.
+        """
+        return (query, key, value), None
+
+    def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
+        """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
+        return tensors, score
+
+    def wrap(self, x: Array | None, like: Array) -> Array | None:
+        """Return a result (..., T_q, n) in the kind of tensor that `like`, the query, is."""
+        return x
+
+    def wrap_numbers(self, x: Array | None, like: Array) -> Array | None:
+        """Return numbers (..., T_q) in the kind of tensor that `like`, the query, is."""
+        return self.wrap(x, like)
+
+    def wrap_pairs(
+        self, x: Array | None, query: Array, key: Array, otherwise: float
+    ) -> Array | None:
+        """Return a result (..., T_q, T_k) in the kind of tensor that the query is.
+
+        otherwise: what stands where there is no query or no key.
+        """
+        return self.wrap(x, query)
+
+
+def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
+    """Choose the first fused implementation that can run the task, else the reference.
+
+    Raises NotImplementedError: none can, and `impl` is neither "auto" nor "reference".
+    """
+    if options.impl == "reference":
+        return _of_reference(task, "asked for"), backend.reference
+    reasons = []
+    for implementation in backend.fused(task):
+        reason = implementation.why_not(task, options)
+        if reason is None:
+            return Plan(implementation.name, implementation.how(task)), implementation
+        reasons.append(f"{implementation.name}: {reason}")
+    if options.impl != "auto":
+        refuse(options.impl, "; ".join(reasons))
+    return _of_reference(task, "; ".join(reasons)), backend.reference
+
+
+def _of_reference(task: Task, reason: str) -> Plan:
+    """Return the plan to run a task by the reference, which says so where that takes much."""
+    if (memory := _memory(task)) >= _MUCH:
+        reason += f"; the reference needs {memory / 2**30:.3g} GiB or more"
+    return Plan("reference", reason)
+
+
+def _memory(task: Task) -> int:
+    """Return how many bytes the reference holds at a time, at the least; 0 if sizes are unknown.
+
+    It holds two numbers for each query and key, and if the pair is no product for each feature.
+    """
+    f, of_all = task.score, task.sizes.all
+    if isinstance(task.mask, LoweredEdges):
+        of_all = *task.sizes.lead, task.mask.count
+    if isinstance(f, Factors) and f.pair != PRODUCT:
+        of_all = *of_all, f.a.shape[-1]
+    if not all(isinstance(n, int) for n in of_all):
+        return 0
+    return 2 * math.prod(of_all) * (8 if accumulation(task.dtype) == "float64" else 4)
+
+
+def refuse(impl: str, reason: str) -> NoReturn:
+    """Raise NotImplementedError: an implementation requested by name cannot run."""
+    raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
+
+
+def of_scores(task: Task, x: Array) -> Array:
+    """Numbers (..., T_q) of queries as they meet the scores of a task."""
+    return task.mask.spread(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
+
+
+def as_given(task: Task, x: Array) -> Array:
+    """Return weights or scores in the order of the caller, who may list edges in any."""
+    return task.mask.theirs(x) if isinstance(task.mask, LoweredEdges) else x
+
+
+def weights_of(xp: Ops, task: Task, scores: Array) -> Array:
+    """Return the weights that the scores of a task make."""
+    if isinstance(task.mask, LoweredEdges):
+        return normalizers.normalize(xp, task.normalizer, scores, None, task.mask)
+    mask = None if task.mask is None else task.mask.boolean
+    return normalizers.normalize(xp, task.normalizer, scores, mask)
+
+
+def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
+    """Add the query bias to the results of an implementation, which leaves it out."""
+    bias = task.score.query_bias if isinstance(task.score, Factors) else None
+    if bias is None or not task.query_bias_cancels:
+        return result
+    bias = accumulated(xp, bias)
+    if task.mask is not None:
+        bias = xp.where(task.mask.used[0], bias, 0.0)
+    output, stats, scores, _ = result
+    if output is not None:
+        output = output + xp.astype(0 * bias[..., None], task.dtype)
+    return Result(
+        output,
+        None if stats is None else stats + normalizers.stats_of(xp, bias, 0 * bias),
+        None if scores is None else scores + of_scores(task, bias),
+    )

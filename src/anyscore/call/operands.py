@@ -1,0 +1,123 @@
+"""A fused call as plain data: what the kernels of every language take and give.
+
+forward(x: Operands, s: Settings) -> Results
+backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from anyscore.ops import Array
+from anyscore.score.outer import NAMES
+
+
+class Operands(NamedTuple):
+    """The arrays of a call. What is None is not there: `weight` is then 1, `key_bias` 0.
+
+    Leading dimensions are 1, or those of the output, `Settings.lead`; they may be left out where
+    they are 1. In b, key_bias, value and packed the last of them, heads, is divided by `groups`.
+
+    a: (..., T_q, h).
+    b: (..., T_k, h).
+    weight: (..., h).
+    key_bias: (..., T_k).
+    value: (..., T_k, d_v); None where there is no output.
+    bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number for each diagonal, see `Settings`.
+    start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
+    mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
+    c: (..., E, h), with all leading dimensions: added to the key of each edge.
+    seed: (), an integer: the key of the random numbers of dropout.
+    rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
+    see `lowered_edges.LoweredEdges`, in the place of start, stop and mask. The last three are for
+    gradients. Then bias is (..., 1, E), and scores are (..., E).
+    packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
+    counter: (...), the number of the problem, for dropout where problems are spread over devices.
+
+    The first `FACTORS` of these have gradients, which are given as `Operands` too.
+    """
+
+    a: Array
+    b: Array
+    weight: Any = None
+    key_bias: Any = None
+    value: Any = None
+    bias: Any = None
+    c: Any = None
+    start: Any = None
+    stop: Any = None
+    mask: Any = None
+    seed: Any = None
+    rowptr: Any = None
+    col: Any = None
+    colptr: Any = None
+    order: Any = None
+    row: Any = None
+    packed: Any = None
+    counter: Any = None
+
+    def map(self, function: Callable[[Array], Array]) -> Operands:
+        """These operands with a function applied to each that is there."""
+        return Operands(*(None if x is None else function(x) for x in self))
+
+
+OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
+"""How many axes of each operand are not leading dimensions."""
+FACTORS = 7
+"""How many of the operands have gradients: a, b, weight, key_bias, value, bias and c."""
+NEEDED = 16
+"""How many of the operands a backward needs: all but packed and counter."""
+OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
+"""The operands that have the heads of keys."""
+OF_GRAPH = frozenset(("rowptr", "col", "colptr", "order", "row"))
+"""The operands that are the edges of a graph, the same for all problems."""
+
+
+class Settings(NamedTuple):
+    """The numbers of a call; can be hashed.
+
+        s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias + bias)
+
+    pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
+    the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
+    lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
+    identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
+    number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
+    normalizer: what makes weights of s: 0 a softmax, 1 a sigmoid of s + sigmoid_bias, 2 one of
+    s + sigmoid_bias − log n, where n keys are attended.
+    """
+
+    pair: str
+    scale: float
+    groups: int
+    dropout: float
+    dropout_period: int
+    lead: tuple[int, ...]
+    outer: str = ""
+    outer_scale: float = 0.0
+    scores: bool = False
+    diagonal: bool = False
+    after: bool = False
+    normalizer: int = 0
+    sigmoid_bias: float = 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers among them, as the C++ core takes them: `Settings` of csrc/calls.h."""
+        outer = NAMES.index(self.outer)
+        return (*self[1:5], outer, self.outer_scale, *self[9:])
+
+
+class Results(NamedTuple):
+    """The results of a forward, in the dtype of sums; or the gradients of these.
+
+    output: (*lead, T_q, d_v), None without values. stats: (*lead, 2, T_q), `normalizers.softmax`
+    says of what. scores: (*lead, T_q, T_k), −∞ where not attended, or of edges (*lead, E); None
+    where `Settings.scores` does not ask for them. Of the gradients, those of stats and scores are
+    None where nothing comes through them.
+    """
+
+    output: Any
+    stats: Any
+    scores: Any = None

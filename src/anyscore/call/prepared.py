@@ -1,0 +1,57 @@
+"""Keys prepared once for many calls, as a call takes them; `cache.prepare_keys` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from anyscore.ops import Array, Ops
+from anyscore.ops.pytrees import tree
+from anyscore.score.base import Score
+from anyscore.score.factors import Factors
+
+
+@tree
+@dataclass(frozen=True, eq=False)
+class PreparedKeys:
+    """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
+
+    key: the keys themselves. score: the class of the score. b, key_bias: their part of its
+    `Factors`. packed: what the fused implementation made of that, None if nothing. nothing: none of
+    the keys, (0, d_k), made once where it can be.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ("score",)
+    derived: ClassVar[tuple[str, ...]] = ("nothing",)
+    key: Array
+    score: type[Score]
+    b: Array
+    key_bias: Array | None
+    packed: Array | None
+    nothing: Array | None = None
+
+    def bind(self, xp: Ops, score: Any, query: Array) -> Factors:
+        """The factors of these keys and of the query, which is all that is lowered anew."""
+        if type(score) is not self.score:
+            got = type(score).__name__ if isinstance(score, Score) else repr(score)
+            raise ValueError(
+                f"the keys were prepared for the score {self.score.__name__}, got {got}: prepare "
+                "them with prepare_keys(key, score)."
+            )
+        nothing = self.key[..., :0, :] if self.nothing is None else self.nothing
+        f = score.lower(xp, query, nothing)
+        if xp.shape(f.a)[-1] != xp.shape(self.b)[-1]:
+            raise ValueError(
+                f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
+                f"{xp.shape(f.a)[-1]}: prepare them with the parameters that the queries meet."
+            )
+        beside = f.query_bias, self.key_bias, f.outer, f.key_weight
+        return Factors(f.a, self.b, f.pair, f.weight, f.scale, *beside)
+
+    def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
+        """These keys with a function applied to what the framework differentiates."""
+        bias = None if self.key_bias is None else function(self.key_bias)
+        nothing = None if self.nothing is None else function(self.nothing)
+        key, b = function(self.key), function(self.b)
+        return replace(self, key=key, b=b, key_bias=bias, nothing=nothing)

@@ -1,0 +1,301 @@
+"""`attention`: check, lower, choose, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from numbers import Integral
+from typing import Any, NamedTuple
+
+from anyscore import backends
+from anyscore.call.autocast import autocast, cast
+from anyscore.call.backend import (
+    Backend,
+    Implementation,
+    Plan,
+    Result,
+    as_given,
+    choose,
+    of_scores,
+    weights_of,
+    with_query_bias,
+)
+from anyscore.call.prepared import PreparedKeys
+from anyscore.call.task import Call, Options, Task, prepare
+from anyscore.functional import from_scores as over_scores
+from anyscore.functional import separable
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer
+from anyscore.modifiers.sinks import check_sink, with_sink
+from anyscore.ops import Array, Ops, accumulated
+from anyscore.ops.checks import check_options, find_framework
+from anyscore.ops.pytrees import named_tuple
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
+from anyscore.score.checks import check_call
+from anyscore.score.factors import Factors
+
+
+@named_tuple
+class AttentionOutput(NamedTuple):
+    """The result of `attention` if a `return_*` flag is set; None stands for what was not asked."""
+
+    output: Array
+    weights: Array | None = None
+    lse: Array | None = None
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    score: Score | Callable[[Array, Array], Array] = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    valid_lens: Any = None,
+    dropout: float = 0.0,
+    dropout_seed: Any = None,
+    softcap: float = 0.0,
+    sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
+    normalizer: Normalizer = "softmax",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    impl: str = "auto",
+) -> Any:
+    """Attention with any scoring function.
+
+        output_i = Σ_j softmax_j s(query_i, key_j) · value_j        over the attended keys j
+
+    Args:
+        query: (..., T_q, d_q), of any supported framework.
+        key: (..., T_k, d_k), or what `prepare_keys` made of it. Leading dimensions broadcast; axis
+            −3 (rank ≥ 4) is heads, and there key and value may have fewer: query head h uses head
+            h // (H_q / H_kv).
+        value: (..., T_k, d_v).
+        score: a score object, or a callable (query, key) → (..., T_q, T_k).
+        mask: mask objects or a boolean array, True = may attend; see `anyscore.masks.objects`.
+        valid_lens: as `Lengths`; intersected with `mask`.
+        dropout: rate p in [0, 1) on the weights, which are scaled by 1/(1−p); always applied.
+        dropout_seed: an integer; drawn from the framework's generator if None.
+        softcap: c from 1e-30 to 1e30 caps the scores: s becomes c · tanh(s / c), after scale and
+            biases and before the softmax; 0 does not.
+        sink: a number, or a tensor that broadcasts to the leading dimensions (..., heads) of the
+            output: one more logit, which takes weight and gives no value, so that weights sum to
+            less than 1; see `anyscore.modifiers.sinks`.
+        bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
+            (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
+        bias_after: the same, after that function.
+        normalizer: what makes weights of the scores: "softmax", "sigmoid" (or `Sigmoid(bias)`),
+            "sparsemax" or "entmax15"; see `anyscore.modifiers.normalizers`.
+        return_weights: also give the weights (..., T_q, T_k), before dropout.
+        return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
+            sink, if there is one.
+        impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,
+            with the reason, where no fused implementation keeps the contract; "separable" computes
+            additive scores to three digits as a product, see docs/separable.md, or raises too.
+
+    Returns:
+        The output (..., T_q, d_v), in the dtype of the query; `AttentionOutput` if a `return_*`
+        flag is set. A query that may attend to nothing gives output 0, weights 0, log-sum-exp −∞,
+        or the sink.
+
+    Raises:
+        TypeError, ValueError: on wrong input, before any work.
+        NotImplementedError: if impl="fused" or impl="separable" cannot run.
+
+    >>> import numpy as np
+    >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> attention(np.ones((2, 1, 2)), keys, values, valid_lens=[2, 6])[:, 0]
+    array([[ 2.,  3.,  4.,  5.],
+           [10., 11., 12., 13.]])
+    """
+    is_default = (
+        mask is dropout_seed is sink is bias is bias_after is None
+        and type(dropout) is type(softcap) is float
+        and dropout == softcap == 0.0
+        and return_weights is return_lse is False
+        and type(impl) is type(normalizer) is str
+        and (impl, normalizer) == ("auto", "softmax")
+    )
+    before = backends.repeats(query) if is_default else None
+    if before is not None:
+        output = before.run(query, key, value, score, valid_lens)
+        if output is not None:
+            return output
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
+    options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
+    if value is None:  # which stands for no output elsewhere
+        find_framework(query=query, value=value)
+    result, task = attend(call, options)
+    if before is not None:
+        before.learn(query, key, value, score, valid_lens, task)
+    return result if return_weights or return_lse else result.output
+
+
+def plan(
+    query: Array,
+    key: Array,
+    value: Array | None = None,
+    *,
+    score: Score | Callable[[Array, Array], Array] = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    valid_lens: Any = None,
+    dropout: float = 0.0,
+    dropout_seed: Any = None,
+    softcap: float = 0.0,
+    sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
+    normalizer: Normalizer = "softmax",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    impl: str = "auto",
+) -> Plan:
+    """Return what `attention` would choose for the same arguments, and why.
+
+    Without a value it is what `scores` and `log_sum_exp` would choose.
+
+    The call is checked and lowered for that, projections included, but not run.
+
+    >>> import numpy as np
+    >>> x = np.ones((1, 2, 3))
+    >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
+    Plan(route='reference', reason='cpu: the score is a callable')
+    """
+    call = Call(
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
+    )
+    options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
+    backend, context, task = lower(call, options)
+    with context():
+        return _choose(backend, task, options)[0]
+
+
+for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
+    vars(_function)["autograph_info__"] = None
+
+
+def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
+    """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
+    backend, context, task = lower(call, options)
+    lse = None
+    with context():
+        task, result = run(backend, task, options)
+        result, attended = finish(backend.xp, task, result)
+    output = backend.wrap(result.output, call.query)
+    if options.return_lse:
+        lse = backend.wrap_numbers(backend.xp.add_pair(result.stats), call.query)
+    if attended is not None:
+        attended = backend.wrap_pairs(attended, call.query, call.key, 0.0)
+    return AttentionOutput(output, attended, lse), task
+
+
+def weights(task: Task) -> Array:
+    """Compute the weights (..., T_q, T_k) of a task of `attend`."""
+    some = task.score.a if isinstance(task.score, Factors) else task.score
+    backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
+    if task.value is not None:
+        task = task._replace(value=None)
+    with backend.precision(some)[0]():
+        _, implementation, task = _choose(backend, task, options)
+        return finish(backend.xp, task, implementation.run(task, options, None))[1]
+
+
+def lower(
+    call: Call, options: Options
+) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
+    """Check and lower a call. Returns its backend, the context to compute in, and the task."""
+    check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
+    if type(call.normalizer) is not str or call.normalizer != "softmax":
+        check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
+    query, key, value, score = call[:4]
+    prepared = key if isinstance(key, PreparedKeys) else None
+    key = key if prepared is None else prepared.key
+    value = key if value is None else value  # meets no kernel
+    backend = backends.load(find_framework(query=query, key=key, value=value))
+    xp, (context, dtype) = backend.xp, backend.precision(query)
+    (tensors, sequences), mask = backend.pack(query, key, value), call.mask
+    mask = mask if sequences is None else sequences if mask is None else sequences & mask
+    (query, key, value), score = backend.unwrap(tensors, score)
+    with context() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
+        if dtype is not None:
+            (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
+            prepared = prepared and prepared.map(partial(cast, xp, dtype))
+        sizes = check_call(xp, query, key, value, score)
+        sink, bias, bias_after = call[7:10]
+        if not (sink is bias is bias_after is None):
+            (sink, bias, bias_after), _ = backend.unwrap((sink, bias, bias_after), None)
+        if sink is not None:
+            check_sink(xp, sink, query, sizes)
+        value = None if call.value is None else value
+        beside = mask, *call[5:7], sink, bias, bias_after, call.normalizer
+        call = Call(query, key, value, score, *beside)
+
+        def trained() -> bool:
+            return backend.differentiable(_inputs(query, key, value, score))
+
+        return backend, context, prepare(xp, call, sizes, prepared, trained)
+
+
+def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
+    """Run a task by the implementation that is chosen; give the task as that was given it."""
+    _, implementation, task = _choose(backend, task, options)
+    return task, implementation.run(task, options, _seed(backend, task, options))
+
+
+def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
+    """Choose an implementation. Returns the plan, it, and the task that it runs.
+
+    The task is another one where "separable" rewrites an additive score as a product.
+    """
+    if task.sink is not None:  # which is weighed against the log-sum-exp
+        options = options._replace(return_lse=True)
+    if task.normalizer != "softmax":
+        return over_scores.choose_scores(backend, task, options)
+    if options.impl == "separable":
+        return separable.choose_product(backend, task, options)
+    return *choose(backend, task, options), task
+
+
+def _seed(backend: Backend, task: Task, options: Options) -> Any:
+    """Return the dropout seed that was asked for, or draw one from the framework's generator."""
+    seed = options.dropout_seed
+    if seed is None:
+        return backend.draw_seed(task.value) if options.dropout else None
+    return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
+
+
+def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
+    """Add to the results of an implementation what it leaves out; make weights of its scores."""
+    attended, share = result.weights, None
+    if result.scores is not None:
+        attended = weights_of(xp, task, result.scores)
+        result = result._replace(scores=None)
+    result = with_query_bias(xp, task, result)
+    if task.sink is not None:
+        share, _, stats = with_sink(xp, task.sink, result.stats)
+        output = result.output
+        if output is not None:
+            output = xp.astype(accumulated(xp, output) * share[..., None], task.dtype)
+        result = Result(output, stats)
+    if attended is not None:
+        attended = attended if share is None else attended * of_scores(task, share)
+        attended = xp.astype(attended, task.dtype)
+        attended = as_given(task, attended)
+    return result, attended
+
+
+def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:
+    """Yield query, key, value and the tensors of the score, which cost more to find."""
+    yield query
+    yield key
+    if value is not None:
+        yield value
+    if isinstance(score, Score):
+        yield from score.tensors().values()
+        for projection in score.projections().values():
+            yield from projection.tensors

@@ -1,0 +1,243 @@
+"""Caches of keys and values that grow: self-attention one step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from anyscore.backends import repeats
+from anyscore.call.prepared import PreparedKeys
+from anyscore.call.repeated import Again
+from anyscore.call.task import combine
+from anyscore.functional.attention import attention, plan
+from anyscore.functional.cache.checks import (
+    backend_of,
+    check_beams,
+    check_bias,
+    check_queries,
+    check_rank,
+    check_room,
+    check_rows,
+    check_score_of,
+    lower_tokens,
+    tokens,
+)
+from anyscore.functional.cache.positions import Ring, place_bias, place_masks
+from anyscore.masks.objects import Causal, Lengths, Mask
+from anyscore.ops import Array
+from anyscore.ops.checks import check_integers, find_framework
+from anyscore.ops.pytrees import tree
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
+
+
+@tree
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """Room for `capacity` keys, prepared for a score, and their values; `make_cache` makes it.
+
+    b, key_bias, packed: what the score made of the keys, see `PreparedKeys`, (..., capacity, …).
+    values: (..., capacity, d_v). length: (), an integer: how many tokens have been appended.
+    no_query: (..., 0, d_q). score: the class of the score. d_k: the width of keys. window: how many
+    tokens a query attends at most, its own among them; None: all. With one the token of position p
+    is in row p mod capacity. numbers: those of the score, as text.
+
+    PyTorch's and NumPy's are written to in place; those of JAX are values, and what changes one
+    returns another. A cache is a tree of its tensors in PyTorch and JAX.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "numbers")
+    derived: ClassVar[tuple[str, ...]] = ("prepared",)
+    b: Array
+    key_bias: Array | None
+    packed: Array | None
+    values: Array
+    length: Array
+    no_query: Array
+    score: type[Score]
+    d_k: int
+    window: int | None
+    numbers: str
+    prepared: PreparedKeys | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Return how many tokens there is room for."""
+        return tokens(self.values)
+
+    @property
+    def keys(self) -> PreparedKeys:
+        """Return the keys as `attention` takes them, all rows: call it with `mask` of the cache."""
+        if self.prepared is not None:
+            return self.prepared
+        buffers = backend_of(self.values)[1]
+        blank = buffers.blank((*self.b.shape[:-2], self.capacity, self.d_k), self.values)
+        nothing = blank[..., :0, :]
+        return PreparedKeys(blank, self.score, self.b, self.key_bias, self.packed, nothing)
+
+    def append(self, key: Array, value: Array, *, score: Score = ScaledDot()) -> Cache:  # noqa: B008
+        """Add tokens after those that are there; return the cache that has them.
+
+        Where a program is compiled, and on accelerators, no error can say that the cache is full:
+        then the values that do not fit, and so all outputs from there on, are NaN.
+
+        Args:
+            key: (..., n, d_k).
+            value: (..., n, d_v).
+            score: that of the queries, with the parameters that they meet.
+
+        Raises:
+            TypeError, ValueError: tokens of another shape or dtype than the cache has, or another
+                score; more tokens than there is room for; in PyTorch, tokens with a gradient.
+        """
+        check_score_of(score, self.score, self.numbers, "append(key, value")
+        before = self._known(key)
+        if before is not None and before.append(self, key, value, score):
+            return self
+        find_framework(cache=self.values, key=key)
+        f, value = lower_tokens(key, value, score, self.no_query, self.values)
+        backend, buffers = backend_of(self.values)
+        xp, count, wraps = backend.xp, tokens(value), self.window is not None
+        bias, start, known = f.key_bias, self.length, None if wraps else buffers.number(self.length)
+        check_rows(xp, "key", f.b, self.b)
+        check_bias(type(score).__name__, bias, self.key_bias)
+        check_room(known, count, self.capacity, wraps)
+        if problem := buffers.why_not(f.b, value, *(() if bias is None else (bias,))):
+            raise ValueError(f"a cache {problem}.")
+        if not wraps and known is None:
+            start = xp.clip(start, 0, self.capacity - count)
+            value = xp.where(start == self.length, value, float("nan"))
+        elif not wraps:
+            start = known
+        b, packed = buffers.put(self.b, f.b, start, wraps), self.packed
+        values = buffers.put(self.values, value, start, wraps)
+        if packed is not None:
+            packed = buffers.pack(f.pair.name, b, packed, start, count)
+        if self.key_bias is not None and bias is not None:
+            bias = buffers.put(self.key_bias[..., None], bias[..., None], start, wraps)[..., 0]
+        if before is not None:
+            before.learn_append(self, key, value, score, f)
+        return self._with(b, bias, packed, values, buffers.add(self.length, count))
+
+    def _known(self, x: Array) -> Again | None:
+        """Return what repeats calls with x, an array of the cache's type; None for another type.
+
+        Nothing repeats those of a ring, nor of a cache with biases of keys.
+        """
+        alike = self.window is None is self.key_bias and type(x) is type(self.values)
+        return repeats(x) if alike else None
+
+    def _with(self, b: Array, bias: Any, packed: Any, values: Array, length: Array) -> Cache:
+        """Return the cache of these tensors: itself, if they are its own."""
+        if b is self.b:
+            return self
+        changed = {"b": b, "key_bias": bias, "packed": packed, "values": values, "length": length}
+        return replace(self, **changed)
+
+    def mask(self, queries: int = 1, causal: bool = True) -> Mask:
+        """Return which rows queries attend that stand at the last positions appended.
+
+        queries: how many there are. causal: whether each attends up to its own position, or all.
+
+        Raises TypeError, ValueError: no number of queries, or more than there are tokens, where
+            that is known; with a window, queries whose window is no longer whole.
+        """
+        check_integers(0, queries=queries)
+        if causal:
+            check_queries(queries, backend_of(self.values)[1].number(self.length))
+        if self.window is not None:
+            return self._ring(queries).mask(self.window, causal)
+        if queries == 1 or not causal:
+            return Lengths(self.length)
+        return Causal(offset=self.length - queries)
+
+    def positions(self) -> Array:
+        """Return the position of the token in each row, (capacity,); < 0 where there is none."""
+        return self._ring(0).positions()
+
+    def _ring(self, queries: int) -> Ring:
+        xp = backend_of(self.values)[0].xp
+        return Ring(xp, self.values, self.length, self.capacity, queries, self.window is not None)
+
+    def attend(
+        self,
+        query: Array,
+        *,
+        score: Score = ScaledDot(),  # noqa: B008 (frozen)
+        causal: bool = True,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+        **options: Any,
+    ) -> Any:
+        """`attention` of queries that stand at the last positions appended.
+
+        Args:
+            query: (..., T_q, d_q).
+            score: as `append` had it.
+            causal: whether each query attends up to its own position, or everything.
+            mask: intersects with that. `Lengths`, `Interval`, `Causal` and `Window` count
+                positions; the last two, if they say nothing else, of queries at the last ones.
+                Arrays are of rows, (T_q, capacity), and so not for a cache with a window.
+            bias, bias_after: as of `attention`; `Relative` and `ALiBi` that do not say where
+                queries stand are told.
+            options: the others of `attention`.
+
+        Raises:
+            TypeError, ValueError: as `attention`, and as `mask` of the cache.
+        """
+        given = {"mask": mask, "bias": bias, "bias_after": bias_after, **options}
+        plain = mask is bias is bias_after is None and not options
+        before = self._known(query) if plain else None
+        if before is not None and query.shape[-2:-1] == (1,):
+            check_score_of(score, self.score, self.numbers, "attend(query")
+            output = before.run(query, self.keys, self.values, score, self.length)
+            if output is not None and self.length > 0:
+                return output
+        given = self._placed(query, score, causal, given)
+        return attention(query, self.keys, self.values, score=score, **given)
+
+    def check_step(self, query: Array, *, score: Score, **options: Any) -> None:
+        """Raise what `attend` will, once as many tokens are appended as there are queries."""
+        ahead = replace(self, length=self.length + tokens(query))
+        given = ahead._placed(query, score, True, options)
+        plan(query, ahead.keys, ahead.values, score=score, **given)
+
+    def _placed(
+        self, query: Array, score: Score, causal: bool, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return options of a call of the cache as they are of its rows, with its own mask."""
+        find_framework(query=query, cache=self.values)
+        check_score_of(score, self.score, self.numbers, "attend(query")
+        check_rank("query", query)
+        ring = self._ring(tokens(query))
+        own = self.mask(ring.queries, causal)
+        mask = combine(options.get("mask"), options.get("valid_lens"))
+        placed = options | {"mask": own, "valid_lens": None}
+        if mask is not None:
+            placed["mask"] = own & place_masks(ring, mask)
+        elif isinstance(own, Lengths):  # which calls that come again take
+            placed |= {"mask": None, "valid_lens": own.n}
+        for name in ("bias", "bias_after"):
+            placed[name] = place_bias(ring, options.get(name), query.shape[:-2])
+        return placed
+
+    def reorder(self, beams: Any) -> Cache:
+        """Replace entry i of the batch by entry beams[i]: those that a beam search keeps.
+
+        beams: (B,), integers ≥ 0 of the first axis of keys and values. In compiled programs and on
+        accelerators others are no error of ours: JAX makes NaN of that entry.
+
+        Raises TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
+        """
+        backend, buffers = backend_of(self.values)
+        index = check_beams(backend.xp, buffers, beams, self.b, self.values)
+        rows = None if self.window is not None else buffers.number(self.length)
+        b = buffers.pick(self.b, index, rows)
+        values = buffers.pick(self.values, index, rows)
+        packed, bias = self.packed, self.key_bias
+        if packed is not None:
+            packed = buffers.pick(packed, index, None if rows is None else rows + 1)
+        if bias is not None:
+            bias = buffers.pick(bias[..., None], index, rows)[..., 0]
+        return self._with(b, bias, packed, values, self.length)

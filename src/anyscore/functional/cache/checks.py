@@ -1,0 +1,228 @@
+"""What a growing cache must be given: every mistake is named here, before anything is written."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, NoReturn
+
+from anyscore import backends
+from anyscore.call.autocast import autocast
+from anyscore.call.backend import Backend
+from anyscore.call.buffers import Buffers
+from anyscore.functional.cache.prepare import no_queries
+from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
+from anyscore.ops.checks import check_places, check_tensors, find_framework
+from anyscore.ops.messages import shown
+from anyscore.score.base import Score
+from anyscore.score.checks import check_call
+from anyscore.score.factors import Factors
+
+
+def backend_of(x: Array) -> tuple[Backend, Buffers]:
+    """Return the backend of a tensor, and what writes to its buffers.
+
+    Raises TypeError: a tensor of a framework that has none.
+    """
+    name = framework(x) or ""
+    backend = backends.load(name)
+    return backend, backend.buffers or _refuse(name)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise TypeError(
+        f"caches that grow are for NumPy, PyTorch and JAX, got a {FRAMEWORKS[name]} tensor."
+    )
+
+
+def tokens(x: Array) -> int:
+    """Return T of x (..., T, d)."""
+    return int(x.shape[-2])
+
+
+def numbers_of(score: Score) -> str:
+    """Return the fields of a score that are numbers, and not tensors: "nu=2.0 sigma=1.0"."""
+    return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
+
+
+def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> None:
+    """Check that a score is of the class that a cache holds keys of, with the same numbers.
+
+    A field that is a number in one and a tensor in the other is not compared. call: what the score
+    was given to.
+
+    Raises ValueError: it is not.
+    """
+    if type(score) is held:
+        own = numbers_of(score) if numbers else ""  # most scores of layers have tensors alone
+        known, given = (dict(x.split("=") for x in text.split()) for text in (numbers, own))
+        other = [name for name, x in known.items() if given.get(name, x) != x]
+        if not other:
+            return
+        what, got = f"{held.__name__} with {other[0]}={known[other[0]]}", given[other[0]]
+    else:
+        what = f"the score {held.__name__}"
+        got = type(score).__name__ if isinstance(score, Score) else shown(score)
+    raise ValueError(
+        f"the cache holds keys of {what}, got {got}: pass the score that it was made for, {call}, "
+        f"score={held.__name__}(...))."
+    )
+
+
+def check_queries(queries: int, known: int | None) -> None:
+    """Check that there are no more causal queries than tokens, where their number is known.
+
+    Raises ValueError: there are.
+    """
+    if known is not None and queries > known:
+        raise ValueError(
+            f"{queries} queries, but {known} tokens are in the cache: append them first."
+        )
+
+
+def lower_tokens(
+    key: Array, value: Array, score: Score, query: Array | None, held: Array | None
+) -> tuple[Factors, Array]:
+    """Check keys, values and the score; give the factors of these keys, and the values.
+
+    query: no queries, of the width that the score expects; found out if None. held: the values that
+    the cache has, None if there are none yet.
+
+    Raises TypeError, ValueError: as `attention`.
+    """
+    find_framework(key=key, value=value)
+    backend, _ = backend_of(key)
+    xp = backend.xp
+    context, dtype = backend.precision(key)
+    with context():
+        if dtype is not None:
+            (key, value), score = autocast(xp, dtype, [key, value], score)
+        if held is not None:
+            check_rows(xp, "value", value, held)
+        if query is None:
+            _check_pair(xp, key, value)
+            check_tensors(xp, key, key, value)
+            query = no_queries(xp, score, key)
+        elif dtype is not None:
+            query = xp.astype(query, dtype)
+        try:
+            check_call(xp, query, key, value, score)
+        except (TypeError, ValueError):
+            _check_pair(xp, key, value)  # says it of them, and not of a query that nobody passed
+            raise
+        return score.lower(xp, query, key), value
+
+
+def check_rank(name: str, x: Array) -> None:
+    """Check that x is (..., tokens, width).
+
+    Raises ValueError: it is not.
+    """
+    if len(x.shape) < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}, expected (..., tokens, width): rank ≥ 2."
+        )
+
+
+def _check_pair(xp: Ops, key: Array, value: Array) -> None:
+    """Check dtypes and shapes of keys and their values, before any query meets them.
+
+    Raises TypeError, ValueError: they do not fit.
+    """
+    for name, x in (("key", key), ("value", value)):
+        check_places(xp, x, **{name: x})
+        if xp.dtype(x) not in DTYPES:
+            raise TypeError(f"{name} is {xp.dtype(x)}, expected one of {', '.join(DTYPES)}.")
+        check_rank(name, x)
+    if xp.dtype(key) != xp.dtype(value):
+        raise TypeError(
+            f"key is {xp.dtype(key)} but value is {xp.dtype(value)}: convert them to one dtype."
+        )
+    leads = xp.shape(key)[-3::-1], xp.shape(value)[-3::-1]
+    if any(n != m and 1 not in (n, m) for n, m in zip(*leads, strict=False)):
+        raise ValueError(
+            f"key {xp.shape(key)} and value {xp.shape(value)} have leading dimensions that do not "
+            "broadcast."
+        )
+
+
+def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
+    """Check that rows of a key or a value are like those that a cache holds.
+
+    Raises TypeError, ValueError: they are not.
+    """
+    got, known = xp.shape(rows), xp.shape(held)
+    if (*got[:-2], got[-1]) != (*known[:-2], known[-1]):
+        what = "value has shape" if name == "value" else "key becomes rows of shape"
+        raise ValueError(
+            f"{what} {got}, the cache holds {known}: expected the same but for the tokens (axis "
+            "−2). Make another cache for another batch or other widths."
+        )
+    if xp.dtype(rows) != xp.dtype(held):
+        raise TypeError(
+            f"{name} is {xp.dtype(rows)}, the cache holds {xp.dtype(held)}: convert it, or make "
+            "the cache of tensors of that dtype."
+        )
+
+
+def check_bias(score: str, bias: Array | None, held: Array | None) -> None:
+    """Check that a score has a bias of keys if a cache holds one.
+
+    Raises ValueError: one of the two has.
+    """
+    if (bias is None) != (held is None):
+        raise ValueError(
+            f"{score} has {'no' if bias is None else 'a'} bias of keys here, unlike the score that "
+            "the cache was made for: its numbers differ, or one of them, such as negative_slope, "
+            "is an argument of a compiled function. Make the score in that function."
+        )
+
+
+def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> None:
+    """Check that there is room for new tokens.
+
+    length: how many tokens there are, None if that is not known. wraps: whether new ones may take
+    the places of the oldest.
+
+    Raises ValueError: there is not.
+    """
+    if wraps and count > capacity:
+        raise ValueError(
+            f"{count} tokens are more than the {capacity} that the cache holds: append the last "
+            f"{capacity}, or append in parts."
+        )
+    if not wraps and length is not None and not 0 <= length <= capacity:
+        raise ValueError(
+            f"the length of the cache is {length}, expected 0 ≤ length ≤ {capacity}: what it holds "
+            "was not made by make_cache and append."
+        )
+    if not wraps and (length or 0) + count > capacity:
+        there = "" if length is None else f"{length} of {capacity} tokens are there, "
+        raise ValueError(
+            f"the cache is full: {there}got {count} more, capacity={capacity}. Make it with a "
+            "greater capacity, or with a window."
+        )
+
+
+def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) -> Array:
+    """Check the beams of a cache that holds b and values; give them as a tensor.
+
+    Raises TypeError, ValueError: others than (B,) integers below B, or a cache without a batch.
+    """
+    of_keys, of_values = xp.shape(b), xp.shape(values)
+    if len(of_keys) < 3 or len(of_values) < 3 or of_keys[0] != of_values[0]:
+        raise ValueError(
+            f"the cache holds keys {of_keys} and values {of_values}: expected one batch as the "
+            "first axis of both."
+        )
+    batch = of_keys[0]
+    if framework(beams) is None and not isinstance(beams, list | tuple | range):
+        raise TypeError(f"beams is {shown(beams)}, expected integers {(batch,)}.")
+    index = xp.array(beams, like=values)
+    if "int" not in xp.dtype(index):
+        raise TypeError(f"beams must be integers, got {xp.dtype(index)}.")
+    if xp.shape(index) != (batch,):
+        raise ValueError(f"beams has shape {xp.shape(index)}, expected {(batch,)}.")
+    for i, beam in enumerate(buffers.numbers(index) or ()):
+        if not 0 <= beam < batch:
+            raise ValueError(f"beams[{i}] is {beam}, expected 0 ≤ beam < {batch}.")
+    return index

@@ -1,0 +1,135 @@
+"""Where the tokens of a cache stand, with a window in row p mod T; masks and biases of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from anyscore.masks.context import MaskContext
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.objects import Causal, Interval, Keep, Lengths, Mask, Window, as_mask, parts
+from anyscore.modifiers.biases import FAR, Bias
+from anyscore.ops import Array, Ops
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Rows of a cache, and the last queries that meet them.
+
+    like: a tensor of the framework. length: (), how many tokens came until now. rows: how many of
+    them it has room for. queries: how many there are, at the last positions. wraps: whether the
+    token of position p is in row p mod rows; else it is in row p.
+    """
+
+    xp: Ops
+    like: Array
+    length: Array
+    rows: int
+    queries: int
+    wraps: bool
+
+    def positions(self) -> Array:
+        """Return the position of the token in each row, (rows,); < 0 where there is none yet."""
+        last, rows = self.length - 1, self.xp.arange(self.rows, like=self.like)
+        if not self.wraps:
+            return self.xp.where(rows <= last, rows, -1)
+        return last - (last - rows) % self.rows
+
+    def distances(self) -> Array:
+        """Return how far the token of each row is ahead of each query, (queries, rows)."""
+        of_queries = self.length - self.queries + self.xp.arange(self.queries, like=self.like)
+        return self.positions()[None, :] - of_queries[:, None]
+
+    def mask(self, window: int, causal: bool = True) -> Mask:
+        """Return the mask of a window of so many tokens, each query's own among them.
+
+        Raises ValueError: the ring has not all that the queries may attend.
+        """
+        if not causal:
+            raise ValueError("a window is of causal attention: with causal=False leave it out.")
+        most = self.rows - window + 1
+        if self.queries > most:
+            raise ValueError(
+                f"{self.queries} queries with a window of {window} need a capacity of "
+                f"{window + self.queries - 1}, got {self.rows}: it serves {most} at a time."
+            )
+        if self.queries == 1 and window == self.rows:  # whose order does not matter
+            return Lengths(self.length)
+        ahead = self.distances()
+        there = self.xp.logical_and(ahead <= 0, ahead > -window)
+        return as_mask(self.xp.logical_and(there, self.positions()[None, :] >= 0))
+
+    def bias(self, bias: Bias, heads: int | None) -> Array:
+        """Return a bias of positions as it is of queries and rows, (..., queries, rows)."""
+        distances = self.xp.reshape(self.distances(), (self.queries * self.rows,))
+        found = self.xp.tensor(bias.of(self.xp, distances, heads), self.like)
+        lead = self.xp.shape(found)[:-1]
+        return self.xp.reshape(found, (*lead, self.queries, self.rows))
+
+
+def place_bias(ring: Ring, bias: Any, lead: tuple[int, ...]) -> Any:
+    """Return a bias of positions that does not say where queries stand as it is of the rows.
+
+    lead: the leading dimensions of the queries. Other biases are given back as they are.
+    """
+    if not isinstance(bias, Bias) or not bias.align is bias.offset is None:
+        return bias
+    if not ring.wraps:
+        return replace(bias, offset=ring.length - ring.queries)  # type: ignore[type-var]
+    return ring.bias(bias, lead[-1] if len(lead) > 1 else None)
+
+
+@dataclass(frozen=True, eq=False)
+class OfPositions(Mask):
+    """A mask of positions, met by rows that hold tokens of other positions.
+
+    mask: an interval of positions for each query. positions: (rows,), of the token in each row.
+    """
+
+    mask: Mask
+    positions: Array
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to a boolean array."""
+        found, allowed = self.mask.lower(replace(call, keys=FAR)), None
+        if found.start is not None:
+            allowed = self.positions >= found.start[..., None]
+        if found.stop is not None:
+            before = self.positions < found.stop[..., None]
+            allowed = before if allowed is None else call.xp.logical_and(allowed, before)
+        return call.lowered(mask=allowed)
+
+
+def place_masks(ring: Ring, mask: Mask) -> Mask:
+    """Return a mask of positions as it is of the rows.
+
+    Raises TypeError: the rows wrap, and the mask does not count positions.
+    """
+
+    def placed(part: Mask) -> Mask:
+        if isinstance(part, Causal | Window) and (part.align == "end" or _says_nothing(part)):
+            last: Any = ring.length - ring.queries
+            if part.offset is not None:
+                last = last + ring.xp.array(part.offset, ring.like)
+            part = replace(part, align=None, offset=last)
+        if not ring.wraps:
+            return part
+        if not isinstance(part, Causal | Interval | Lengths | Window):
+            raise TypeError(
+                "in a cache with a window tokens change rows, so that a mask must count positions: "
+                f"expected Interval, Lengths, Causal or Window, got {_name(part)}. For padding on "
+                "the left pass Interval(padding, None)."
+            )
+        return OfPositions(part, ring.positions())
+
+    return reduce(and_, map(placed, parts(mask)))
+
+
+def _says_nothing(mask: Causal | Window) -> bool:
+    return mask.align is None and mask.offset is None
+
+
+def _name(mask: Mask) -> str:
+    return "a boolean array" if isinstance(mask, Keep) else type(mask).__name__

@@ -1,0 +1,127 @@
+"""Keys prepared once for many calls: a decoder that attends to one sequence step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from anyscore import backends
+from anyscore.call.autocast import autocast
+from anyscore.call.prepared import PreparedKeys
+from anyscore.call.task import lower_mask
+from anyscore.kernels import cpu
+from anyscore.masks.lowered import zero_unread
+from anyscore.masks.objects import Interval, Keys, Lengths, parts
+from anyscore.ops import Array, Ops
+from anyscore.ops.checks import check_places, check_tensors, find_framework
+from anyscore.ops.messages import shown
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
+from anyscore.score.checks import KEY_PARAMETERS, check_score, parameters_of
+
+__all__ = ["PreparedKeys", "prepare_keys"]
+
+
+def prepare_keys(
+    key: Array,
+    score: Score = ScaledDot(),  # noqa: B008 (frozen)
+    *,
+    mask: Any = None,
+    valid_lens: Any = None,
+) -> PreparedKeys:
+    """Compute what a score needs of the keys once: projections, biases, packed exponentials.
+
+    Pass it as `key` to `attention`, as often as there are queries, with the same score; masks and
+    values are given to each call as before. It is a snapshot: a key changed in place afterwards,
+    as in a preallocated cache that grows, changes nothing here, for no score; prepare anew after
+    that, and after an update of the parameters. It keeps the graph of the keys and parameters, so
+    that gradients reach them.
+
+    Args:
+        key: (..., T_k, d_k).
+        score: a score object; a callable has nothing to prepare.
+        mask, valid_lens: keys that no query of any call may attend, so that nothing reads them
+            here either. Not of use where padding is finite. `Lengths`, `Interval` and `Keys`.
+
+    Raises:
+        TypeError, ValueError: on wrong input, before any work.
+
+    >>> import numpy as np
+    >>> from anyscore import Additive, attention
+    >>> rng = np.random.default_rng(0)
+    >>> score = Additive(rng.normal(size=(8, 4)), rng.normal(size=(8, 6)), rng.normal(size=8))
+    >>> keys, values = rng.normal(size=(2, 10, 6)), rng.normal(size=(2, 10, 3))
+    >>> prepared = prepare_keys(keys, score)
+    >>> for step in range(3):
+    ...     query = rng.normal(size=(2, 1, 4))
+    ...     output = attention(query, prepared, values, score=score, valid_lens=[2, 6])
+    >>> np.allclose(output, attention(query, keys, values, score=score, valid_lens=[2, 6]))
+    True
+    """
+    if not isinstance(score, Score):
+        raise TypeError(
+            f"keys are prepared for a score object, such as ScaledDot(), got {shown(score)}."
+        )
+    name = find_framework(key=key)
+    backend = backends.load(name)
+    xp = backend.xp
+    context, dtype = backend.precision(key)
+    (key,), score = backend.unwrap((key,), score)
+    with context():
+        if dtype is not None:
+            (key,), score = autocast(xp, dtype, [key], score)
+        check_places(xp, key, key=key)
+        check_tensors(xp, key, key, key)
+        query = no_queries(xp, score, key)
+        sizes = check_tensors(xp, query, key, key)
+        check_score(xp, score, query, key, sizes)
+        for part in parts(mask):
+            if not isinstance(part, Lengths | Interval | Keys):
+                raise TypeError(
+                    f"keys are prepared for all queries, so their mask must not depend on them: "
+                    f"expected Lengths, Interval or Keys, got {type(part).__name__}. Give it to "
+                    "`attention` instead."
+                )
+        lowered = lower_mask(xp, replace(sizes, queries=1), query, mask, valid_lens)
+        if lowered is None:
+            key = xp.copy(key)
+        else:
+            key, _ = zero_unread(xp, key, lowered.used[1], sizes.groups)
+        f = score.lower(xp, query, key)
+        nothing = _none_of(xp, key, xp.shape(key)[-1])
+        packed = backend.pack_keys(f) if cpu.packs(f.pair) else None
+        return PreparedKeys(key, type(score), f.b, f.key_bias, packed, nothing)
+
+
+vars(prepare_keys)["autograph_info__"] = None  # as of `attention`
+
+
+def _none_of(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array:
+    """No tokens of the width, (*lead, 0, width), of the kind of x."""
+    nothing = xp.reshape(x[..., :0, :], (*(1,) * len(lead), 0, 1))
+    return xp.broadcast_to(nothing, (*lead, 0, width))
+
+
+def no_queries(xp: Ops, score: Score, key: Array) -> Array:
+    """No queries, of the width and leading dimensions that the parameters of the score expect."""
+    d_k = width = xp.shape(key)[-1]
+    of_queries: list[tuple[int, ...]] = []
+    of_keys = [xp.shape(key)[:-2]]
+    parameters = parameters_of(xp, score)
+    for field, (shape, _) in parameters.items():
+        letters = score.shapes.get(field, ())
+        own = shape[: max(len(shape) - len(letters), 0)]
+        (of_keys if field in KEY_PARAMETERS else of_queries).append(own)
+        if "d_q" in letters and len(shape) >= len(letters):
+            width = shape[len(shape) - len(letters) + letters.index("d_q")]
+        elif "d_q + d_k" in letters:
+            width = shape[-1] - d_k
+        elif "W_q" in score.shapes and "W_q" not in parameters and letters == ("h",):
+            width = shape[-1]
+    if score.equal_widths:
+        width = d_k
+    leads = [*of_queries, *of_keys]  # heads are those of the queries, which may be more
+    rank = max(map(len, leads))
+    padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
+    lead = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
+    return _none_of(xp, key, max(width, 0), lead)

@@ -1,0 +1,168 @@
+"""The matrix of scores and its log-sum-exp, without values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from anyscore.call.backend import as_given, of_scores, with_query_bias
+from anyscore.call.task import Call, Options, Task
+from anyscore.functional.attention import lower, run
+from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.modifiers.sinks import with_sink
+from anyscore.ops import Array, Ops
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
+
+_Score = Score | Callable[[Array, Array], Array]
+
+
+def scores(
+    query: Array,
+    key: Array,
+    *,
+    score: _Score = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    valid_lens: Any = None,
+    softcap: float = 0.0,
+    bias: Any = None,
+    bias_after: Any = None,
+    impl: str = "auto",
+) -> Array:
+    """The matrix of scores s(query_i, key_j), which is what `attention` takes the softmax of.
+
+    Where it is fused, forward and backward take memory for queries × keys, never times the width
+    of the score.
+
+    Args:
+        query: (..., T_q, d_q), of any supported framework.
+        key: (..., T_k, d_k), or what `prepare_keys` made of it; leading dimensions and heads as of
+            `attention`.
+        score: a score object, or a callable (query, key) → (..., T_q, T_k).
+        mask, valid_lens, softcap, bias, bias_after: as of `attention`.
+        impl: as of `attention`.
+
+    Returns:
+        (..., T_q, T_k), float32 or better; −∞ where a query may not attend a key.
+
+    Raises:
+        TypeError, ValueError: on wrong input, before any work.
+        NotImplementedError: if impl="fused" or impl="separable" cannot run.
+
+    >>> import numpy as np
+    >>> from anyscore import Gaussian, scores
+    >>> frames, texts = np.array([[0.0], [1.0], [2.0]]), np.array([[0.0], [2.0]])
+    >>> 0 - 2 * scores(frames, texts, score=Gaussian())     # squared distances
+    array([[0., 4.],
+           [1., 1.],
+           [4., 0.]])
+    """
+    call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
+    return _compute(call, Options(with_scores=True, impl=impl))[0]
+
+
+def log_weights(
+    query: Array,
+    key: Array,
+    *,
+    score: _Score = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    valid_lens: Any = None,
+    softcap: float = 0.0,
+    sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
+    impl: str = "auto",
+) -> Array:
+    """The logarithm of the attention weights: log-softmax of the scores over the attended keys.
+
+        log_weights_ij = s(query_i, key_j) − log Σ_l e^s(query_i, key_l)    over the attended keys l
+
+    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
+
+    Returns:
+        (..., T_q, T_k), float32 or better; −∞ where a query may not attend a key.
+
+    Raises: as `scores`.
+
+    >>> import numpy as np
+    >>> from anyscore import log_weights
+    >>> np.exp(log_weights(np.ones((2, 3)), np.ones((4, 3)), valid_lens=2))
+    array([[0.5, 0.5, 0. , 0. ],
+           [0.5, 0.5, 0. , 0. ]])
+    """
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
+    return _compute(call, Options(with_scores=True, impl=impl), logarithms=True)[0]
+
+
+def log_sum_exp(
+    query: Array,
+    key: Array,
+    *,
+    score: _Score = ScaledDot(),  # noqa: B008 (frozen)
+    mask: Any = None,
+    valid_lens: Any = None,
+    softcap: float = 0.0,
+    sink: Any = None,
+    bias: Any = None,
+    bias_after: Any = None,
+    impl: str = "auto",
+) -> Array:
+    """The log-sum-exp of the scores over the attended keys, in memory for queries + keys.
+
+        log_sum_exp_i = log Σ_j e^s(query_i, key_j)        over the attended keys j
+
+    Contrastive losses, kernel density estimates and optimal transport ask for nothing else; see
+    docs/score_matrix.md.
+
+    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
+
+    Returns:
+        (..., T_q), float32 or better; −∞, or the sink, for a query that may attend to nothing.
+
+    Raises: as `scores`.
+
+    >>> import numpy as np
+    >>> from anyscore import log_sum_exp
+    >>> np.exp(log_sum_exp(np.ones((2, 3)), np.zeros((4, 3)), valid_lens=[4, 2]))
+    array([4., 2.])
+    """
+    call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
+    return _compute(call, Options(return_lse=True, impl=impl))[1]
+
+
+for _function in (scores, log_weights, log_sum_exp):  # as of `attention`
+    vars(_function)["autograph_info__"] = None
+
+
+def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Array, Array]:
+    """Compute scores, or the logarithms of weights, and their log-sum-exp."""
+    backend, context, task = lower(call, options)
+    xp = backend.xp
+    with context():
+        task, result = run(backend, task, options)
+        logs = None
+        if logarithms:  # in which the query bias cancels
+            logs = _log_softmax(xp, task, result.scores, result.stats)
+            result = result._replace(scores=None)
+        result = with_query_bias(xp, task, result)
+        stats = result.stats
+        if task.sink is not None:
+            _, log_share, stats = with_sink(xp, task.sink, stats)
+            logs = None if logs is None else logs + of_scores(task, log_share)
+        mask = None if isinstance(task.mask, LoweredEdges) else task.mask
+        if logs is not None and mask is not None:  # a NaN in the log-sum-exp is not theirs
+            logs = xp.where(mask.boolean, logs, -math.inf)
+        found = result.scores if logs is None else logs
+        found = None if found is None else as_given(task, found)
+        lse = xp.add_pair(stats) if options.return_lse else None
+    found = backend.wrap_pairs(found, call.query, call.key, -math.inf)
+    return found, backend.wrap_numbers(lse, call.query)
+
+
+def _log_softmax(xp: Ops, task: Task, scores: Array, stats: Array) -> Array:
+    """The logarithms of the weights of scores, from their statistics."""
+    most, log_sum = stats[..., 0, :], stats[..., 1, :]
+    most = xp.where(most == -math.inf, 0.0, most)
+    return scores - of_scores(task, most) - of_scores(task, log_sum)

@@ -1,0 +1,172 @@
+"""Which score a name means, and the parameters that layers of all frameworks hold for it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Real
+from typing import Any, TypeAlias
+
+from anyscore.modifiers.sinks import check_finite
+from anyscore.ops import Array
+from anyscore.ops.messages import shown
+from anyscore.score import SCORES, Concat
+from anyscore.score.base import Init, Score
+from anyscore.score.checks import KEY_PARAMETERS, POSITIVE
+
+AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array]
+"""A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
+
+PROJECTIONS = "W_q", "W_k"
+"""Parameters left out where queries and keys come already projected."""
+
+SINK = "sink"
+"""The name of a sink that a layer learns."""
+
+_SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
+_ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink", "normalizer"
+"""The arguments of every layer of a named score, besides its scales."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a layer.
+
+    field: the field of the score that it fills, or `SINK`. init: its shape in the layer and its
+    initial values. row: whether a vector is kept as one row, as a linear layer with one output
+    keeps it. per_head: whether each head has its own.
+    """
+
+    field: str
+    init: Init
+    row: bool = False
+    per_head: bool = False
+
+    @cached_property
+    def logarithm(self) -> bool:
+        """True if the layer keeps the logarithm of the field."""
+        return self.field in POSITIVE
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the parameter in the layer and its state dict."""
+        return f"log_{self.field}" if self.logarithm else self.field
+
+
+def is_named(score: AnyScore) -> bool:
+    """Check if a layer makes the parameters of this score itself: it is a name or a class."""
+    return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
+
+
+def makes_parameters(score: AnyScore, sink: Any) -> bool:
+    """Check if a layer makes parameters itself: those of its score, or a sink."""
+    return is_named(score) or sink is True
+
+
+def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
+    """Give the sink that a layer was asked for: one to be learned, a number, or None.
+
+    Raises TypeError, ValueError: it is neither True, nor a finite number, nor None or False.
+    """
+    if sink is None or sink is False:
+        return None
+    if sink is True:
+        shape = () if heads is None else (heads,)
+        return Parameter(SINK, Init(shape), per_head=heads is not None)
+    if not isinstance(sink, Real):
+        raise TypeError(
+            "sink must be True for a learned one, a number for a fixed one, or None, got "
+            f"{shown(sink)}."
+        )
+    check_finite(sink)
+    return float(sink)
+
+
+def find_score(name: str) -> type[Score]:
+    """Return the score of a name of `SCORES`.
+
+    Raises ValueError: an unknown name; the message has the nearest one.
+    """
+    if name in SCORES:
+        return SCORES[name]
+    near = difflib.get_close_matches(name.lower(), SCORES, n=1, cutoff=0.0)[0]
+    raise ValueError(f"unknown score {name!r}: did you mean {near!r}? Known: {', '.join(SCORES)}.")
+
+
+def parameter_specs(
+    score: type[Score],
+    d_q: int,
+    d_k: int,
+    *,
+    hidden: int | None = None,
+    bias: bool = False,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    projected: bool = False,
+    scales: Mapping[str, float] | None = None,
+) -> tuple[list[Parameter], dict[str, float | None]]:
+    """List the parameters that a layer creates for a score, in order, and its fixed fields.
+
+    hidden: width of a hidden layer; d_q if `projected`. scales: fields that are numbers, not
+    learned. The other arguments are those of the layers.
+
+    Raises TypeError, ValueError: arguments that the score lacks or has not.
+    """
+    scales = scales or {}
+    _check_scales(score, scales)
+    if hidden is None:
+        if not projected and has_hidden(score):
+            raise ValueError(f"{score.__name__} needs hidden=, the width of its hidden layer.")
+        hidden = d_q
+    fields: dict[str, Init | float | None] = {**score.parameters(d_q, d_k, hidden)}
+    if bias and "bias" not in score.shapes:
+        raise ValueError(f"{score.__name__} has no bias: leave out bias=True.")
+    if "bias" in score.shapes:
+        fields["bias"] = Init((hidden,)) if bias else None
+    if projected:
+        fields |= {name: None for name in PROJECTIONS if name in score.shapes}
+    fields |= {name: scale for name, scale in scales.items() if scale is not None}
+    if heads != kv_heads and any(isinstance(fields[name], Init) for name in score.of_both):
+        hint = "use Additive" if score is Concat else f"give {score.of_both[0]} as a number"
+        raise ValueError(f"{score.__name__} cannot have fewer key heads than query heads: {hint}.")
+    parameters, fixed = [], {}
+    for field, init in fields.items():
+        if not isinstance(init, Init):
+            fixed[field] = init
+            continue
+        n_heads = kv_heads if field in KEY_PARAMETERS else heads
+        row = field == "w_v" and n_heads is None
+        if n_heads is not None or row:
+            init = replace(init, shape=(n_heads or 1, *init.shape))
+        if field in POSITIVE:
+            init = replace(init, value=math.log(init.value))
+        parameters.append(Parameter(field, init, row, n_heads is not None))
+    return parameters, fixed
+
+
+def has_hidden(score: type[Score]) -> bool:
+    """Check if a score has a hidden layer, of the width `hidden`."""
+    return any("h" in shape for shape in score.shapes.values())
+
+
+def _check_scales(score: type[Score], arguments: Mapping[str, Any]) -> None:
+    """Check the arguments that a layer does not name: scales of its score, which are numbers."""
+    scales = [field for field, shape in score.shapes.items() if shape == ()]
+    known = {name for other in SCORES.values() for name, shape in other.shapes.items() if not shape}
+    for name, scale in arguments.items():
+        if name in known and name not in scales:
+            raise TypeError(
+                f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
+            )
+        if name not in scales:
+            near = difflib.get_close_matches(name, [*_ARGUMENTS, *scales], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
+            takes = ", ".join((*_ARGUMENTS, *scales))
+            raise TypeError(
+                f"unknown argument {name!r}: {hint} A layer of {score.__name__} takes {takes}."
+            )
+        if scale is not None and not isinstance(scale, Real):
+            raise TypeError(f"{name} must be a number, got {shown(scale)}.")

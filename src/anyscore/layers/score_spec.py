@@ -1,0 +1,181 @@
+"""The score of a layer, with its sink: checked, and bound to the widths of queries and keys.
+
+A layer holds the `ScoreSpec` of its score. At its first call, or when it is made with both widths,
+the spec is bound to the widths, which gives its parameters; from their values the layer builds the
+score at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from anyscore.layers.parameters import (
+    SINK,
+    AnyScore,
+    Parameter,
+    find_score,
+    has_hidden,
+    is_named,
+    parameter_specs,
+    sink_of_layer,
+)
+from anyscore.modifiers.normalizers import Normalizer
+from anyscore.ops import Array, Ops
+from anyscore.ops.checks import check_size
+from anyscore.ops.messages import shown
+from anyscore.score.base import Score
+from anyscore.score.checks import check_widths
+
+
+@dataclass(frozen=True)
+class BoundScore:
+    """A score whose widths are known.
+
+    parameters: what the layer learns, in order. fixed: the fields that are numbers or None.
+    """
+
+    score: AnyScore
+    parameters: tuple[Parameter, ...] = ()
+    fixed: Mapping[str, float | None] | None = None
+
+    def build(self, xp: Ops, values: Mapping[str, Array]) -> Any:
+        """Build the score from the values of the parameters, by name."""
+        if isinstance(self.score, Score):
+            return replace(self.score, **values)
+        if not isinstance(self.score, type):
+            return self.score
+        fields: dict[str, Any] = dict(self.fixed or {})
+        for p in self.parameters:
+            x = values[p.name]
+            fields[p.field] = x[..., 0, :] if p.row else xp.exp(x) if p.logarithm else x
+        return self.score(**fields)
+
+
+class ScoreSpec:
+    """The score of a layer, checked.
+
+    score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
+    score object or a callable, which take none of these. sink: True, a number or None; it becomes
+    the parameter that is learned, with `heads` if there are any, or stays. of_score: the names of
+    the parameters of the score; linears: those that are the matrices of linear layers; names: of
+    all that the layer holds.
+
+    Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
+    """
+
+    def __init__(
+        self,
+        score: AnyScore,
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        bias: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        projected: bool = False,
+        sink: Any = None,
+        **scales: Any,
+    ) -> None:
+        sizes = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "heads": heads, "kv_heads": kv_heads}
+        check_size(**sizes)
+        if heads and kv_heads and heads % kv_heads:
+            raise ValueError(f"kv_heads={kv_heads} must divide heads={heads}.")
+        self.score: Any = find_score(score) if isinstance(score, str) else score
+        self.named = is_named(score)
+        self.d_q, self.d_k = d_q, d_k
+        self.sink = sink_of_layer(sink, heads)
+        self.of_score: tuple[str, ...] = ()
+        self.linears: tuple[str, ...] = ()
+        if self.named:
+            self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
+            self._options |= {"kv_heads": kv_heads or heads, "projected": projected}
+            self._options["scales"] = scales
+            self._check_hidden(d_q)
+            named = cast(type[Score], self.score)
+            parameters, _ = parameter_specs(named, 1, 1, **self._options)
+            self.of_score = tuple(parameter.name for parameter in parameters)
+            if heads is None:
+                self.linears = tuple(name for name in named.linears if name in self.of_score)
+        else:
+            if isinstance(self.sink, Parameter):
+                sizes["heads"] = None  # which are those of the sink
+            of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
+            self._check_own(score, [name for name, x in of_names.items() if x is not None])
+            self.of_score = tuple(score.tensors()) if isinstance(score, Score) else ()
+        self.names = self.of_score
+        if isinstance(self.sink, Parameter):
+            if SINK in self.of_score:
+                raise ValueError(f"{self} has a parameter {SINK!r} already: leave out sink=True.")
+            self.names = (*self.of_score, SINK)
+
+    @staticmethod
+    def _check_own(score: Any, given: list[str]) -> None:
+        """Check a score that is not given by name, and that no arguments are for one that is."""
+        if given:
+            raise ValueError(
+                f"{', '.join(given)}: for scores given by name; a score object or a callable has "
+                "its own parameters."
+            )
+        if not callable(score) and not isinstance(score, Score):
+            raise TypeError(
+                f"score must be a name, a score object or a callable, got {shown(score)}."
+            )
+
+    def _check_hidden(self, d_q: int | None) -> None:
+        """Check hidden= against the score, and against the width of projected queries."""
+        hidden = self._options["hidden"]
+        if hidden is None:
+            return
+        if not has_hidden(self.score):
+            raise ValueError(f"{self} has no hidden layer: leave out hidden={hidden}.")
+        if self._options["projected"] and d_q not in (None, hidden):
+            raise ValueError(
+                f"hidden={hidden}, but {self} meets queries and keys projected to width {d_q}"
+                ", which is the width of its hidden layer here: leave out hidden=."
+            )
+
+    @property
+    def sized(self) -> bool:
+        """True if the parameters can be made without looking at queries and keys."""
+        return not self.named or (self.d_q is not None and self.d_k is not None)
+
+    def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
+        """Bind the score to the widths of queries and keys; None: those the layer was made with.
+
+        Raises ValueError: other widths than the layer was made with, or that the score cannot have.
+        """
+        if not self.named:
+            return BoundScore(self.score)
+        d_q, d_k = self._width("d_q", d_q), self._width("d_k", d_k)
+        check_widths(self.score, d_q, d_k)
+        self._check_hidden(d_q)
+        parameters, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
+        return BoundScore(self.score, tuple(parameters), fixed)
+
+    def _width(self, name: str, width: int | None) -> int:
+        """Return the width of a call, or where it is None that of the layer; they must agree."""
+        expected: int | None = getattr(self, name)
+        if expected is not None and width not in (None, expected):
+            raise ValueError(f"the layer was made with {name}={expected}, got {name}={width}.")
+        return cast(int, expected if width is None else width)
+
+    def scale_of(self, d_q: int, d_k: int) -> float:
+        """Return the fixed scale of a bilinear layer of these widths."""
+        _, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
+        return float(fixed["scale"] or 1.0)
+
+    def __str__(self) -> str:
+        return (self.score if isinstance(self.score, type) else type(self.score)).__name__
+
+
+def describe(
+    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
+) -> str:
+    """Describe a layer for its repr: score, dropout, and its cap and so on if it has them."""
+    cap = f", softcap={softcap}" if softcap else ""
+    sink = True if isinstance(spec.sink, Parameter) else spec.sink
+    by = "" if normalizer == "softmax" else f", normalizer={normalizer!r}"
+    return f"{spec}, dropout={dropout}{cap}" + ("" if sink is None else f", sink={sink}") + by

@@ -1,0 +1,230 @@
+"""Arguments of masks: numbers, lists and tensors become arrays of one call.
+
+Lengths and offsets stay tensors throughout. Values of integers are never inspected on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.offsets import check_whole
+from anyscore.masks.packed_positions import Places
+from anyscore.ops import PLAIN, Array, Ops, framework, load
+from anyscore.ops.checks import broadcasts
+from anyscore.ops.messages import shown
+
+
+@dataclass(frozen=True)
+class MaskContext:
+    """The call that a mask is lowered for: its leading dimensions, queries and keys.
+
+    places: of queries of packed sequences, within which positions and lengths then count.
+    """
+
+    xp: Ops
+    like: Array
+    lead: tuple[int, ...]
+    queries: int
+    keys: int
+    places: Places | None = None
+
+    def lowered(
+        self, start: Array | None = None, stop: Array | None = None, mask: Array | None = None
+    ) -> LoweredMask:
+        """A mask lowered for this call."""
+        lowered = LoweredMask(self.xp, self.keys, start, stop, mask)
+        lowered.has_diagonals = self.places is None or self.places.shift is None
+        return lowered
+
+    def of_places(self, name: str) -> Array:
+        """A field of `places` (T_q,), as an array of rank len(lead) + 1."""
+        return self.xp.reshape(getattr(self.places, name), (*(1,) * len(self.lead), self.queries))
+
+    @property
+    def lines_up(self) -> bool:
+        """Whether query i stands at key i by itself: there are as many, in each sequence."""
+        return self.queries == self.keys if self.places is None else self.places.shift is None
+
+    def positions(self, at_end: bool) -> Array:
+        """The key position of each query; at_end: the last query (of a sequence) sees the last key.
+
+        Of rank len(lead) + 1.
+        """
+        i = self.xp.reshape(
+            self.xp.arange(self.queries, like=self.like), (1,) * len(self.lead) + (self.queries,)
+        )
+        if self.places is None:
+            return i + (self.keys - self.queries) if at_end else i
+        if self.places.shift is None:
+            return i
+        i = i - self.of_places("first_query") + self.of_places("first_key")
+        return i + self.of_places("shift") if at_end else i
+
+    def array(self, x: Any, name: str) -> Array:
+        """`x` on the device of the query; a tensor of another framework is refused."""
+        ours, theirs = framework(self.like), framework(x)
+        if theirs is not None and (problem := load(theirs).layout_problem(x)):
+            raise TypeError(f"{name} is {problem}.")
+        if theirs not in (None, "numpy", ours):
+            raise TypeError(
+                f"{name} is a {theirs} tensor but the query is a {ours} tensor: "
+                "pass both from one framework."
+            )
+        try:
+            if theirs is None and not isinstance(x, PLAIN):
+                raise TypeError
+            made = self.xp.array(x, like=self.like)
+            if self.xp.dtype(made).startswith(("str", "object")):  # NumPy takes anything
+                raise TypeError
+            return made
+        except NotImplementedError:  # PyTorch's meta tensors hold no values
+            raise ValueError(
+                f"{name} is on {self.xp.device(x)}, the query on {self.xp.device(self.like)}: "
+                "move them to one device."
+            ) from None
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"{name} is {shown(x)} ({type(x).__name__}), expected a number, a list or a tensor."
+            ) from None
+
+    def boolean(self, x: Any, name: str) -> Array:
+        """`x` as a boolean array; numbers are refused with what to pass instead."""
+        x = self.array(x, name)
+        dtype = self.xp.dtype(x)
+        if dtype == "bool":
+            return x
+        if "int" in dtype:
+            advice = "for 0/1 integers pass mask != 0; for lengths pass valid_lens= or Lengths(n)."
+        else:
+            advice = (
+                "for an additive mask of 0 and −inf pass mask == 0; a float tensor is a bias, pass "
+                "bias=."
+            )
+        raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
+
+    def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
+        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1.
+
+        Of packed sequences, also per sequence.
+        """
+        x = self.array(_within(x), name)
+        dtype = self.xp.dtype(x)
+        if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
+            x, dtype = self.xp.astype(x, self.xp.index_dtype()), self.xp.index_dtype()
+        if "int" not in dtype and not (floats and "float" in dtype):
+            advice = ""
+            if dtype == "bool":
+                advice = ": for a boolean padding mask (True = may attend) pass mask=Keys(keep)"
+            raise TypeError(
+                f"{name} must be integers{' or floats' if floats else ''}, got {dtype}{advice}."
+            )
+        of_sequences = self.places is not None and self.xp.shape(x) == (self.places.count,)
+        if self.places is not None:
+            x = self.places.own(self.xp, x)
+        shape = self.xp.shape(x)
+        full = (*self.lead, self.queries)
+        if of_sequences:
+            aligned = (1,) * len(self.lead) + shape
+        elif len(shape) == 1 and self.lead:
+            aligned = shape + (1,) * len(self.lead)
+        elif len(shape) == 2 and len(self.lead) > 1:
+            aligned = shape[:1] + (1,) * (len(self.lead) - 1) + shape[1:]
+        else:
+            aligned = (1,) * (len(full) - len(shape)) + shape
+        if not broadcasts(aligned, full):
+            batch = self.lead[0] if self.lead else None
+            allowed = (
+                [(), (batch,), (batch, self.queries), full] if batch is not None else [(), full]
+            )
+            of = f"leading dimensions {self.lead}, {self.queries} queries"
+            if self.places is not None:
+                allowed.insert(1, (self.places.count,))
+                of = f"{self.places.count} sequences, {of}"
+            raise ValueError(
+                f"{name} has shape {shape}, expected one of "
+                f"{', '.join(map(str, dict.fromkeys(allowed)))} ({of})."
+            )
+        return self.xp.reshape(x, aligned)
+
+    def integers(self, x: Array) -> Array:
+        """Integers in the index dtype; unsigned ones beyond it become its largest number."""
+        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
+        if dtype == index:  # the common case
+            return x
+        x = xp.astype(x, index)
+        return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
+
+    @property
+    def far(self) -> int:
+        """Farther than any key, and added to a position without overflow."""
+        return 2**29 if self.xp.index_dtype() == "int32" else 2**61
+
+    def plus(self, x: Array, width: int) -> Array:
+        """x + width for any integers, in the index dtype; what no key can be at is clamped.
+
+        Exact for all 64 bits of x and for any width: nothing overflows on the way.
+        """
+        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
+        bits = int(index[3:])
+        low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.far
+        x = x if dtype == index else xp.astype(x, index)
+        if dtype == f"u{index}":  # its upper half has become negative: move both by a half
+            upper = xp.clip(x, low, -1) + high + 1
+            x, width = xp.where(x < 0, upper, xp.clip(x, 0, high) - high - 1), width - low
+        least, most = max(-far - width, low), min(far - width, high)
+        if most < low or least > high:
+            return xp.clip(x, 0, 0) + (far if most < low else -far)
+        return (xp.clip(x, least, most) - least) + (least + width)
+
+    def bound(self, x: Any, name: str, nan: int) -> Array:
+        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons.
+
+        Of packed sequences, counted from the first key of the query's own. nan: what NaN becomes
+        where values are not known.
+
+        Raises ValueError: floats that are no whole numbers, nor infinite, where they are known.
+        """
+        xp, x = self.xp, self.per_query(x, name)
+        dtype = xp.dtype(x)
+        if "float" not in dtype:
+            return self._of_sequence(xp.clip(self.integers(x), 0, self.keys))
+        if dtype != "float64":  # T_k may exceed what float16 can hold
+            x = xp.astype(x, "float32")
+        check_whole(xp, x, name)
+        x = xp.where(x == x, x, nan)
+        return self._of_sequence(xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype()))
+
+    def _of_sequence(self, x: Array) -> Array:
+        """Bounds within the sequence of a query, if there are any, as bounds of packed keys."""
+        return x if self.places is None else x + self.of_places("first_key")
+
+
+def _within(x: Any) -> Any:
+    """Single integers, in lists too, clamped to what 64 bits hold, without a sign if need be."""
+    least, most = _ends(x)
+    if most < 2**63:
+        return x if least >= -(2**63) else _clamped(x, -(2**63), 2**63 - 1)
+    if least < 0:
+        return _clamped(x, -(2**63), 2**63 - 1)
+    return np.array(_clamped(x, 0, 2**64 - 1), np.uint64)
+
+
+def _ends(x: Any) -> tuple[int, int]:
+    """The least of 0 and all single integers, and the largest."""
+    if isinstance(x, list | tuple):
+        ends = [_ends(y) for y in x]
+        return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
+    if isinstance(x, Integral) and not isinstance(x, bool):
+        return min(int(x), 0), max(int(x), 0)
+    return 0, 0
+
+
+def _clamped(x: Any, least: int, most: int) -> Any:
+    if isinstance(x, list | tuple):
+        return [_clamped(y, least, most) for y in x]
+    return min(max(int(x), least), most) if isinstance(x, Integral) else x

@@ -1,0 +1,233 @@
+"""The edges of a graph as a mask: query i attends the keys that an edge leads from to it.
+
+    mask=Edges(rowptr, col)                       # compressed rows, one for each query
+    mask=Edges.from_index(edge_index, queries)    # pairs (source, target) in any order
+
+Memory grows with queries, keys and edges, never with queries × keys. Two edges between the same
+nodes are two keys. A bias and weights have one entry for each edge, in the order they were given.
+What is known of an edge itself goes into its score as a bias, or as terms of its key:
+`edges.with_terms(c)`.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+
+from anyscore.masks.context import MaskContext
+from anyscore.masks.lowered_edges import LoweredEdges, pointers
+from anyscore.masks.objects import Mask
+from anyscore.masks.offsets import integers, known_values
+from anyscore.ops import DTYPES, Ops, framework, load
+from anyscore.ops.checks import broadcasts
+from anyscore.ops.messages import shown
+
+
+@dataclass(frozen=True, eq=False)
+class Edges(Mask):
+    """Query i attends keys col[rowptr[i]] … col[rowptr[i + 1] − 1]: a graph in compressed rows.
+
+    Args:
+        rowptr: (T_q + 1,), integers, from 0 to the number of edges E, never falling.
+        col: (E,), integers, the key of each edge; a key may come more than once.
+        permutation: (E,), the place of each of these edges in the order in which the caller has
+            them; None if that is this order. `from_index` fills it in.
+        terms: (..., E, h), see `with_terms`.
+
+    The same edges are those of all batches and heads. Biases and weights are (..., E).
+
+    Raises:
+        TypeError: not integers, or not of rank 1.
+        ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative;
+            permutation is none.
+
+    >>> import numpy as np
+    >>> from anyscore import Edges, attention
+    >>> x = np.array([[0.0], [1.0], [2.0]])
+    >>> attention(x, x, x, mask=Edges([0, 2, 2, 3], [1, 2, 0]))[1:]    # node 1 has no edge
+    array([[0.],
+           [0.]])
+    """
+
+    rowptr: Any
+    col: Any
+    permutation: Any = None
+    terms: Any = None
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)
+    derived: ClassVar[tuple[str, ...]] = ("known",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rowptr, col = integers(self.rowptr, "rowptr"), integers(self.col, "col")
+        _check(rowptr, col)
+        if self.permutation is not None and "order" not in self.known:
+            _check_order(integers(self.permutation, "permutation"), col)
+        if col is not None:
+            self.known["most"] = int(col.max()) if col.size else -1
+
+    def __reduce__(self) -> Any:
+        return Edges, (
+            self.rowptr,
+            self.col,
+            self.permutation,
+            self.terms,
+        )  # what is known can be found again
+
+    @classmethod
+    def from_index(cls, edge_index: Any, queries: int) -> Edges:
+        """Make edges of pairs in any order, duplicates kept apart.
+
+        edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
+        each edge, as in PyTorch Geometric. queries: T_q.
+
+        Raises TypeError, ValueError: not such integers; a query is not in [0, T_q), or a key
+            negative.
+
+        >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
+        array([1, 2, 0])
+        """
+        is_symbol = type(queries).__name__ == "SymInt"  # of a size that PyTorch exports
+        is_integer = isinstance(queries, Integral) and not isinstance(queries, bool)
+        if not is_symbol and not (is_integer and queries >= 0):
+            raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
+        kind = framework(edge_index)
+        pairs = np.asarray(edge_index) if kind is None else edge_index
+        pairs = pairs.astype(int) if kind is None and not pairs.size else pairs
+        xp = load(kind or "numpy")
+        _check_framework(xp)
+        if "int" not in xp.dtype(pairs) or len(xp.shape(pairs)) != 2 or xp.shape(pairs)[0] != 2:
+            raise TypeError(
+                f"edge_index is {xp.dtype(pairs)} of shape {xp.shape(pairs)}, expected integers "
+                "(2, edges): sources and targets."
+            )
+        with xp.lasting():
+            pairs = xp.astype(pairs, xp.index_dtype())
+            source, target = pairs[0], pairs[1]
+            _check_nodes("sources", known_values(xp, source), None)
+            _check_nodes("targets", known_values(xp, target), queries)
+            order = xp.argsort(target)
+            rowptr, col = pointers(xp, target, queries), xp.take(source, order)
+            return cls(rowptr, col, order, known={"order": True})
+
+    def with_terms(self, terms: Any) -> Edges:
+        """Return these edges, each with a term that is added to its key.
+
+            score of edge e from key j to query i:    scale · Σ_d weight_d · pair(a_id, b_jd + c_ed)
+
+        a and b are what the score makes of queries and keys: with `GATv2`, `Additive` and `Concat`
+        their projections, so that c stands within LeakyReLU or tanh; with a cosine the normalized
+        ones; with other products and distances the queries and keys themselves. What `Trilinear`
+        adds of the keys alone it adds unchanged.
+
+        terms: c (..., E, h), in the order in which the caller has the edges, with gradients.
+
+        >>> import numpy as np
+        >>> from anyscore import Edges, scores
+        >>> x = np.array([[1.0], [2.0]])
+        >>> edges = Edges([0, 1, 2], [1, 0])
+        >>> scores(x, x, mask=edges.with_terms(np.array([[10.0], [20.0]])))    # 1 · (2 + 10), …
+        array([12., 42.])
+        """
+        other = copy(self)
+        object.__setattr__(other, "terms", terms)
+        return other
+
+    def lower(self, call: MaskContext) -> LoweredEdges:
+        """Lower the edges for a call.
+
+        Raises TypeError, ValueError: they are not those of as many queries and keys.
+        """
+        xp = call.xp
+        _check_framework(xp)
+        given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
+        with xp.lasting():
+            rowptr, col, permutation = (
+                None if x is None else call.integers(call.array(x, name))
+                for name, x in given.items()
+            )
+        if xp.shape(rowptr) != (call.queries + 1,):
+            raise ValueError(
+                f"the edges are of {xp.shape(rowptr)[0] - 1} queries, got {call.queries}: rowptr "
+                f"has shape {xp.shape(rowptr)}, expected ({call.queries + 1},)."
+            )
+        known = self.known or {}  # an object that a tree was made again to has none
+        if known.get("most", -1) >= call.keys:
+            raise ValueError(
+                f"an edge comes from key {known['most']} (in col), expected keys from 0 to "
+                f"{call.keys - 1}: there are {call.keys} keys."
+            )
+        made = LoweredEdges(xp, call.queries, call.keys, len(call.lead), rowptr, col, permutation)
+        if known_values(xp, col) is not None:  # a tracer may not be kept
+            place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
+            made = known.setdefault(place, made)
+        return made if self.terms is None else made.with_terms(self._terms(call, made))
+
+    def _terms(self, call: MaskContext, edges: LoweredEdges) -> Any:
+        """The terms in the order of these edges, checked but for their width."""
+        xp = call.xp
+        terms = call.array(self.terms, "terms")
+        shape, dtype = xp.shape(terms), xp.dtype(terms)
+        if dtype not in DTYPES:
+            raise TypeError(f"terms is {dtype}, expected one of {', '.join(DTYPES)}.")
+        lead = (*call.lead, edges.count)
+        if len(shape) < 2 or len(shape) > len(lead) + 1 or not broadcasts(shape[:-1], lead):
+            raise ValueError(
+                f"terms has shape {shape}, expected (..., {edges.count}, width) that broadcasts to "
+                f"leading dimensions {call.lead}: one row for each edge."
+            )
+        terms = xp.broadcast_to(terms, (*shape[:-2], edges.count, shape[-1]))
+        return terms if self.permutation is None else xp.take_rows(terms, edges.permutation)
+
+
+def _check_framework(xp: Ops) -> None:
+    """Raise TypeError: the framework does not gather and sum along edges."""
+    if not hasattr(xp, "segment_sum"):
+        raise TypeError("Edges are for NumPy, PyTorch, JAX and TensorFlow.")
+
+
+def _check_nodes(name: str, nodes: np.ndarray[Any, Any] | None, n: int | None) -> None:
+    """Raise ValueError: sources or targets of edges that are negative, or not below n."""
+    if nodes is None or not nodes.size:
+        return
+    least, most = nodes.min(), nodes.max()
+    if least < 0 or (n is not None and most >= n):
+        upper = "on" if n is None else f"to {n - 1}"
+        raise ValueError(
+            f"edge_index has {name} from {least} to {most}, expected integers from 0 {upper}."
+        )
+
+
+def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+    """Raise ValueError: this is no order of the edges."""
+    if order is None or col is None:
+        return
+    n = col.size
+    if order.shape != (n,) or not np.array_equal(np.sort(order), np.arange(n)):
+        raise ValueError(
+            f"permutation is {shown(order)}, expected each of the {n} integers from 0 on once: the "
+            "place of each edge in the caller's order."
+        )
+
+
+def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+    """Raise ValueError: these are no compressed rows."""
+    if rowptr is not None:
+        if not rowptr.size or rowptr[0] != 0:
+            raise ValueError(f"rowptr must begin with 0, got {rowptr[:1].tolist() or 'no entry'}.")
+        falls = np.flatnonzero(np.diff(rowptr) < 0)
+        if falls.size:
+            i = int(falls[0])
+            raise ValueError(
+                f"rowptr must never fall, but entry {i + 1} is {rowptr[i + 1]} after {rowptr[i]}: "
+                "for edges in any order use Edges.from_index."
+            )
+        if col is not None and rowptr[-1] != col.size:
+            raise ValueError(
+                f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
+            )
+    if col is not None and col.size and col.min() < 0:
+        raise ValueError(f"col holds {col.min()}, expected keys from 0 on.")

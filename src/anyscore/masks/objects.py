@@ -1,0 +1,274 @@
+"""Masks: which keys each query may attend.
+
+Masks in practice — valid lengths, causal, sliding window, packed documents, and any intersection of
+them — leave each query one contiguous interval of keys [start, stop). Kernels take intervals; any
+other mask is a boolean array in which True means *may attend*.
+
+    Causal() & Lengths(n) & keep        # masks and boolean arrays intersect, in any order
+
+Wherever an array is expected, a number, a list or a NumPy array will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar
+
+from anyscore.masks.context import MaskContext
+from anyscore.masks.lowered import LoweredMask
+from anyscore.ops import Array
+from anyscore.ops.checks import broadcasts
+from anyscore.ops.messages import shown
+from anyscore.ops.pytrees import tell, tree
+
+
+class Mask:
+    """A mask, combined with others and with boolean arrays by `&`.
+
+    Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
+    """
+
+    static: ClassVar[tuple[str, ...]] = ()
+    __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
+
+    def __init_subclass__(cls) -> None:
+        tree(cls)
+
+    def __post_init__(self) -> None:
+        tell()
+
+    def __and__(self, other: Any) -> Mask:
+        return All((self, as_mask(other)))
+
+    def __rand__(self, other: Any) -> Mask:
+        return All((as_mask(other), self))
+
+    def context(self, call: MaskContext) -> MaskContext:
+        """Return the call as masks beside this one are to be lowered for."""
+        return call
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower the mask for one call; no value is inspected on the host.
+
+        Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class All(Mask):
+    """The intersection of `masks`; made by `&`."""
+
+    masks: tuple[Mask, ...]
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the intersection of intervals and arrays."""
+        xp, start, stop, allowed = call.xp, None, None, None
+        masks = parts(self)
+        for mask in masks:
+            call = mask.context(call)
+        for mask in masks:
+            one = mask.lower(call)
+            if not one.combines:
+                raise ValueError(
+                    f"{type(mask).__name__} does not combine with other masks: leave out what may "
+                    "not be attended."
+                )
+            if one.start is not None:
+                start = one.start if start is None else xp.maximum(start, one.start)
+            if one.stop is not None:
+                stop = one.stop if stop is None else xp.minimum(stop, one.stop)
+            if one.mask is not None:
+                allowed = one.mask if allowed is None else xp.logical_and(allowed, one.mask)
+        return call.lowered(start, stop, allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class Keep(Mask):
+    """A boolean array, True = may attend; what a plain array passed as a mask becomes.
+
+    keep: rank ≥ 2, last dimensions {1, T_q} × {1, T_k}, leading ones broadcast as in NumPy.
+    """
+
+    keep: Array
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to a boolean array."""
+        keep = call.boolean(self.keep, "mask")
+        shape, full = call.xp.shape(keep), (*call.lead, call.queries, call.keys)
+        if len(shape) < 2 or len(shape) > len(full) or not broadcasts(shape, full):
+            hint = ""
+            if call.lead and shape == (call.lead[0], call.keys):
+                hint = " For a key-padding mask of shape (batch, keys) pass mask=Keys(keep)."
+            elif len(shape) == 3 and len(full) == 4:
+                hint = " For a mask without heads insert their axis: mask[:, None]."
+            raise ValueError(
+                f"mask has shape {shape}, expected rank ≥ 2 and a shape that broadcasts to "
+                f"{full} (leading dimensions, queries, keys).{hint}"
+            )
+        return call.lowered(mask=call.xp.reshape(keep, (1,) * (len(full) - len(shape)) + shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Keys(Mask):
+    """Keys that may be attended, by any query: an arbitrary key-padding mask.
+
+    keep: boolean (B, T_k) against the first leading dimension, or (T_k,), or with all leading
+    dimensions, (*lead, T_k).
+    """
+
+    keep: Array
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to a boolean array, one row for all queries."""
+        keep = call.boolean(self.keep, "Keys(keep)")
+        shape, full = call.xp.shape(keep), (*call.lead, call.keys)
+        aligned = shape
+        if len(shape) == 2 and len(call.lead) > 1:
+            aligned = shape[:1] + (1,) * (len(call.lead) - 1) + shape[1:]
+        elif len(shape) == 1:
+            aligned = (1,) * len(call.lead) + shape
+        if len(aligned) != len(full) or not broadcasts(aligned, full):
+            first = call.lead[:1]
+            raise ValueError(
+                f"Keys(keep) has shape {shape}, expected {(*first, call.keys)} "
+                f"or a shape that broadcasts to {full}."
+            )
+        return call.lowered(mask=call.xp.reshape(keep, (*aligned[:-1], 1, aligned[-1])))
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Mask):
+    """Keys start ≤ j < stop; None = unbounded on that side.
+
+    start, stop: shapes as `Lengths`. Packed documents: the bounds of each query's document, which
+    `Sequences` makes of offsets. Left padding: Interval(padding, None).
+    """
+
+    start: Any = None
+    stop: Any = None
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval [start, stop)."""
+        start = None if self.start is None else call.bound(self.start, "start", nan=call.keys)
+        stop = None if self.stop is None else call.bound(self.stop, "stop", nan=0)
+        return call.lowered(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths(Mask):
+    """The first n keys: key j is attended if j < n.
+
+    n: whole numbers of any integer or float type, of shape () or (B,) against the first leading
+    dimension, or (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all,
+    negative none. Others are refused where their values are known. On accelerators and in compiled
+    programs values are unknown: there fractions are rounded up, and NaN means none.
+    """
+
+    n: Any
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval [0, n)."""
+        return call.lowered(stop=call.bound(self.n, "valid_lens", nan=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Mask):
+    """Keys from `left` before to `right` after the query's own position, both inclusive.
+
+    left, right: integers ≥ 0, None = unbounded. Query i stands at key position i + offset
+    (align="start") or i + T_k − T_q + offset (align="end"). With T_q ≠ T_k one of `align` and
+    `offset` must be given. offset: an integer, or integers of shape () or (B,), as for a
+    preallocated cache.
+    """
+
+    left: int | None
+    right: int | None
+    align: str | None = None
+    offset: Any = None
+    static = "left", "right", "align"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, width in (("left", self.left), ("right", self.right)):
+            if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
+                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {shown(width)}.")
+            if width is not None and width < 0:
+                raise ValueError(f"{name} must be ≥ 0, got {width}.")
+            if width is not None:  # NumPy's integers wrap around
+                object.__setattr__(self, name, int(width))
+        if self.align not in (None, "start", "end"):
+            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval of keys around each query."""
+        return _lower_window(self, self.left, self.right, self.align, self.offset, call)
+
+
+@dataclass(frozen=True, eq=False)
+class Causal(Mask):
+    """No key after the query's own position: Window(None, 0, align, offset)."""
+
+    align: str | None = None
+    offset: Any = None
+    static = ("align",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Window(None, 0, self.align, self.offset)
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval of keys up to each query."""
+        return _lower_window(self, None, 0, self.align, self.offset, call)
+
+
+def parts(mask: Any) -> list[Mask]:
+    """List the masks that `&` made one of."""
+    if isinstance(mask, All):
+        return [part for one in mask.masks for part in parts(one)]
+    return [] if mask is None else [as_mask(mask)]
+
+
+def as_mask(x: Any) -> Mask:
+    """Make anything but a mask object a mask: a boolean array.
+
+    Raises TypeError: the class of a mask.
+    """
+    if isinstance(x, type) and issubclass(x, Mask):
+        raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
+    return x if isinstance(x, Mask) else Keep(x)
+
+
+def _lower_window(
+    mask: Mask,
+    left: int | None,
+    right: int | None,
+    align: str | None,
+    offset: Any,
+    call: MaskContext,
+) -> LoweredMask:
+    if align is None and offset is None and not call.lines_up:
+        if call.places is not None:
+            raise ValueError(
+                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
+                'say how they line up: align="start", align="end" (the last query of a sequence '
+                "sees its last key), or offset= (the key position of its first query)."
+            )
+        raise ValueError(
+            f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
+            'how they line up: align="start", align="end" (the last query sees the last key), '
+            "or offset= (the key position of the first query)."
+        )
+    xp, position = call.xp, call.positions(align == "end")
+    if offset is not None:
+        offset = call.per_query(offset, "offset", floats=False)
+
+    def end(width: int) -> Array:
+        far = min(max(width, -call.far), call.far)
+        moved = position + (far if offset is None else call.plus(offset, width))
+        return xp.maximum(xp.minimum(moved, call.keys), 0)
+
+    start = None if left is None else end(-left)
+    stop = None if right is None else end(right + 1)
+    return call.lowered(start, stop)

@@ -1,0 +1,49 @@
+"""Whole numbers that a mask is made of: checked where their values are known, traced where not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anyscore.ops import Ops, framework, load
+from anyscore.ops.messages import shown
+
+
+def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
+    """Check that x is one axis of integers; give its values, None if they are not known."""
+    kind = framework(x)
+    if kind is None and not isinstance(x, list | tuple):
+        if type(x) is object:  # which stands for a tensor, in a tree
+            return None
+        raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")
+    xp = load(kind or "numpy")
+    array = np.asarray(x, np.int64 if kind is None and not len(x) else None) if kind is None else x
+    if "int" not in xp.dtype(array) or len(xp.shape(array)) != 1:
+        raise TypeError(
+            f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
+        )
+    return known_values(xp, array)
+
+
+def check_whole(xp: Ops, x: Any, name: str) -> None:
+    """Check that floats are whole numbers, or infinite.
+
+    Raises ValueError: one is not, and is known.
+    """
+    known = known_values(xp, x)
+    others = [] if known is None else known[known != np.rint(known)]
+    if len(others):
+        raise ValueError(
+            f"{name} holds {others[0]}, expected whole numbers: round them to numbers of keys."
+        )
+
+
+def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
+    """Return the values of an array; None where it is traced, or not in this machine's memory."""
+    if xp.is_tracing():
+        return None
+    try:
+        return np.asarray(x)
+    except Exception:
+        return None

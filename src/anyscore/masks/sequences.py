@@ -1,0 +1,123 @@
+"""Packed sequences as a mask: tokens of all sequences one after the other, without padding.
+
+mask=Sequences(cu_seqlens)                              # self-attention within each sequence
+mask=Sequences(cu_seqlens_q, cu_seqlens_k)              # keys have other lengths
+mask=Sequences(cu_seqlens) & Causal() & Lengths(n)      # positions and lengths of each sequence
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anyscore.masks.context import MaskContext
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.objects import Mask
+from anyscore.masks.offsets import integers, known_values
+from anyscore.masks.packed_positions import Places
+from anyscore.ops import Array
+
+_CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences(Mask):
+    """Packed sequences: a query attends the keys of its own sequence.
+
+    Queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1 attend keys cu_seqlens_k[s] …
+    cu_seqlens_k[s + 1] − 1, as in `torch.nn.attention.varlen.varlen_attn`.
+
+    Args:
+        cu_seqlens_q: (sequences + 1,), integers, from 0 to T_q, never falling: cumulative lengths.
+        cu_seqlens_k: the same of keys, from 0 to T_k; None if they are those of the queries.
+
+    Beside it, other masks count within each sequence: the positions and alignment of `Causal` and
+    `Window`, and `Lengths` and `Interval`, whose numbers may be (sequences,). Boolean arrays and
+    `Keys` are of packed tokens. The sequences are those of all leading dimensions.
+
+    Raises:
+        TypeError: not integers, or not of rank 1.
+        ValueError: offsets that do not begin with 0, that fall, that do not end with the number of
+            tokens, or of another number of sequences. Values are checked where they are in this
+            machine's memory and not traced; where they are not, tokens after the last offset
+            belong to no sequence: they attend nothing, and nothing attends them.
+
+    >>> import numpy as np
+    >>> from anyscore import Sequences, attention
+    >>> x = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])       # lengths of 2 and 3
+    >>> attention(0 * x, x, x, mask=Sequences([0, 2, 5]))[:, 0]
+    array([0.5, 0.5, 3. , 3. , 3. ])
+    """
+
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cu_seqlens_k is self.cu_seqlens_q:
+            object.__setattr__(self, "cu_seqlens_k", None)
+        counts = {}
+        for name, x in vars(self).items():
+            if x is not None:
+                _check(name, integers(x, name))
+                counts[name] = len(x) if isinstance(x, list | tuple) else getattr(x, "shape", "?")
+        counts = {name: n if isinstance(n, int) else n[0] for name, n in counts.items() if n != "?"}
+        for name, n in counts.items():
+            if n == 0:  # also where values are traced
+                raise ValueError(f"{name} must begin with 0, got no entry: {_CUMULATIVE}")
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                f"cu_seqlens_q has {counts['cu_seqlens_q']} entries and cu_seqlens_k "
+                f"{counts['cu_seqlens_k']}, expected as many: one more than there are sequences."
+            )
+
+    def context(self, call: MaskContext) -> MaskContext:
+        """Return the call with the places of its queries."""
+        if call.places is not None:
+            raise ValueError("two masks are Sequences: intersect their offsets, or leave one out.")
+        offsets = {"cu_seqlens_q": (self.cu_seqlens_q, call.queries, "queries")}
+        offsets["cu_seqlens_k"] = self.cu_seqlens_k, call.keys, "keys"
+        if self.cu_seqlens_k is None:
+            offsets["cu_seqlens_k"] = self.cu_seqlens_q, call.keys, "keys"
+        found: dict[str, Array] = {}
+        for name, (x, tokens, what) in offsets.items():
+            array = call.integers(call.array(x, name))
+            values = known_values(call.xp, array)
+            if values is not None and isinstance(tokens, int) and values[-1] != tokens:
+                hint = ""
+                if name == "cu_seqlens_k" and self.cu_seqlens_k is None:
+                    hint = " Keys of other lengths need offsets of their own, cu_seqlens_k."
+                raise ValueError(
+                    f"{name} ends with {values[-1]}, expected {tokens}, the number of packed "
+                    f"{what}.{hint}"
+                )
+            found[name] = array
+        keys = None if self.cu_seqlens_k is None else found["cu_seqlens_k"]
+        places = Places.of(call.xp, call.queries, found["cu_seqlens_q"], keys)
+        return replace(call, places=places)
+
+    def lower(self, call: MaskContext) -> LoweredMask:
+        """Lower to the interval of the keys of each query's sequence.
+
+        Raises TypeError, ValueError: offsets of another framework, or of other tokens.
+        """
+        call = self.context(call) if call.places is None else call
+        return call.lowered(call.of_places("first_key"), call.of_places("last_key"))
+
+
+def _check(name: str, offsets: np.ndarray[Any, Any] | None) -> None:
+    """Raise ValueError: these are no cumulative lengths."""
+    if offsets is None:
+        return
+    if not offsets.size or offsets[0] != 0:
+        got = offsets[:1].tolist() or "no entry"
+        raise ValueError(f"{name} must begin with 0, got {got}: {_CUMULATIVE}")
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        i = int(falls[0])
+        raise ValueError(
+            f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
+            f"{_CUMULATIVE}"
+        )

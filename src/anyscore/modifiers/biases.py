@@ -1,0 +1,278 @@
+"""Biases: what is added to the score of each query and key, with a gradient.
+
+    s = φ(score(q, k) + bias_ij) + bias_after_ij
+
+A bias is a tensor, or an object that says it of positions. Of an object there is never a matrix:
+kernels read one number for each diagonal j − i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
+from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework
+from anyscore.ops.messages import shown
+from anyscore.ops.pytrees import tell, tree
+
+FAR = 2**30
+"""The farthest position that queries may start at; distances then fit 32 bits."""
+
+
+class LoweredBias(NamedTuple):
+    """A bias lowered for one call.
+
+    array: (..., T_q, T_k); or of diagonals (..., 1, T_q + T_k − 1), entry j − i + T_q − 1, at least
+    one. after: whether it is added after the outer function.
+    """
+
+    array: Array
+    diagonal: bool
+    after: bool
+
+    def matrix(self, xp: Ops, queries: int, keys: int, rows: Sequence[int] | None = None) -> Array:
+        """Return the bias as (..., T_q, T_k), or of diagonals some rows of that."""
+        if not self.diagonal:
+            return self.array
+        i, j, last = xp.arange(queries, self.array), xp.arange(keys, self.array), queries - 1
+        if rows is not None:
+            i, queries = xp.array(list(rows), self.array), len(rows)
+        index = xp.reshape(j[None, :] - i[:, None] + last, (queries * keys,))
+        x = self.array[..., 0, :]
+        return xp.reshape(xp.take(x, index), (*xp.shape(x)[:-1], queries, keys))
+
+
+class Bias:
+    """A bias of relative positions, a tree of its tensors in PyTorch and JAX.
+
+    Query i stands at key position i + offset (align="start") or i + T_k − T_q + offset
+    (align="end"); with T_q ≠ T_k one of the two must be given. offset: an integer, or a tensor ().
+    """
+
+    static: ClassVar[tuple[str, ...]] = ()
+    align: str | None
+    offset: Any
+
+    def __init_subclass__(cls) -> None:
+        tree(cls)
+
+    def __post_init__(self) -> None:
+        tell()
+        if self.align not in (None, "start", "end"):
+            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        offset = self.offset
+        if offset is not None and framework(offset) is None:
+            if isinstance(offset, bool) or not isinstance(offset, int):
+                raise TypeError(f"offset must be an integer or a tensor (), got {shown(offset)}.")
+            if abs(offset) > FAR:
+                raise ValueError(f"offset must be within ± 2³⁰, got {shown(offset)}.")
+
+    def tensors(self) -> dict[str, Array]:
+        """Map field names to the fields that are tensors."""
+        fields = vars(self).items()  # of which torch.compile cannot ask a word whose it is
+        return {n: x for n, x in fields if n not in self.static and framework(x) is not None}
+
+    def map(self, function: Callable[[Array], Array]) -> Any:
+        """Copy the bias with a function applied to each of its tensors."""
+        return replace(self, **{name: function(x) for name, x in self.tensors().items()})  # type: ignore[type-var]
+
+    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+        """Return the bias (..., n) of distances (n,), integers: key minus query position.
+
+        heads: how many query heads there are, None where there is no such axis.
+        """
+        raise NotImplementedError
+
+    def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
+        """Return the bias of diagonals, (..., 1, T_q + T_k − 1)."""
+        queries, keys = sizes.queries, sizes.keys
+        if self.align is None and self.offset is None and queries != keys:
+            raise ValueError(
+                f"{type(self).__name__} needs to know where {queries} queries stand among {keys} "
+                'keys: give align="start", align="end" or offset=.'
+            )
+        shift = keys - queries if self.align == "end" else 0
+        if self.offset is not None:
+            shift = shift + (
+                self.offset if isinstance(self.offset, int) else xp.array(self.offset, query)
+            )
+        count = max(queries + keys - 1, 1)
+        found = self.of(
+            xp,
+            xp.arange(count, query) - (queries - 1) - shift,
+            sizes.lead[-1] if len(sizes.lead) > 1 else None,
+        )
+        found = xp.tensor(found, query)
+        return xp.reshape(found, (*xp.shape(found)[:-1], 1, count))
+
+
+@dataclass(frozen=True, eq=False)
+class Relative(Bias):
+    """One learned number for each distance j − i, or bucket of distances, and head.
+
+    table: (2R + 1,) or (heads, 2R + 1), entry R + clip(j − i, −R, R): Shaw et al. 2018, section
+    3.2, as a bias. With buckets="t5" the columns are buckets: half of them (all, and only of keys
+    that are not after the query, without `bidirectional`) count each distance, the first ones by
+    itself, the others as ranges that grow to `max_distance`: Raffel et al. 2020 (T5), section 2.1.
+    The table of a T5 model is its `relative_attention_bias.weight`, transposed.
+    """
+
+    table: Array
+    buckets: str = "clipped"
+    bidirectional: bool = True
+    max_distance: int = 128
+    align: str | None = None
+    offset: Any = None
+    static = "buckets", "bidirectional", "max_distance", "align"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets not in ("clipped", "t5"):
+            raise ValueError(f'buckets must be "clipped" or "t5", got {shown(self.buckets)}.')
+        if framework(self.table) is None:
+            raise TypeError(f"table must be a tensor (heads, n), got {shown(self.table)}.")
+        shape = tuple(self.table.shape)
+        if not shape or shape[-1] < 1 or (self.buckets == "clipped" and shape[-1] % 2 == 0):
+            expected = "2R + 1" if self.buckets == "clipped" else "buckets"
+            raise ValueError(f"table has shape {shape}, expected (..., {expected}).")
+        if self.buckets == "t5":
+            half = shape[-1] // (2 if self.bidirectional else 1) // 2
+            if half < 1 or self.max_distance <= half:
+                raise ValueError(
+                    f"max_distance={self.max_distance} must be > {half}, what {shape[-1]} buckets "
+                    "count one by one, of which there must be some."
+                )
+
+    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+        """Gather the entries of the table."""
+        columns = xp.shape(self.table)[-1]
+        if self.buckets == "clipped":
+            index = xp.clip(distances + columns // 2, 0, columns - 1)
+        else:
+            index = self._buckets(xp, distances, columns)
+        return xp.take(self.table, index)
+
+    def _buckets(self, xp: Ops, distances: Array, columns: int) -> Array:
+        """Return the bucket of each distance."""
+        dtype, bucket = xp.index_dtype(), 0 * distances
+        back = -distances
+        if self.bidirectional:
+            columns //= 2
+            bucket = xp.astype(distances > 0, dtype) * columns
+            back = xp.where(distances > 0, distances, back)
+        near = columns // 2
+        bucket = bucket + xp.clip(back, 0, near - 1)
+        for start in _range_starts(near, columns, self.max_distance):
+            bucket = bucket + xp.astype(back >= start, dtype)
+        return bucket
+
+
+def _range_starts(near: int, columns: int, end: int) -> list[int]:
+    """List where each bucket of more than one distance starts, exactly.
+
+    Distance n ≥ near is in bucket near + ⌊(columns − near) log(n / near) / log(end / near)⌋.
+    """
+    ranges, starts = columns - near, []
+    for b in range(ranges):
+        n = math.ceil(near * (end / near) ** (b / ranges)) - 2
+        n = max(n, near)
+        while n**ranges * near**b < end**b * near**ranges:
+            n += 1
+        starts.append(n)
+    return starts
+
+
+@dataclass(frozen=True, eq=False)
+class ALiBi(Bias):
+    """−slope · |i − j|: Press et al. 2022 (Train Short, Test Long), section 3.
+
+    slopes: (heads,) or (), learned or not; None for those of the paper, 2^(−8 h / heads) for head
+    h = 1 … heads, and where heads is no power of 2, those in between as its authors' code has them.
+    """
+
+    slopes: Any = None
+    align: str | None = None
+    offset: Any = None
+    static = ("align",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.slopes is not None and framework(self.slopes) is None:
+            got = shown(self.slopes)
+            raise TypeError(f"slopes must be a tensor (heads,) or (), or None, got {got}.")
+
+    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+        """Multiply the distances by the slopes."""
+        size = xp.where(distances > 0, distances, -distances)
+        if self.slopes is None:
+            found = default_slopes(heads or 1)
+            slopes = xp.array(found[0] if heads is None else [[x] for x in found], distances)
+            return -slopes * xp.astype(size, xp.dtype(slopes))
+        slopes = self.slopes
+        dtype = accumulation(xp.dtype(slopes))
+        return -xp.astype(slopes, dtype)[..., None] * xp.tensor(xp.astype(size, dtype), slopes)
+
+
+def default_slopes(heads: int) -> list[float]:
+    """List the slopes of `ALiBi` for this many heads."""
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
+    between = [2.0 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return slopes + between[: heads - power]
+
+
+def lower_biases(
+    xp: Ops, bias: Any, bias_after: Any, query: Array, sizes: Sizes, has_diagonals: bool = True
+) -> tuple[LoweredBias, ...]:
+    """Check biases and lower them for a call; has_diagonals: see `LoweredMask`.
+
+    Raises TypeError, ValueError: one is no bias, or does not fit the call.
+    """
+    given = ("bias", bias, False), ("bias_after", bias_after, True)
+    for name, x, _ in given:
+        if isinstance(x, Bias) and not has_diagonals:
+            raise ValueError(
+                f"{name} is {type(x).__name__}(...), one number for each distance j − i of packed "
+                "tokens: leave out cu_seqlens_k if lengths are alike, or pass (..., T_q, T_k)."
+            )
+    return tuple(
+        _lower(xp, x, name, query, sizes, after) for name, x, after in given if x is not None
+    )
+
+
+def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: bool) -> LoweredBias:
+    is_object = isinstance(bias, Bias)
+    if not is_object and framework(bias) is None:
+        raise TypeError(
+            f"{name} must be a tensor that broadcasts to (..., T_q, T_k), Relative(table) or "
+            f"ALiBi(slopes), got {shown(bias)}."
+        )
+    tensors = bias.tensors() if is_object else {"": bias}
+    tensors = {f"{name}.{field}".rstrip("."): x for field, x in tensors.items()}
+    find_framework(query=query, **tensors)
+    check_places(xp, query, **tensors)
+    for field, x in tensors.items():
+        if field.endswith(".offset"):
+            if "int" not in xp.dtype(x) or xp.shape(x):
+                got = f"{xp.dtype(x)} of shape {xp.shape(x)}"
+                raise TypeError(f"{field} is {got}, expected an integer or integers ().")
+        elif xp.dtype(x) not in DTYPES:
+            hint = ": a boolean tensor is a mask, pass mask=" if xp.dtype(x) == "bool" else ""
+            raise TypeError(f"{field} is {xp.dtype(x)}, expected one of {', '.join(DTYPES)}{hint}.")
+    array = bias.lower(xp, query, sizes) if is_object else bias
+    shape, full = xp.shape(array), (*sizes.lead, sizes.queries, sizes.keys)
+    if is_object and not broadcasts(shape[:-2], sizes.lead):
+        raise ValueError(
+            f"{name} has the leading dimensions {shape[:-2]}, expected what broadcasts to "
+            f"{sizes.lead}, those of the queries."
+        )
+    if not is_object:
+        if not broadcasts(shape, full):
+            raise ValueError(f"{name} has shape {shape}, expected what broadcasts to {full}.")
+        array = xp.broadcast_to(array, (*shape[:-2], *full[-2:]))
+    if xp.dtype(array) == "float64" != accumulation(xp.dtype(query)):  # as NumPy makes numbers
+        array = xp.astype(array, "float32")
+    return LoweredBias(array, is_object, after)

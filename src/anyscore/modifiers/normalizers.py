@@ -1,0 +1,274 @@
+"""Normalizers make weights of scores: the softmax, and three that may stand in its place.
+
+    softmax    w_j = e^s_j / Σ_l e^s_l
+    sigmoid    w_j = 1 / (1 + e^−(s_j + β))        β = −log n, where n keys are attended
+    sparsemax  w_j = max(s_j − τ, 0)               with the τ for which Σ_j w_j = 1
+    entmax15   w_j = max(s_j / 2 − τ, 0)²          likewise
+
+each over the attended keys; others have weight 0, and so has a row without any. Sparsemax and
+entmax15 give weight 0 to scores far below the largest.
+
+Which entries have weight decides all of τ: it is found without derivatives, by bisection, and τ is
+then solved for, so that derivatives of every order are exact.
+
+Sources: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention";
+Martins & Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae & Martins 2019, "Sparse
+Sequence-to-Sequence Models", which has the bisection and the solution of entmax15.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from anyscore.ops import Array, Ops
+from anyscore.ops.messages import shown
+from anyscore.ops.pytrees import tell, tree
+
+
+@tree
+@dataclass(frozen=True)
+class Sigmoid:
+    """The sigmoid as a normalizer: w_j = 1 / (1 + e^−(s_j + β)).
+
+    bias: β, a number. By default −log n of each query, where n keys are attended: so scores of 0
+    give weights that sum to about 1 at any length, and padding changes nothing. Ramapuram et al.
+    2024 take one number for all queries, −log of the length of the sequence.
+
+    Raises TypeError, ValueError: the bias is not a finite number.
+
+    >>> import numpy as np
+    >>> from anyscore import Sigmoid, attention
+    >>> x = np.ones((1, 2, 4))
+    >>> attention(x, 0 * x, x, normalizer=Sigmoid(bias=0.0))[0, 0]
+    array([1., 1., 1., 1.])
+    """
+
+    static: ClassVar[tuple[str, ...]] = ("bias",)
+    bias: float | None = None
+
+    def __post_init__(self) -> None:
+        tell()
+        if self.bias is None:
+            return
+        if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
+            raise TypeError(f"bias must be a number, or None for −log n, got {shown(self.bias)}.")
+        if not math.isfinite(self.bias):
+            raise ValueError(f"bias must be finite, got {self.bias}.")
+        object.__setattr__(self, "bias", float(self.bias))  # files take no numbers of NumPy
+
+
+Normalizer: TypeAlias = str | Sigmoid
+NORMALIZERS = "softmax", "sigmoid", "sparsemax", "entmax15"
+POWERS = {"sparsemax": 1, "entmax15": 2}
+"""The power in the formulas of `sparse`."""
+
+
+def as_normalizer(x: Any) -> Normalizer:
+    """Return the normalizer of a name, `Sigmoid` by its class; or an instance of that as it is.
+
+    Raises TypeError, ValueError: x is none.
+    """
+    if isinstance(x, Sigmoid):
+        return x
+    if not isinstance(x, str):
+        names = ", ".join(map(repr, NORMALIZERS))
+        raise TypeError(f"normalizer must be one of {names}, or a Sigmoid(bias), got {shown(x)}.")
+    if x not in NORMALIZERS:
+        near = difflib.get_close_matches(x.lower(), NORMALIZERS, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"unknown normalizer {x!r}: did you mean {near!r}? Known: {', '.join(NORMALIZERS)}."
+        )
+    return Sigmoid() if x == "sigmoid" else x
+
+
+def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> None:
+    """Check a normalizer, and that it can give what is asked of it.
+
+    Raises TypeError, ValueError: x is none; or a sink or the log-sum-exp is asked of another than
+    the softmax.
+    """
+    normalizer = as_normalizer(x)
+    if normalizer == "softmax":
+        return
+    name = "sigmoid" if isinstance(normalizer, Sigmoid) else normalizer
+    if return_lse:
+        raise ValueError(
+            f"return_lse is for normalizer='softmax': {name} takes no log-sum-exp of the scores. "
+            "Leave it out, or use log_sum_exp."
+        )
+    if sink is not None and sink is not False:
+        why = (
+            "weights of the sigmoid need not sum to 1 without one"
+            if name == "sigmoid"
+            else f"{name} has no sum of exponentials that a sink were a term of"
+        )
+        raise ValueError(f"sink is for normalizer='softmax': {why}. Leave it out.")
+
+
+def is_shift_invariant(normalizer: Normalizer) -> bool:
+    """Return whether a number added to all scores of a query leaves its weights as they are."""
+    return not isinstance(normalizer, Sigmoid)
+
+
+class Rows(Protocol):
+    """The scores of each query among all scores, and what is made of them."""
+
+    def sum(self, x: Array) -> Array:
+        """Return the sums (..., T_q) of numbers x that lie as the scores."""
+
+    def max(self, x: Array) -> Array:
+        """Return the largest (..., T_q), −∞ of a query without scores."""
+
+    def spread(self, x: Array) -> Array:
+        """Return numbers (..., T_q) of queries as they meet the scores."""
+
+    def count_attended(self, s: Array, mask: Array | None) -> Array:
+        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
+
+
+class LastAxis:
+    """See `Rows`: scores (..., T_q, T_k)."""
+
+    def __init__(self, xp: Ops) -> None:
+        self.xp = xp
+
+    def sum(self, x: Array) -> Array:
+        return self.xp.sum(x, axis=-1)
+
+    def max(self, x: Array) -> Array:
+        if not self.xp.shape(x)[-1]:
+            return self.xp.sum(x, axis=-1) - math.inf
+        return self.xp.max(x, axis=-1)
+
+    def spread(self, x: Array) -> Array:
+        return x[..., None]
+
+    def count_attended(self, s: Array, mask: Array | None) -> Array:
+        xp = self.xp
+        attended = xp.where(s == s, 1.0, 1.0)
+        if mask is not None:
+            attended = xp.where(mask, attended, 0.0)
+        return xp.astype(xp.sum(attended, axis=-1), xp.dtype(s))
+
+
+def normalize(
+    xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
+) -> Array:
+    """Weights of scores s, −∞ where masked; mask: boolean, or None. rows: as of `softmax`."""
+    if isinstance(normalizer, str) and normalizer in POWERS:
+        return sparse(xp, s, POWERS[normalizer])
+    return softmax_or_sigmoid(xp, normalizer, s, mask, rows)[0]
+
+
+def softmax_or_sigmoid(
+    xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
+) -> tuple[Array, Array]:
+    """Weights of scores s, −∞ where masked, and statistics (..., 2, T_q), by the normalizer."""
+    if isinstance(normalizer, Sigmoid):
+        return sigmoid(xp, s, mask, normalizer.bias, rows)
+    return softmax(xp, s, mask, rows)
+
+
+def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> tuple[Array, Array]:
+    """Weights of the scores s of each query, and their statistics (..., 2, T_q).
+
+        m_i = max_j s_ij     l_i = log Σ_j e^(s_ij − m_i)     weights_ij = e^((s_ij − m_i) − l_i)
+
+    m + l is the log-sum-exp. As one number it would round l away where m is large: in float32 the
+    log-sum-exp of four scores of −1e9 is that of one. m has no derivative, l has all of them. A row
+    without entries gives weights of 0, m = −∞ and l = 0.
+
+    s: scores, −∞ where masked. rows: how the scores of a query lie; by default (..., T_q, T_k).
+    """
+    rows = LastAxis(xp) if rows is None else rows
+    top = _finite(xp, rows.max(s))
+    e = xp.exp(s - rows.spread(top))
+    if mask is not None:
+        e = xp.where(mask, e, 0.0)
+    total = rows.sum(e)
+    empty = total == 0
+    total = xp.where(empty, 1.0, total)
+    return e / rows.spread(total), stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
+
+
+def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
+    """Statistics (..., 2, T_q) of m and l, each (..., T_q)."""
+    return xp.concat([most[..., None, :], log_sum[..., None, :]], -2)
+
+
+def sigmoid(
+    xp: Ops, s: Array, mask: Array | None, bias: float | None, rows: Rows | None = None
+) -> tuple[Array, Array]:
+    """Weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
+
+    s: scores, −∞ where masked. bias: see `Sigmoid`. rows: as of `softmax`.
+    """
+    rows = LastAxis(xp) if rows is None else rows
+    n = rows.count_attended(s, mask)
+    shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
+    weights = logistic(xp, s - rows.spread(shift))
+    weights = weights if mask is None else xp.where(mask, weights, 0.0)
+    return weights, stats_of(xp, shift, 0 * shift)
+
+
+def logistic(xp: Ops, x: Array) -> Array:
+    """1 / (1 + e^−x), with derivatives wherever x is a number or ±∞."""
+    x = xp.where(x > _LARGE, _LARGE, x)
+    # A softmax of x and 0; what both are taken relative to cancels.
+    top = xp.stop_gradient(xp.maximum(x, 0.0))
+    e = xp.exp(x - top)
+    return e / (e + xp.exp(-top))
+
+
+_LARGE = 1e4
+"""The sigmoid of this number is 1 in every dtype."""
+
+
+def sparse(xp: Ops, s: Array, power: int) -> Array:
+    """Weights max(s / power − τ, 0)^power that sum to 1, 0 where s is −∞; see `POWERS`.
+
+    Of the k entries that have weight, with mean m and squared deviations that sum to v,
+    τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
+    """
+    rows = LastAxis(xp)
+    z = (s - rows.spread(_finite(xp, rows.max(s)))) / power
+    fixed = xp.stop_gradient(z)
+    tau = threshold(xp, fixed, power)
+    has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
+    k = xp.sum(xp.astype(has_weight, xp.dtype(z)), axis=-1, keepdims=True)
+    k = xp.maximum(k, 1.0)
+    z = xp.where(has_weight, z, 0.0)
+    mean = xp.sum(z, axis=-1, keepdims=True) / k
+    if power == 1:
+        tau = mean - 1 / k
+    else:
+        deviations = xp.where(has_weight, z - mean, 0.0)
+        tau = mean - xp.sqrt((1 - xp.sum(deviations**2, axis=-1, keepdims=True)) / k)
+    weights = xp.where(has_weight, (z - tau) ** power, 0.0)
+    return xp.where(s == -math.inf, 0.0, weights)  # in a row of NaN too
+
+
+def threshold(xp: Ops, z: Array, power: int) -> Array:
+    """The τ (..., 1) for which Σ_j max(z_j − τ, 0)^power = 1, by bisection.
+
+    z: without derivatives, 0 the largest of each row, −∞ where masked. What lies within rounding of
+    τ has weight or not, which makes no difference.
+    """
+    low = xp.sum(0 * xp.where(z == -math.inf, 0.0, z), axis=-1, keepdims=True) - 1
+    width = 1.0
+    for _ in range(24 if xp.dtype(z) == "float32" else 53):
+        width /= 2
+        middle = low + width
+        total = xp.sum(xp.maximum(z - middle, 0.0) ** power, axis=-1, keepdims=True)
+        low = xp.where(total >= 1, middle, low)
+    return low
+
+
+def _finite(xp: Ops, top: Array) -> Array:
+    """Return the largest scores without derivatives; 0 in a row without entries."""
+    top = xp.stop_gradient(top)
+    return xp.where(top == -math.inf, 0.0, top)

@@ -1,0 +1,79 @@
+"""A sink: one more logit, which takes weight and gives no value.
+
+    weights_ij = e^s_ij / (e^sink + Σ_l e^s_il)      over the attended keys l
+
+With the log-sum-exp lse_i of the scores alone that is the softmax of the scores times
+e^lse_i / (e^lse_i + e^sink), for the output as for the weights: no kernel has to know of it.
+
+Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.3;
+learned for each head: OpenAI 2025, gpt-oss; fixed at 0: Miller 2023, "Attention is Off By One".
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from anyscore.modifiers.normalizers import stats_of
+from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
+from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework
+from anyscore.ops.messages import shown
+
+
+def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
+    """Check that a sink is a number, or a tensor on the device of the query.
+
+    A tensor broadcasts to the leading dimensions (..., heads) of the output: (heads,) has one
+    number for each query head, (batch, heads) one of each entry of a batch too.
+
+    Raises TypeError, ValueError: it is not, or does not.
+    """
+    if framework(sink) is None:
+        if isinstance(sink, bool) or not isinstance(sink, Real):
+            raise TypeError(f"sink must be a number, or a tensor (heads,), got {shown(sink)}.")
+        check_finite(sink, accumulation(xp.dtype(query)))
+        return
+    find_framework(query=query, sink=sink)
+    check_places(xp, query, sink=sink)
+    shape, dtype = xp.shape(sink), xp.dtype(sink)
+    if dtype not in DTYPES:
+        raise TypeError(f"sink is {dtype}, expected one of {', '.join(DTYPES)}.")
+    lead = sizes.lead
+    if not broadcasts(shape, lead):
+        heads = f" or {lead[-1:]}, one number for each query head," if len(lead) > 1 else ""
+        raise ValueError(
+            f"sink has shape {shape}, expected (){heads} or what broadcasts to {lead}, the leading "
+            "dimensions of the output."
+        )
+
+
+def check_finite(sink: Any, dtype: str = "float64") -> None:
+    """Check that a sink which is a number is finite, also in a dtype.
+
+    Raises ValueError: it is not.
+    """
+    if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
+        where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"
+        raise ValueError(f"sink must be finite{where}, got {shown(sink)}: leave it out for none.")
+
+
+def with_sink(xp: Ops, sink: Any, stats: Array) -> tuple[Array, Array, Array]:
+    """Return e^lse / (e^lse + e^sink) and its logarithm, each (..., T_q), and statistics with it.
+
+    stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. A query without scores
+    has a share of 0, and the sink as its log-sum-exp.
+    """
+    most, log_sum = stats[..., 0, :], stats[..., 1, :]
+    if framework(sink):
+        sink = xp.reshape(xp.astype(sink, xp.dtype(most)), (*xp.shape(sink), 1))  # () has no [...]
+    nothing = most == -math.inf
+    safe = xp.where(nothing, sink, most)
+    top = xp.stop_gradient(xp.where(safe > sink, safe, sink + 0 * safe))
+    top = xp.where(top == -math.inf, 0.0, top)
+    log_keys = (safe - top) + log_sum
+    of_keys = xp.where(nothing, 0.0, xp.exp(log_keys))
+    both = of_keys + xp.exp(sink - top)
+    log_both = xp.log(both)
+    log_share = xp.where(nothing, -math.inf, log_keys - log_both)
+    return of_keys / both, log_share, stats_of(xp, top, log_both)

@@ -1,0 +1,207 @@
+"""Checks of a call: every mistake is named here, before any work, in the same words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NoReturn, cast
+
+from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
+from anyscore.ops.messages import shown
+
+IMPLS = ("auto", "reference", "fused", "separable")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a call.
+
+    lead: the output's leading dimensions, heads last where there are any. queries, keys: T_q, T_k.
+    groups: query heads per key/value head, 1 unless key and value heads are fewer.
+    """
+
+    lead: tuple[int, ...]
+    queries: int
+    keys: int
+    groups: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All sizes of the scores: (*lead, T_q, T_k)."""
+        return *self.lead, self.queries, self.keys
+
+    @property
+    def kv_lead(self) -> tuple[int, ...]:
+        """The leading dimensions that keys and values broadcast to."""
+        return (*self.lead[:-1], self.lead[-1] // self.groups) if self.groups > 1 else self.lead
+
+
+def find_framework(**tensors: Any) -> str:
+    """Find the one framework that all tensors belong to, a key of FRAMEWORKS.
+
+    Raises TypeError: a tensor of none, or of another than the first.
+    """
+    kinds = {framework(x) for x in tensors.values()}
+    kind = kinds.pop()
+    if kinds or kind is None:
+        _refuse_frameworks(tensors)
+    return kind
+
+
+def _refuse_frameworks(tensors: dict[str, Any]) -> NoReturn:
+    """Raise TypeError: name the first tensor of no framework, or of another than the first."""
+    kinds = {name: framework(x) for name, x in tensors.items()}
+    for name, kind in kinds.items():
+        if kind is None:
+            raise TypeError(
+                f"{name} is a {type(tensors[name]).__name__}, expected a tensor of one of: "
+                f"{', '.join(FRAMEWORKS.values())}."
+            )
+    (first, ours), *others = kinds.items()
+    name, kind = next((name, kind) for name, kind in others if kind != ours)
+    raise TypeError(
+        f"{first} is a {FRAMEWORKS[ours or '']} tensor but {name} is a {FRAMEWORKS[kind or '']} "
+        "tensor: pass all from one framework."
+    )
+
+
+def check_size(**sizes: Any) -> None:
+    """Check sizes that a layer is made with: integers ≥ 1, or None.
+
+    Raises TypeError, ValueError: others.
+    """
+    check_integers(1, **{name: size for name, size in sizes.items() if size is not None})
+
+
+def check_integers(least: int, /, **integers: Any) -> None:
+    """Check integers that must not be below the least.
+
+    Raises TypeError, ValueError: others.
+    """
+    for name, n in integers.items():
+        if isinstance(n, bool) or not isinstance(n, Integral):
+            raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(n)}.")
+        if n < least:
+            raise ValueError(f"{name} must be ≥ {least}, got {n}.")
+
+
+def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
+    """Check that tensors are plain dense arrays, on the device of the query.
+
+    Raises TypeError, ValueError: they are not.
+    """
+    here = xp.device(query)
+    for name, x in tensors.items():
+        if problem := xp.layout_problem(x):
+            raise TypeError(f"{name} is {problem}.")
+        there = xp.device(x)
+        if there != here and there is not None and here is not None:
+            raise ValueError(
+                f"query is on {here} but {name} is on {there}: move them to one device."
+            )
+
+
+def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
+    """Check dtypes and shapes of query, key and value; give the sizes of the call.
+
+    Raises TypeError, ValueError: dtypes or shapes that do not fit.
+    """
+    tensors = {"query": query, "key": key, "value": value}
+    check_places(xp, query, **tensors)
+    dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise TypeError(f"{name} is {dtype}, expected one of {', '.join(DTYPES)}.")
+        if dtype != dtypes["query"]:
+            raise TypeError(
+                f"query is {dtypes['query']} but {name} is {dtype}: convert them to one dtype."
+            )
+    shapes = {name: xp.shape(x) for name, x in tensors.items()}
+    for name, shape in shapes.items():
+        if len(shape) < 2:
+            raise ValueError(f"{name} has shape {shape}, expected (..., tokens, width): rank ≥ 2.")
+    if shapes["key"][-2] != shapes["value"][-2]:
+        raise ValueError(
+            f"key has {shapes['key'][-2]} tokens but value has {shapes['value'][-2]} "
+            f"(shapes {shapes['key']} and {shapes['value']}): each key needs one value."
+        )
+    lead, groups = _lead(shapes)
+    return Sizes(lead, shapes["query"][-2], shapes["key"][-2], groups)
+
+
+def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
+    """Check the options that are not tensors.
+
+    Raises TypeError, ValueError: options of another type, or out of their range.
+    """
+    # Most are numbers of Python, and to ask whether something is a `Real` takes longer.
+    if type(softcap) is not float and not _is_number(softcap):
+        raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
+    if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # what float32 holds, and its inverse
+        raise ValueError(
+            f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {shown(softcap)}."
+        )
+    if type(dropout) is not float and not _is_number(dropout):
+        raise TypeError(f"dropout must be a number in [0, 1), got {shown(dropout)}.")
+    if not 0 <= float(dropout) < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout}.")
+    if dropout_seed is not None and type(dropout_seed) is not int:
+        _check_seed(dropout_seed)
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, got {shown(impl)}.")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Real) and not isinstance(x, bool)
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        return
+    kind = framework(seed)
+    got = repr(seed)
+    if kind is not None:
+        xp = load(kind)
+        if xp.shape(seed) == () and ("int" in xp.dtype(seed) or "key" in xp.dtype(seed)):
+            return
+        got = f"{xp.dtype(seed)} of shape {xp.shape(seed)}"
+    raise TypeError(f"dropout_seed must be an integer or an integer tensor (), got {got}.")
+
+
+def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
+    """Find the broadcast leading dimensions, and the query heads per key/value head."""
+    q, k, v = (shapes[name][:-2] for name in ("query", "key", "value"))
+    groups = 1
+    if min(len(q), len(k), len(v)) >= 2:
+        kv_heads = max(k[-1], v[-1])
+        shared = k[-1] in (1, kv_heads) and v[-1] in (1, kv_heads)
+        if 1 < kv_heads < q[-1] and shared and q[-1] % kv_heads == 0:
+            groups = q[-1] // kv_heads
+            k, v = ((*lead[:-1], lead[-1] * (groups if lead[-1] > 1 else 1)) for lead in (k, v))
+    rank = max(map(len, (q, k, v)))
+    padded = [(1,) * (rank - len(lead)) + lead for lead in (q, k, v)]
+    lead = []
+    for sizes in zip(*padded, strict=True):
+        distinct = [n for n in sizes if n != 1]
+        if any(n != distinct[0] for n in distinct):
+            hint = ""
+            if rank >= 2:
+                hint = (
+                    " Key and value heads (axis −3) may be fewer than query heads if they divide "
+                    "them and all three have that axis."
+                )
+            raise ValueError(
+                "leading dimensions do not broadcast: "
+                + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+                + f".{hint}"
+            )
+        lead.append(distinct[0] if distinct else 1)
+    return tuple(lead), groups
+
+
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Return whether `shape` broadcasts to `full` without changing it."""
+    if len(shape) > len(full):
+        return False
+    tail = full[len(full) - len(shape) :]
+    return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))

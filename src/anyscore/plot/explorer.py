@@ -1,0 +1,229 @@
+"""The page of recorded attention weights: choose a layer, a head and an example, and look."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyscore.ops.messages import shown
+from anyscore.plot.page import THEME, part, policy, write_whole
+from anyscore.plot.recording import Recording, to_numpy
+
+LEVELS = 254
+"""Weights w are kept as round(254 · √w), one byte each, so that |Δ√w| ≤ 1/508 and |Δw| ≤ 0.004."""
+NOT_A_NUMBER = 255
+MOST = 50_000_000
+"""The most weights on a page."""
+
+UNSEEN = "Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"
+"""Categories of characters without a picture of their own."""
+JOINERS = "\u200c\u200d"
+"""Characters of these that change how their neighbours are written."""
+
+Weights = NDArray[np.float32]
+Labels = list[list[str]] | None
+"""Of each example, the labels of its queries or keys; None: their numbers."""
+
+
+def write_explorer(
+    recording: Recording | Mapping[str, Any], queries: Any, keys: Any, path: Path, title: str
+) -> None:
+    """Write the page; see `anyscore.plot.explore`."""
+    found = _examples(recording)
+    if not isinstance(title, str):
+        raise TypeError(f"title must be a text, got {shown(title)}.")
+    count = _count(found)
+    chosen = recording.chosen if isinstance(recording, Recording) else {}
+    known = recording.layers if isinstance(recording, Recording) else list(found)
+    for side, labels in (("queries", queries), ("keys", keys)):
+        _check_names(side, labels, known)
+    layers = []
+    for name, weights in found.items():
+        rows = _labels("queries", queries, name, [w.shape[1] for w in weights])
+        columns = _labels("keys", keys, name, [w.shape[2] for w in weights])
+        if keys is None and rows and all(w.shape[1] == w.shape[2] for w in weights):
+            columns = rows
+        layers.append(
+            {
+                "name": _seen(name),
+                "heads": _numbers(chosen.get("heads"), len(weights[0])),
+                "examples": [
+                    {
+                        "shape": w.shape,
+                        "weights": base64.b64encode(_packed(name, w)).decode(),
+                        "queries": rows and rows[i],
+                        "keys": columns and (rows[i] if columns is rows and rows else columns[i]),
+                    }
+                    for i, w in enumerate(weights)
+                ],
+            }
+        )
+    style, script = f"{THEME}\n{part('explorer.css')}", part("explorer.js")
+    examples = _numbers(chosen.get("examples"), _of_first_run(recording, count))
+    data = {"levels": LEVELS, "examples": count, "numbers": examples, "layers": layers}
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    page = part("explorer.html")
+    filled = {
+        "title": html.escape(_seen(title)),
+        "policy": policy(style, script),
+        "style": style,
+        "script": script,
+        "data": text,
+    }
+    pieces = page.split("@@")  # what is filled in is not looked into
+    pieces[1::2] = [filled[name] for name in pieces[1::2]]
+    write_whole(path, "".join(pieces).encode("utf-8", errors="replace"))
+
+
+def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weights]]:
+    """Map layers to the weights (heads, T_q, T_k) of each example."""
+    if isinstance(recording, Recording):
+        found = recording.examples()
+        if not found:
+            raise ValueError(
+                "the recording is empty: call the model inside `with record(model):`. Calls of "
+                "compiled models are not recorded, nor is `cache.attend`, which is no layer's."
+            )
+    elif isinstance(recording, Mapping):
+        found = {}
+        for name, x in recording.items():
+            try:
+                array = to_numpy(x, np.float32)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"{name} is {shown(x)}, expected an array of weights (…, T_q, T_k): {error}."
+                ) from error
+            if not 2 <= array.ndim <= 4:
+                raise ValueError(
+                    f"{name} has shape {array.shape}, expected (examples, heads, T_q, T_k), "
+                    "(heads, T_q, T_k) or (T_q, T_k)."
+                )
+            found[str(name)] = list(array.reshape((1,) * (4 - array.ndim) + array.shape))
+        if not found:
+            raise ValueError("there are no weights to explore: the mapping is empty.")
+    else:
+        raise TypeError(
+            f"explore shows what `record` gave, or a mapping from names to weights, got "
+            f"{shown(recording)}."
+        )
+    for name, weights in found.items():
+        for w in weights:
+            if not w.size:
+                raise ValueError(f"{name} has weights of shape {w.shape}: nothing to show.")
+    if (size := sum(w.size for weights in found.values() for w in weights)) > MOST:
+        raise ValueError(
+            f"there are {size:,} weights, expected at most {MOST:,} on a page: choose layers=, "
+            "heads= or examples= of `record`."
+        )
+    return found
+
+
+def _count(found: Mapping[str, list[Weights]]) -> int:
+    """Return how many examples there are, as many in every layer."""
+    counts = {name: len(weights) for name, weights in found.items()}
+    (first, count), *_ = counts.items()
+    for name, n in counts.items():
+        if n != count:
+            raise ValueError(
+                f"layer {first!r} has {count} examples and {name!r} has {n}: record them apart, "
+                "with layers=."
+            )
+    if not count:
+        raise ValueError(f"layer {first!r} has no examples: nothing to show.")
+    return count
+
+
+def _numbers(chosen: Any, count: int) -> list[int] | None:
+    """Return the numbers of `count` entries that were chosen, those from the end < 0; None: all."""
+    if not isinstance(chosen, slice):
+        return chosen  # type: ignore[no-any-return]
+    step = chosen.step or 1
+    first = (0 if step > 0 else -1) if chosen.start is None else chosen.start
+    return [first + step * i for i in range(count)]
+
+
+def _of_first_run(recording: Recording | Mapping[str, Any], count: int) -> int:
+    """Return how many examples one call has, of all `count` of them."""
+    return recording.calls[0][1].shape[0] if isinstance(recording, Recording) else count
+
+
+def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
+    """Check that labels for each layer are for layers that there are.
+
+    Raises ValueError: they are not.
+    """
+    for name in labels if isinstance(labels, Mapping) else ():
+        if name not in layers:
+            raise ValueError(
+                f"{side} has labels of {shown(name)}, expected of {', '.join(map(repr, layers))}."
+            )
+
+
+def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
+    """Give the labels of a side in a layer, a list for each example.
+
+    Raises TypeError, ValueError: they are no lists of texts, or not as many as there are tokens.
+    """
+    if isinstance(labels, Mapping):
+        labels = labels.get(layer)
+    if labels is None:
+        return None
+    labels = _listed(side, labels)
+    nested = bool(labels) and not isinstance(labels[0], str)
+    each = [_listed(side, x) for x in labels] if nested else [labels] * len(sizes)
+    if len(each) != len(sizes):
+        raise ValueError(
+            f"{side} has labels of {len(each)} examples, but {len(sizes)} were recorded."
+        )
+    for i, (texts, size) in enumerate(zip(each, sizes, strict=True)):
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"{side} must be texts, got {shown(text)}.")
+        if len(texts) != size:
+            raise ValueError(
+                f"{side} has {len(texts)} labels, but layer {layer!r} has {size} {side} in "
+                f"example {i}. Layers with other tokens take labels of their own: "
+                f"{side}={{layer: labels}}."
+            )
+    return [[_seen(text) for text in texts] for texts in each]
+
+
+def _listed(side: str, labels: Any) -> list[Any]:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
+        raise TypeError(f"{side} must be a list of texts, or of such lists, got {shown(labels)}.")
+    return list(labels)
+
+
+def _packed(name: str, weights: Weights) -> bytes:
+    """Return the weights as bytes, see `LEVELS`."""
+    missing = np.isnan(weights)
+    known = weights[~missing]
+    if known.size and not (known.min() >= -1e-3 and known.max() <= 1 + 1e-3):
+        raise ValueError(
+            f"{name} has weights from {known.min():g} to {known.max():g}, expected from 0 to 1: "
+            "explore shows attention weights."
+        )
+    levels = np.rint(LEVELS * np.sqrt(np.clip(np.where(missing, 0, weights), 0, 1)))
+    return np.where(missing, NOT_A_NUMBER, levels).astype(np.uint8).tobytes()
+
+
+def _seen(text: str) -> str:
+    """Write the characters of a text that cannot be seen as their codes; outer spaces as ␣."""
+    if not text or text.isspace():
+        return {"": "∅", "\n": "⏎", "\t": "⇥"}.get(text, "␣" * len(text))
+    inner = text.strip(" ")
+    before, after = (len(text) - len(x) for x in (text.lstrip(" "), text.rstrip(" ")))
+    return "␣" * before + "".join(map(_code, inner)) + "␣" * after
+
+
+def _code(c: str) -> str:
+    seen = c in JOINERS or unicodedata.category(c) not in UNSEEN
+    return c if seen else f"⟨U+{ord(c):04X}⟩"

@@ -1,0 +1,82 @@
+"""What all pages share: colours, a policy that closes the network, and files that are whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from anyscore.ops.messages import shown
+
+
+def part(name: str) -> str:
+    """Read a part of a page, a file beside this one."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+THEME = part("theme.css")
+"""The colours and fonts of all pages, light and dark."""
+
+
+def policy(style: str, script: str = "") -> str:
+    """Return a content security policy that allows one style sheet and one script, and no request.
+
+    style, script: as they stand between their tags, but for the first line end; an empty script is
+    none.
+    """
+    allowed = f"script-src '{_hash(script)}'; " if script else ""
+    return (
+        f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def file_of(path: Any) -> Path:
+    """Give the path of a file that a page is written to.
+
+    Raises TypeError, ValueError, OSError: it is none, a folder, or in a folder that is not there.
+    """
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"path must name a file, got {shown(path)}.")
+    if not str(path):
+        raise ValueError("path is empty: expected the name of a file, such as attention.html.")
+    file = Path(path)
+    if file.is_dir():
+        raise IsADirectoryError(f"path {str(path)!r} is a folder: add the name of a file.")
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(file.parent)!r} does not exist: make it first.")
+    return file
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file beside its place, then move it there: a reader never finds half of it.
+
+    It has the mode of the file that it replaces.
+
+    Raises OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with open(temporary, "xb") as stream:
+            with suppress(OSError):  # there is none, or the disk knows no modes
+                shutil.copymode(path, temporary)
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _hash(text: str) -> str:
+    """Return the hash of a script or style sheet, as a content security policy has it."""
+    digest = hashlib.sha256(f"\n{text}".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

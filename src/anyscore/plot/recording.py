@@ -1,0 +1,290 @@
+"""The weights of the attention layers of a model, collected while it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from anyscore.layers.chosen import listed
+from anyscore.ops.messages import shown
+
+Weights = NDArray[np.float32]
+
+
+@dataclass
+class Recording:
+    """The weights of the calls of attention layers, in the order in which they ran.
+
+    layers: the names of the layers that were recorded, whether they ran or not. calls: for each
+    call the name of its layer and the weights, (examples, heads, T_q, T_k), float32, before
+    dropout. A layer without heads has one; a call without a batch one example. chosen: the "heads"
+    and "examples" that `record` was told to keep, lists of integers or slices; all if it was not.
+
+    `recording["encoder.0"]` lists the weights of the calls of a layer.
+    """
+
+    layers: list[str]
+    calls: list[tuple[str, Weights]] = field(default_factory=list)
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, layer: str) -> list[Weights]:
+        if layer not in self.layers:
+            raise KeyError(f"{layer!r} was not recorded, only {', '.join(self.layers)}.")
+        return [weights for name, weights in self.calls if name == layer]
+
+    def examples(self) -> dict[str, list[Weights]]:
+        """Give the weights (heads, T_q, T_k) of each example, for each layer that ran.
+
+        Calls with one query that follow another call are its next rows: steps of a decoder. Keys
+        that a row did not have yet get weight 0. A call with more queries begins new examples.
+        """
+        found = {layer: self.runs(layer) for layer in self.layers}
+        return {
+            layer: [example for run in runs for example in _rows(run)]
+            for layer, runs in found.items()
+            if runs
+        }
+
+    def runs(self, layer: str) -> list[list[Weights]]:
+        """List the calls of a layer, those together that are steps of the same examples."""
+        runs: list[list[Weights]] = []
+        for weights in self[layer]:
+            if runs and _follows(weights, runs[-1][-1]):
+                runs[-1].append(weights)
+            else:
+                runs.append([weights])
+        return runs
+
+
+@contextmanager
+def record(
+    model: Any, layers: Any = None, heads: Any = None, examples: Any = None
+) -> Iterator[Recording]:
+    """Record the attention weights of a model while the block runs.
+
+    Layers of this package are recorded, and any other with a method `last_weights(rows, heads,
+    examples)` that gives the weights of its last call, (…, T_q, T_k); of `layer.step` with a cache,
+    those of the step. Nothing is changed in what the model computes, and nothing is left in it
+    afterwards. Calls inside `torch.compile`, `fit` and `predict` of Keras on TensorFlow and JAX,
+    and hybridized blocks of MXNet are not recorded, nor is `Cache.attend`, which is no layer's.
+
+    Args:
+        model: of PyTorch, Keras or Gluon: a layer, or what contains some.
+        layers: their names, or numbers in the order of the model; by default all.
+        heads, examples: which heads, and which examples of a batch, to keep: an integer, a slice
+            or a sequence of integers each; by default all. The weights of others are not computed.
+
+    Yields:
+        The `Recording`, which grows with each call.
+
+    Raises:
+        TypeError: the model is of none of these, or a choice of another type.
+        ValueError: the model has no layer that can be recorded, or none of that name or number; a
+            choice is empty.
+        IndexError: in the model's call, if there is no such head or example. There ValueError, if
+            slices choose none, or over the edges of a graph, whose weights are not (T_q, T_k).
+
+    >>> import torch
+    >>> from anyscore import record
+    >>> from anyscore.torch import SelfAttention
+    >>> model = torch.nn.Sequential(SelfAttention(8, 4), SelfAttention(8, 4))
+    >>> with record(model, layers="1") as recording:
+    ...     output = model(torch.ones(2, 5, 8))
+    >>> [(name, weights.shape) for name, weights in recording.calls]
+    [('1', (2, 1, 5, 5))]
+    """
+    found = _choose(_recordable(model), layers)
+    both = {"heads": heads, "examples": examples}
+    choice = {name: _some(name, x) for name, x in both.items() if x is not None}
+    recording = Recording(list(found), [], choice)
+
+    def note(name: str, weights: Any) -> None:
+        if weights is not None:  # it ran under a compiler
+            recording.calls.append((name, _four_axes(name, to_numpy(weights, np.float32), choice)))
+
+    def note_call(name: str, layer: Any) -> None:
+        # all rows: chosen, so that weights of edges, which have none, are refused
+        note(name, layer.last_weights(rows=slice(None), **choice))
+
+    def note_step(name: str, layer: Any, *args: Any, **options: Any) -> None:
+        note(name, layer.step_weights(*args, **choice, **options))
+
+    with ExitStack() as hooks:
+        for name, layer in found.items():
+            hooks.callback(_after_calls(layer, partial(note_call, name, layer)))
+            if hasattr(layer, "step_weights"):
+                hooks.callback(_after(layer, "step", partial(note_step, name, layer)))
+        yield recording
+
+
+def to_numpy(x: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """Copy a tensor of any framework, on any device, to a NumPy array.
+
+    Raises TypeError, ValueError: it does not hold real numbers.
+    """
+    if isinstance(x, (list, tuple)):
+        return np.stack([to_numpy(part, dtype) for part in x])
+    if hasattr(x, "asnumpy"):  # MXNet
+        x = x.asnumpy()
+    elif hasattr(x, "detach"):  # PyTorch: off the graph, off the device, no bfloat16
+        x = x.detach().cpu().double()
+    values = np.asarray(x)
+    if values.dtype.kind in "cSUmM":
+        raise TypeError(f"its elements are {values.dtype}")
+    return values.astype(dtype)
+
+
+def _recordable(model: Any) -> dict[str, Any]:
+    """Map the names of the layers that keep their last weights to them, in the model's order.
+
+    Of layers inside each other it is the outermost: the others may not be called, but computed.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def visit(module: Any, path: str) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if callable(getattr(module, "last_weights", None)):
+            found[path or type(module).__name__] = module
+            return
+        for name, child in children(module):
+            visit(child, f"{path}.{name}" if path else name)
+
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: make one, {model.__name__}(...).")
+    children = _children_of(model)
+    visit(model, "")
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no attention layer whose weights can be recorded: "
+            "expected a model with layers such as Attention or MultiHeadAttention of "
+            "anyscore.torch, anyscore.keras or anyscore.mxnet."
+        )
+    return found
+
+
+def _children_of(model: Any) -> Callable[[Any], list[tuple[str, Any]]]:
+    """Return what lists the names and layers directly inside a layer, in the model's framework."""
+    if hasattr(model, "_flatten_layers"):  # Keras, whose layers may be modules of PyTorch too
+        return lambda layer: [
+            (x.name, x) for x in layer._flatten_layers(include_self=False, recursive=False)
+        ]
+    if hasattr(model, "named_children"):  # PyTorch
+        return lambda module: list(module.named_children())
+    if hasattr(model, "collect_params"):  # Gluon
+        return lambda block: [(str(key), x) for key, x in block._children.items()]
+    raise TypeError(
+        f"model is a {type(model).__name__}, expected a module of PyTorch, a layer or model of "
+        "Keras, or a block of Gluon. Of other models collect weights by return_weights=True."
+    )
+
+
+def _choose(found: dict[str, Any], layers: Any) -> dict[str, Any]:
+    """Keep the layers of these names and numbers.
+
+    Raises TypeError, ValueError: see `record`.
+    """
+    if layers is None:
+        return found
+    wanted = [layers] if isinstance(layers, str | Integral) else layers
+    if not isinstance(wanted, Sequence) or not all(
+        isinstance(x, str | Integral) and not isinstance(x, bool) for x in wanted
+    ):
+        raise TypeError(f"layers must be names or integers, got {shown(layers)}.")
+    names, chosen = list(found), set()
+    for x in wanted:
+        if isinstance(x, str) and x in names:
+            chosen.add(x)
+        elif isinstance(x, Integral) and -len(names) <= int(x) < len(names):
+            chosen.add(names[int(x)])
+        else:
+            raise ValueError(
+                f"layers has {x!r}, expected of {', '.join(map(repr, names))}, or integers from "
+                f"{-len(names)} to {len(names) - 1}."
+            )
+    if not chosen:
+        raise ValueError("layers is empty: leave it out for all layers.")
+    return {name: found[name] for name in names if name in chosen}
+
+
+def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
+    """Call `noted` after each call of a layer, until what is returned is called."""
+    if not hasattr(layer, "_flatten_layers"):
+
+        def hook(*_: Any) -> None:
+            noted()
+
+        handle = layer.register_forward_hook(hook)
+        end: Callable[[], None] = handle.remove if hasattr(handle, "remove") else handle.detach
+        return end
+    return _after(layer, "call", lambda *_, **__: noted())  # Keras has no hooks
+
+
+def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], None]:
+    """Call `noted` with what a method of a layer was given, after each call of it, likewise."""
+    before, own = getattr(layer, method), vars(layer).get(method)
+
+    def call(*args: Any, **named: Any) -> Any:
+        output = before(*args, **named)
+        noted(*args, **named)
+        return output
+
+    setattr(layer, method, call)
+
+    def put_back() -> None:
+        if own is None:
+            delattr(layer, method)
+        else:
+            setattr(layer, method, own)
+
+    return put_back
+
+
+def _some(name: str, chosen: Any) -> Any:
+    """Return what is chosen as `listed` does.
+
+    Raises TypeError, ValueError: it is nothing that can be chosen, or nothing.
+    """
+    found = listed(name, chosen)
+    if found == []:
+        raise ValueError(f"{name} is empty: leave it out for all {name}.")
+    return found
+
+
+def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weights:
+    """Give weights as (examples, heads, T_q, T_k).
+
+    Raises ValueError: they have other axes, or nothing that was chosen.
+    """
+    shape = weights.shape
+    if len(shape) < 2:
+        raise ValueError(f"{name} gave weights of shape {shape}, expected (…, T_q, T_k).")
+    if choice and 0 in shape[:-2]:
+        slices = ", ".join(f"{axis}={shown(x)}" for axis, x in choice.items())
+        raise ValueError(f"{slices} chooses nothing in {name}, whose weights are then {shape}.")
+    if len(shape) < 4:
+        return weights.reshape(*(shape[:-2] or (1,)), 1, *shape[-2:])
+    return weights.reshape(math.prod(shape[:-3]), *shape[-3:])
+
+
+def _follows(weights: Weights, before: Weights) -> bool:
+    """Check if a call can be the next step after another."""
+    same = weights.shape[:2] == before.shape[:2] and weights.shape[2] == 1
+    return same and weights.shape[3] >= before.shape[3]
+
+
+def _rows(run: list[Weights]) -> Weights:
+    """Put the calls of a run one below the other."""
+    keys = run[-1].shape[3]
+    wide = [np.pad(w, [(0, 0)] * 3 + [(0, keys - w.shape[3])]) for w in run]
+    return np.concatenate(wide, axis=2)

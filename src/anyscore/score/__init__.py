@@ -1,0 +1,66 @@
+"""The scoring functions: formula, shapes, initialisation and source, each lowered once.
+
+    base        `Score`: what a score is
+    products, distances, hidden    the thirteen scores
+    factors     the one form that every score takes, and the registry of its pairs
+    outer       functions of the whole sum: a cap, a root, a logarithm
+    formula/    a pair of a formula: read, differentiated, computed in any framework
+    scales      parameters that are numbers or tensors
+    checks      a score beside the tensors of a call
+
+A score is a small frozen class whose fields are its parameters, oriented as in the papers. Shapes:
+query (..., T_q, d_q), key (..., T_k, d_k), score (..., T_q, T_k). A parameter may have leading
+dimensions, which meet those of the query (of the key, for W_k and w_k): w_v (H, h), W_q (H, h, d_q)
+and sigma (H,) give each of H heads its own. A projection given as None means that the tensor comes
+projected. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the shape of leading
+dimensions.
+
+Imports `ops` alone. Start with `factors`, then `distances`.
+"""
+
+from anyscore.score.base import Init, Projection, Score
+from anyscore.score.distances import Euclidean, Gaussian, Laplace, Lorentz, StudentT
+from anyscore.score.factors import Factors, Pair
+from anyscore.score.hidden import Additive, Concat, GATv2
+from anyscore.score.outer import Outer
+from anyscore.score.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
+
+__all__ = [
+    "SCORES",
+    "Additive",
+    "Bilinear",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "Euclidean",
+    "Factors",
+    "GATv2",
+    "Gaussian",
+    "Init",
+    "Laplace",
+    "Lorentz",
+    "Outer",
+    "Pair",
+    "Projection",
+    "ScaledDot",
+    "Score",
+    "StudentT",
+    "Trilinear",
+]
+
+SCORES: dict[str, type[Score]] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "bilinear": Bilinear,
+    "cosine": Cosine,
+    "trilinear": Trilinear,
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "euclidean": Euclidean,
+    "student_t": StudentT,
+    "lorentz": Lorentz,
+    "additive": Additive,
+    "concat": Concat,
+    "gatv2": GATv2,
+}
+"""The names that layers and the command line know scores by."""

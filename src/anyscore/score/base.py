@@ -1,0 +1,111 @@
+"""The base of scores, and the initial values of their parameters.
+
+A score is a small frozen class whose fields are its parameters. `lower` gives it as `Factors`;
+`parameters` says which of them a layer creates, and with which initial values: for queries and keys
+of independent entries of mean 0 and variance 1 the variance of the score is about 1, so that a
+comparison compares scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import ClassVar, TypeAlias, TypeVar
+
+from anyscore.ops import Array, Ops, framework
+from anyscore.ops.pytrees import tell, tree
+from anyscore.score.factors import Factors
+
+S = TypeVar("S", bound="Score")
+Shapes: TypeAlias = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Init:
+    """The initial values of one parameter: its shape, and a bound or a constant.
+
+    bound: the values are uniform in [−bound, bound] (variance bound²/3). Otherwise `value`.
+    """
+
+    shape: tuple[int, ...]
+    bound: float = 0.0
+    value: float = 0.0
+
+
+def uniform(*shape: int, variance: float) -> Init:
+    """Make initial values uniform, of mean 0 and this variance."""
+    return Init(shape, bound=math.sqrt(3 * variance))
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A matrix that is called, not multiplied: a module, which other libraries watch or replace.
+
+    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: those that are learned.
+    """
+
+    call: Callable[[Array], Array]
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A scoring function s(q, k), lowered to factors.
+
+    formula: as it is displayed. shapes: the trailing dimensions of each field that is a tensor, in
+    d_q, d_k and a width h of the score's own. linears: the fields that may be a `Projection`.
+    equal_widths: whether d_q = d_k is required. fixed: the fields that must be numbers > 0.
+    of_both: those that meet keys as well as queries, so that their heads are the heads of both.
+
+    Scores are trees, in PyTorch and JAX, of their tensors.
+    """
+
+    formula: ClassVar[str]
+    shapes: ClassVar[Shapes] = {}
+    linears: ClassVar[tuple[str, ...]] = ()
+    equal_widths: ClassVar[bool] = False
+    fixed: ClassVar[tuple[str, ...]] = ()
+    of_both: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        tree(cls)
+
+    def __post_init__(self) -> None:
+        tell()
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower the score of all queries (..., T_q, d_q) and keys (..., T_k, d_k) to factors.
+
+        Tensors are those of the framework of `xp`, in the dtype of the call. Rows that nobody
+        attends with or to come as zeros, so the factors must be differentiable at 0.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Map fields to the parameters that a layer creates for them, or to fixed numbers.
+
+        d_q, d_k: widths of queries and keys. hidden: width of a hidden layer.
+        """
+        return {}
+
+    def projections(self) -> dict[str, Projection]:
+        """Map field names to the parameters that are called."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Projection)}
+
+    def tensors(self) -> dict[str, Array]:
+        """Map field names to the parameters that are tensors."""
+        fields = self.__dataclass_fields__  # other things may be cached beside them
+        return {
+            name: x
+            for name, x in vars(self).items()
+            if name in fields and not isinstance(x, Real) and framework(x) is not None
+        }
+
+    def map(self: S, function: Callable[[Array], Array]) -> S:
+        """Copy the score with a function applied to each parameter that is a tensor."""
+        return replace(self, **{name: function(x) for name, x in self.tensors().items()})

@@ -1,0 +1,174 @@
+"""Checks of a score beside its tensors, and of a call as a whole."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from anyscore.ops import DTYPES, Array, Ops, framework
+from anyscore.ops.checks import Sizes, broadcasts, check_places, check_tensors, find_framework
+from anyscore.ops.messages import shown
+from anyscore.score.base import Projection, Score
+
+KEY_PARAMETERS = "W_k", "w_k"
+"""The parameters of scores that meet the keys, not the queries, and so have key heads."""
+POSITIVE = "sigma", "tau"
+"""Parameters of which a layer keeps the logarithm."""
+
+_passed: dict[Any, Sizes] = {}
+"""The sizes of calls that passed, by all that the checks look at: most calls repeat one."""
+
+
+def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
+    """Check query, key, value and the score together; give the sizes of the call.
+
+    Raises TypeError, ValueError: as `check_tensors` and `check_score`.
+    """
+    signature = sizes = None
+    try:
+        if not xp.is_tracing():
+            signature = _signature(xp, query, key, value, score)
+            sizes = _passed.get(signature)  # one access: another thread may clear it meanwhile
+    except (TypeError, AttributeError, RuntimeError):  # no plain tensor of this framework
+        signature = None
+    if sizes is not None:
+        return sizes
+    sizes = check_tensors(xp, query, key, value)
+    check_score(xp, score, query, key, sizes)
+    if signature is not None:
+        if len(_passed) >= 1000:
+            _passed.clear()
+        _passed[signature] = sizes
+    return sizes
+
+
+def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
+    """Collect all that the checks of a call depend on, hashable."""
+    signature: list[Any] = [type(score), callable(score)]
+    for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
+        shape = getattr(x, "shape", None)
+        if not shape and (shape is None or isinstance(x, Real)):
+            signature.append((type(x), x))
+        elif isinstance(x, Projection):
+            signature.append((Projection, shape, x.dtype))
+        else:
+            signature.append((type(x), shape, x.dtype, xp.place(x)))
+    return tuple(signature)
+
+
+def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
+    """Check that the score is an object or a callable, with parameters that fit the tensors.
+
+    Raises TypeError, ValueError: it is not, or they do not.
+    """
+    if not isinstance(score, Score):
+        if isinstance(score, str | type) or not callable(score):
+            raise TypeError(
+                f"score must be a score object, such as ScaledDot() or Additive(W_q, W_k, w_v), or "
+                f"a callable (query, key) → (..., T_q, T_k), got {shown(score)}."
+            )
+        return
+    name, dtype = type(score).__name__, xp.dtype(query)
+    d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
+    check_widths(type(score), d_q, d_k)
+    tensors = score.tensors()
+    for field in score.shapes:
+        x = getattr(score, field)
+        fixed = field in score.fixed
+        if fixed and not isinstance(x, Real):
+            raise TypeError(f"{name}.{field} must be a number, got {shown(x)}.")
+        if field in tensors:
+            continue
+        if isinstance(x, Real) and not score.shapes[field]:
+            _check_number(f"{name}.{field}", x, dtype, fixed or field in POSITIVE)
+        elif x is not None and not isinstance(x, Projection):
+            raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
+    ours = framework(query)
+    if any(framework(x) != ours for x in tensors.values()):
+        find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    check_places(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    parameters = parameters_of(xp, score)
+    widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
+    projected = [field for field in ("W_q", "W_k") if field in set(score.shapes) - set(parameters)]
+    if len(projected) == 2 and d_q != d_k:
+        raise ValueError(
+            f"{name} without W_q and W_k needs queries and keys projected to one width; got "
+            f"d_q={d_q} and d_k={d_k}."
+        )
+    if projected:
+        widths["h"] = d_q if "W_q" in projected else d_k
+    for field, (shape, of_field) in parameters.items():
+        expected = score.shapes.get(field)
+        if expected is None:  # a user's score, which does not give the shape
+            continue
+        if expected and of_field != dtype:
+            raise TypeError(
+                f"query is {dtype} but {name}.{field} is {of_field}: convert them to one dtype."
+            )
+        if of_field not in DTYPES and "int" not in of_field:
+            raise TypeError(f"{name}.{field} is {of_field}, expected one of {', '.join(DTYPES)}.")
+        trailing = shape[len(shape) - len(expected) :]
+        if len(trailing) == len(expected):
+            for letter, n in zip(expected, trailing, strict=True):
+                widths.setdefault(letter, n)
+        if trailing != tuple(widths.get(letter) for letter in expected):
+            known = " and ".join(f"{x}={widths[x]}" for x in expected if x in widths)
+            raise ValueError(
+                f"{name}.{field} has shape {shape}, expected (..., {', '.join(expected)})"
+                f"{' with ' + known if known else ''}."
+            )
+        lead = shape[: len(shape) - len(expected)]
+        of_both = field in score.of_both
+        for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
+            if (of_both or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
+                lead, meets
+            ):
+                raise ValueError(
+                    f"{name}.{field} has shape {shape}: its leading dimensions {lead} do not "
+                    f"broadcast to {meets}, those of the {who}."
+                )
+
+
+def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Map the fields of tensors and projections to (shape, dtype), in the order of the fields."""
+    known = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
+    known |= {field: (x.shape, x.dtype) for field, x in score.projections().items()}
+    return {field: known[field] for field in vars(score) if field in known}
+
+
+def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
+    """Check a scale whose inverse square must be a number of the dtype of sums."""
+    least = 1e-154 if dtype == "float64" else 1e-19
+    if positive and not x > 0:
+        raise ValueError(f"{name} must be > 0, got {x}.")
+    if positive and x < least:
+        raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {x}.")
+    if not abs(x) <= 1 / least**2:
+        raise ValueError(f"{name} must be a finite number in {dtype}, got {shown(x)}.")
+
+
+def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
+    """Check that a score can bridge the widths.
+
+    Raises ValueError: it needs equal ones.
+    """
+    if score.equal_widths and d_q != d_k:
+        raise ValueError(
+            f"{score.__name__} needs queries and keys of one width: project them, or use Bilinear "
+            f"or Additive; got d_q={d_q} and d_k={d_k}."
+        )
+
+
+def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
+    """Check the scores that a callable gave: a tensor that broadcasts to (*lead, T_q, T_k).
+
+    Raises TypeError, ValueError: they are not.
+    """
+    if framework(scores) is None:
+        raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")
+    find_framework(query=query, score=scores)
+    if xp.dtype(scores) not in DTYPES:
+        raise TypeError(f"the score gave {xp.dtype(scores)}, expected one of {', '.join(DTYPES)}.")
+    shape, full = xp.shape(scores), (*sizes.lead, sizes.queries, sizes.keys)
+    if shape[-2:] != full[-2:] or not broadcasts(shape, full):
+        raise ValueError(f"the score gave shape {shape}, expected {full}.")

@@ -1,0 +1,32 @@
+"""Pairs written as formulas: read, differentiated, and computed in the operations of any framework.
+
+`Pair.from_formula` is the way in. A Python function of a and b may use the functions named here,
+and those of NumPy of the same names.
+"""
+
+from __future__ import annotations
+
+from anyscore.score.formula.formula import Formula, formula_of
+from anyscore.score.formula.functions import (
+    cos,
+    erf,
+    exp,
+    expm1,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    relu,
+    sigmoid,
+    sign,
+    sin,
+    softplus,
+    sqrt,
+    tanh,
+    where,
+)
+
+__all__ = [
+    "Formula", "cos", "erf", "exp", "expm1", "formula_of", "log", "log1p", "maximum", "minimum",
+    "relu", "sigmoid", "sign", "sin", "softplus", "sqrt", "tanh", "where",
+]  # fmt: skip

@@ -1,0 +1,106 @@
+"""A formula as text, in a little of Python's grammar; nothing is evaluated."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from anyscore.score.formula.functions import NAMES, where
+from anyscore.score.formula.tape import A, B, Tape
+from anyscore.score.formula.terms import Condition, Term, term
+
+LONGEST_TEXT = 10_000
+
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Pow: operator.pow, ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
+}  # fmt: skip
+
+
+def of_text(text: str) -> Term:
+    """Return the term that a text says.
+
+    Raises ValueError: it is no such formula.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"it has {len(text)} characters, more than {LONGEST_TEXT}.")
+    try:
+        read = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"it is no expression of Python: {error.msg}.") from None
+    tape = Tape()
+    known = {"a": Term(tape, tape.put(A)), "b": Term(tape, tape.put(B))}
+    return _checked(_read(read, tape, known), tape)
+
+
+def of_function(function: Callable[[Any, Any], Any]) -> Term:
+    """Return the term that a function of a and b makes of them.
+
+    Raises ValueError: it makes something else.
+    """
+    try:
+        taken = [
+            name
+            for name, x in inspect.signature(function).parameters.items()
+            if x.default is x.empty and x.kind is not x.VAR_POSITIONAL
+        ]
+    except (TypeError, ValueError):
+        taken = ["a", "b"]
+    if len(taken) != 2:
+        raise ValueError(f"it takes ({', '.join(taken)}), expected a function of a and b.")
+    tape = Tape()
+    return _checked(function(*(Term(tape, tape.put(row)) for row in (A, B))), tape)
+
+
+def _checked(found: Any, tape: Tape) -> Term:
+    if isinstance(found, Condition):
+        raise ValueError("it is a comparison: write where(condition, x, y).")
+    return term(tape, found)
+
+
+def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
+    """Return the term, or the condition, of a part of the text."""
+
+    def read(part: ast.expr) -> Any:
+        return _read(part, tape, known)
+
+    match node:
+        case ast.Constant(value=float() | int() as x) if not isinstance(x, bool):
+            return term(tape, float(x))
+        case ast.Name(id=name) if name in known:
+            return known[name]
+        case ast.Name(id="pi"):
+            return term(tape, math.pi)
+        case ast.Name(id=name):
+            others = "it is a function" if name in NAMES else "the features are a and b"
+            raise ValueError(f"{name!r} is no feature: {others}.")
+        case ast.UnaryOp(op=op, operand=x) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](read(x))
+        case ast.BinOp(left=x, op=op, right=y) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](read(x), read(y))
+        case ast.BinOp(op=ast.BitXor()):
+            raise ValueError("^ is no power in Python: write **.")
+        case ast.Compare(left=x, ops=[op], comparators=[y]) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](read(x), read(y))
+        case ast.IfExp(test=condition, body=x, orelse=y):
+            return where(read(condition), read(x), read(y))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in NAMES:
+            return _called(name, [read(x) for x in args])
+        case ast.Call(func=ast.Name(id=name)):
+            raise ValueError(
+                f"there is no function {name!r}: there are {', '.join(sorted(NAMES))}."
+            )
+    raise ValueError(f"{ast.unparse(node)!r} is more than numbers, a, b, + − * / **, comparisons "
+                     f"in where(…) and the functions {', '.join(sorted(NAMES))}.")  # fmt: skip
+
+
+def _called(name: str, args: list[Any]) -> Term:
+    expected = len(inspect.signature(NAMES[name]).parameters)
+    if len(args) != expected:
+        raise ValueError(f"{name} takes {expected} of them, not {len(args)}.")
+    return NAMES[name](*args)

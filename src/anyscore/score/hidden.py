@@ -1,0 +1,160 @@
+"""Scores with a hidden layer over query and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+from anyscore.ops import Array, Ops
+from anyscore.score import factors
+from anyscore.score.base import Init, Projection, Score, Shapes, uniform
+from anyscore.score.factors import LEAKY_SLOPE, Factors
+from anyscore.score.scales import number, scaled
+
+_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """s = scale · w_vᵀ tanh(W_q q + W_k k + bias), scale = 1 unless given.
+
+    W_q (h, d_q), W_k (h, d_k), or None for tokens that come projected; w_v (h,), bias (h,) or None.
+    Initialisation: variance 1 of the argument of tanh, and of the score. Source: Bahdanau et al.
+    2015, appendix A.1.2.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+    bias: Array | None = None
+    scale: Any = None
+
+    formula: ClassVar[str] = "w·tanh(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+        "scale": (),
+    }
+    linears: ClassVar[tuple[str, ...]] = ("W_q", "W_k")
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give W_q, W_k and w_v, uniform."""
+        return _hidden_layer(d_q, d_k, hidden, _TANH)
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to tanh: a = W_q q + bias, b = W_k k, weight w_v, and the scale."""
+        a = _project(xp, query, self.W_q)
+        a = a if self.bias is None else a + self.bias[..., None, :]
+        f = Factors(a, _project(xp, key, self.W_k), factors.TANH, weight=self.w_v)
+        return f if self.scale is None else scaled(xp, f, number(xp, self.scale, query))
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Score):
+    """s = scale · w_vᵀ tanh(W [q; k] + bias), scale = 1 unless given.
+
+    W (h, d_q + d_k), w_v (h,), bias (h,) or None.
+    The additive score with W = [W_q, W_k], query first, and initialised alike.
+    Source: Luong et al. 2015, section 3.1 ("concat").
+    """
+
+    W: Array
+    w_v: Array
+    bias: Array | None = None
+    scale: Any = None
+
+    formula: ClassVar[str] = "w·tanh(W [q; k])"
+    shapes: ClassVar[Shapes] = {
+        "W": ("h", "d_q + d_k"),
+        "w_v": ("h",),
+        "bias": ("h",),
+        "scale": (),
+    }
+    of_both: ClassVar[tuple[str, ...]] = ("W",)
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give W and w_v, uniform."""
+        w_v = uniform(hidden, variance=1 / (hidden * _TANH))
+        return {"W": uniform(hidden, d_q + d_k, variance=1 / (d_q + d_k)), "w_v": w_v}
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower as the additive score of the two parts of W."""
+        d_q = xp.shape(query)[-1]
+        W_q, W_k = self.W[..., :d_q], self.W[..., d_q:]
+        return Additive(W_q, W_k, self.w_v, self.bias, self.scale).lower(xp, query, key)
+
+
+@dataclass(frozen=True, eq=False)
+class GATv2(Score):
+    """s = w_vᵀ LeakyReLU(W_q q + W_k k), with a slope for negative arguments of 0.2 unless given.
+
+    W_q (h, d_q), W_k (h, d_k), or None for tokens that come projected; w_v (h,); negative_slope a
+    number or a tensor (...). Initialisation as of `Additive`.
+    Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
+    """
+
+    W_q: Array | None
+    W_k: Array | None
+    w_v: Array
+    negative_slope: Any = LEAKY_SLOPE
+
+    formula: ClassVar[str] = "w·LeakyReLU(W_q q + W_k k)"
+    shapes: ClassVar[Shapes] = {
+        "W_q": ("h", "d_q"),
+        "W_k": ("h", "d_k"),
+        "w_v": ("h",),
+        "negative_slope": (),
+    }
+    linears: ClassVar[tuple[str, ...]] = ("W_q", "W_k")
+
+    @classmethod
+    def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
+        """Give W_q, W_k and w_v, uniform."""
+        return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
+
+    def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
+        """Lower to LeakyReLU: a = W_q q, b = W_k k, weight w_v; biases for slopes other than 0.2.
+
+        Raises ValueError: weights or slopes of more heads than the keys have.
+        """
+        a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
+        f = Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
+        slope = self.negative_slope
+        if isinstance(slope, Real) and slope == LEAKY_SLOPE:
+            return f
+        # LeakyReLU of this slope is r · LeakyReLU of the kernels' slope + (1 − r) · identity.
+        if not isinstance(slope, Real):
+            slope = xp.reshape(number(xp, slope, query), (*xp.shape(slope), 1))
+        w = number(xp, self.w_v, query)
+        weight = (1 - slope) / (1 - LEAKY_SLOPE) * w
+        rest = (w - weight)[..., None]
+        of_keys, of_slopes = xp.shape(b)[-3:-2], xp.shape(rest)[-3:-2]
+        if 1 not in (*of_keys, *of_slopes) and of_keys and of_slopes and of_keys != of_slopes:
+            raise ValueError(
+                f"GATv2 with a slope other than {LEAKY_SLOPE} has w_v or slopes of {of_slopes[0]} "
+                f"heads, expected as many key heads or 1, got {of_keys[0]}: share w_v and the "
+                "slope."
+            )
+        query_bias, key_bias = (xp.matmul(number(xp, x, query), rest)[..., 0] for x in (a, b))
+        return Factors(
+            a, b, f.pair, weight, query_bias=query_bias, key_bias=key_bias, key_weight=rest
+        )
+
+
+def _hidden_layer(d_q: int, d_k: int, hidden: int, square: float) -> dict[str, Init | float]:
+    return {
+        "W_q": uniform(hidden, d_q, variance=0.5 / d_q),
+        "W_k": uniform(hidden, d_k, variance=0.5 / d_k),
+        "w_v": uniform(hidden, variance=1 / (hidden * square)),
+    }
+
+
+def _project(xp: Ops, x: Array, W: Array | None) -> Array:
+    if isinstance(W, Projection):
+        return W.call(x)
+    return x if W is None else xp.matmul(x, xp.transpose(W))
