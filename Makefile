@@ -59,10 +59,9 @@ torch: .venv/dev
 	$(PYTEST) tests/frameworks/torch
 
 tables: .venv/dev .venv/triton  ## a table each of JAX, TensorFlow, Keras and interpreted kernels of GPUs
-	$(NOTED) $(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py \
-		tests/frameworks/jax/test_pallas_table.py
-	$(WITH_TRITON) TRITON_INTERPRET=1 $(NOTED) $(BIN)/pytest -p stand_in \
-		tests/frameworks/triton/test_triton_table.py
+	$(NOTED) $(BIN)/pytest --sample $(addprefix tests/frameworks/jax/test_,jax_table.py jax_calls.py pallas_table.py)
+	$(WITH_TRITON) TRITON_INTERPRET=1 $(NOTED) $(BIN)/pytest -p stand_in --sample \
+		$(addprefix tests/frameworks/triton/test_triton_,table.py edges.py)
 	$(NOTED) $(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
 	KERAS_BACKEND=torch $(NOTED) $(BIN)/pytest --sample tests/frameworks/keras/test_keras_contract.py
 

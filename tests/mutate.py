@@ -120,9 +120,20 @@ PLACES = (  # the first that the file's name matches: environment, and tests in 
     (r"", {}, (*GENERAL, *TORCH)),
 )
 SAMPLED = (  # the same of `make test`
-    (r"csrc/xla|xla|ops/jax|backends/jax", {}, ("tests/frameworks/jax/test_jax_table.py",)),
+    (
+        r"csrc/xla|xla|ops/jax|backends/jax",
+        {},
+        ("tests/frameworks/jax/test_jax_table.py", "tests/frameworks/jax/test_jax_calls.py"),
+    ),
     (r"pallas|jax", {}, ("tests/frameworks/jax/test_pallas_table.py",)),
-    (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton/test_triton_table.py",)),
+    (
+        r"triton",
+        {"TRITON_INTERPRET": "1"},
+        (
+            "tests/frameworks/triton/test_triton_table.py",
+            "tests/frameworks/triton/test_triton_edges.py",
+        ),
+    ),
     (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_keras_contract.py",)),
     (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_tensorflow_table.py",)),
     (r"plot", {}, ("tests/package/test_plot.py",)),

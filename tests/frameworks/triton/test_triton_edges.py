@@ -180,6 +180,7 @@ BAD = -(2**40), -1, "n", 2**40  # n: the first that is not there
 ARRAYS = {"rowptr": EDGES, "col": KEYS, "colptr": EDGES, "order": EDGES, "row": QUERIES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("array", ARRAYS)
 def test_indices_out_of_range_read_nothing(
