@@ -9,7 +9,7 @@ import pytest
 
 import anyscore
 from anyscore import attention
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 

@@ -12,7 +12,7 @@ import torch
 import anyscore
 from anyscore import Causal, attention, make_cache
 from anyscore.backends.repeated import CoreAgain
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN
 from anyscore.kernels import cpu
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from anyscore.backends.torch import repeated as torch_repeated
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN
 
 
 def forget() -> None:

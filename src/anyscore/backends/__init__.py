@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anyscore.call.backend import Backend
-from anyscore.call.repeated import KNOWN, Again
+from anyscore.call.backend import KNOWN, Again, Backend
 from anyscore.ops import Array
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from anyscore.backends import host
-from anyscore.backends.numpy_buffers import NumPyBuffers
 from anyscore.backends.record import (
     call_of,
     factors,
@@ -20,14 +19,61 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.repeated import CoreAgain
-from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN, Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import Array, load
 from anyscore.score.factors import Factors
 
 _xp = load("numpy")
+
+
+class NumPyBuffers:
+    """See `call.backend.Buffers`."""
+
+    in_place = True
+
+    def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
+        return np.zeros(shape, dtype or like.dtype)
+
+    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+        return np.broadcast_to(np.zeros((), like.dtype), shape)
+
+    def number(self, x: Array) -> int | None:
+        return int(x)
+
+    def numbers(self, x: Array) -> list[int] | None:
+        return [int(n) for n in x]
+
+    def why_not(self, *rows: Array) -> str | None:
+        return None
+
+    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+        n, room = rows.shape[-2], x.shape[-2]
+        first = int(start) % room if room else 0
+        if first + n <= room:
+            x[..., first : first + n, :] = rows
+        else:
+            x[..., (first + np.arange(n)) % room, :] = rows
+        return x
+
+    def add(self, x: Array, n: int) -> Array:
+        x += n
+        return x
+
+    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+        x[..., :rows, :] = x[..., :rows, :][index]
+        return x
+
+    def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
+        cpu.append_keys(pair, host.raw(b), packed, int(start), count, host.threads())
+        return packed
+
+    def room_to_pack(self, b: Array) -> Array | None:
+        if why_not_dtype(_xp.dtype(b)):
+            return None
+        *lead, keys, width = b.shape
+        return np.zeros((*lead, keys + 1, width), host.acc_dtype(b))
 
 
 class NumPy(Backend):

@@ -83,7 +83,7 @@ def _of_weight(weight: Any) -> Any:
 
 
 class CoreAgain:
-    """Repeat calls of arrays of one type, see `again.Again`.
+    """Repeat calls of arrays of one type, see `call.backend.Again`.
 
     type: of the arrays. core: the implementation that is repeated. wants_gradients: whether a call
     of these arrays, a weight of None among them, is to be differentiated; None where anything else

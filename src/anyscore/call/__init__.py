@@ -4,9 +4,8 @@
     prepared     keys that were projected once, for many calls
     autocast     the casts of a framework's automatic mixed precision
     operands     the record that every kernel takes: `Operands`, `Settings`, `Results`
-    backend      the part of a framework, `Backend`; which `Implementation` runs a task
-    buffers      the buffers of growing caches, as a framework has them
-    repeated     calls that repeat an earlier one
+    backend      the part of a framework: `Backend`, the `Buffers` of its caches, `Again` for calls
+                 that repeat an earlier one; which `Implementation` runs a task
 
 Imports `ops`, `score`, `masks` and `modifiers`. Start with `task`.
 """

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from anyscore.call.buffers import Buffers
 from anyscore.call.task import Options, Task
 from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.masks.objects import Mask
@@ -212,3 +211,75 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
         None if stats is None else stats + normalizers.stats_of(xp, bias, 0 * bias),
         None if scores is None else scores + of_scores(task, bias),
     )
+
+
+class Buffers(Protocol):
+    """Buffers (..., T, d) of one framework.
+
+    in_place: whether they are written to where they are.
+    """
+
+    in_place: bool
+
+    def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
+        """Return zeros on the device of `like`, of its dtype unless another is said."""
+
+    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+        """Return zeros that are never written to, and take no memory where they need none."""
+
+    def number(self, x: Array) -> int | None:
+        """Return the integer that x () holds; None where that is not known, or would be waited for.
+
+        So it is while a program is compiled, and on accelerators.
+        """
+
+    def numbers(self, x: Array) -> list[int] | None:
+        """Return the integers that x (n,) holds, likewise."""
+
+    def why_not(self, *rows: Array) -> str | None:
+        """Return why rows cannot be kept, None if they can."""
+
+    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+        """Return x (..., T, d) with rows (..., n, d) from row `start` () on.
+
+        wraps: whether they go on at its beginning where it ends; else start + n ≤ T.
+        """
+
+    def add(self, x: Array, n: int) -> Array:
+        """Return the integers x, n more."""
+
+    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+        """Return x with the entries x[index] of its first axis, in as many as it has.
+
+        rows: how many of x (..., T, d) are of interest, None: all.
+        """
+
+    def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
+        """Return packed with what `kernels.cpu.append_keys` writes to it."""
+
+    def room_to_pack(self, b: Array) -> Array | None:
+        """Return room for that, None where the core cannot read b: then nothing is packed."""
+
+
+class Again(Protocol):
+    """Repeat calls of default options that came before, lengths apart; and appends to a cache."""
+
+    def run(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
+    ) -> Array | None:
+        """Return the output, None where the call must be looked at."""
+
+    def learn(
+        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
+    ) -> None:
+        """Look at a call that was run in full, as the task that it became."""
+
+    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
+        """Append tokens to a `Cache` of this score; say whether that could be done so."""
+
+    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
+        """Look at tokens that were appended in full, and at the factors of the score of them."""
+
+
+KNOWN: dict[type, Again] = {}
+"""By the type of the query; a backend that can adds its own when it is loaded."""

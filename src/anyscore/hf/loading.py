@@ -10,7 +10,7 @@ from anyscore.hf.attention import NAME, register
 from anyscore.hf.exchange import exchange
 from anyscore.hf.layers import attention_layers
 from anyscore.hf.record import in_base, said_of
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.torch.weight import Weight
 
 M = TypeVar("M", bound=PreTrainedModel)

@@ -14,7 +14,7 @@ from anyscore.lab.forms import BOOL, LARGEST, NUMBER, PLAIN, TEXT, WHOLE, each, 
 from anyscore.lab.records import read_record
 from anyscore.lab.train.metrics import COLUMNS
 from anyscore.lab.trials import Outcome, Trial
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 LARGEST = 1e50
 """The bound of numbers that are computed with: squares, and sums of many, are still numbers."""

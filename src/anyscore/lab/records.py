@@ -11,7 +11,7 @@ from typing import Any
 from anyscore.lab.errors import InputError
 from anyscore.lab.forms import Form
 from anyscore.lab.run_folder import file_in, write_whole
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 FORMAT = 2
 

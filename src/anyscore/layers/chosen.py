@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def plain(chosen: Any) -> Any:

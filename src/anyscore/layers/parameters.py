@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from anyscore.modifiers.sinks import check_finite
 from anyscore.ops import Array
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.score import SCORES, Concat
 from anyscore.score.base import Init, Score
 from anyscore.score.checks import KEY_PARAMETERS, POSITIVE

@@ -23,8 +23,7 @@ from anyscore.layers.parameters import (
 )
 from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import check_size
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_size, shown
 from anyscore.score.base import Score
 from anyscore.score.checks import check_widths
 

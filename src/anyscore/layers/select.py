@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def choose_layers(names: Iterable[str], layers: Any) -> list[str]:

@@ -2,8 +2,7 @@
 
     objects             `Lengths`, `Interval`, `Window`, `Causal`, `Keys`, boolean arrays, and `&`
     edges, sequences    the edges of a graph; packed sequences
-    context             the call that a mask is lowered for: its sizes, its positions
-    packed_positions    where queries stand within packed sequences
+    context             the call that a mask is lowered for: sizes, positions, packed ones too
     offsets             integers of masks, checked where their values are known
     lowered             bounds of keys for each query, and the rows that nobody attends
     lowered_edges       edges sorted by query and by key; sums over them

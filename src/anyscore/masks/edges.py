@@ -23,8 +23,7 @@ from anyscore.masks.lowered_edges import LoweredEdges, pointers
 from anyscore.masks.objects import Mask
 from anyscore.masks.offsets import integers, known_values
 from anyscore.ops import DTYPES, Ops, framework, load
-from anyscore.ops.checks import broadcasts
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import broadcasts, shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from anyscore.masks.lowered import LoweredMask
 from anyscore.ops import Array, Ops, framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 class LoweredEdges(LoweredMask):

@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
 from anyscore.ops import Array
-from anyscore.ops.checks import broadcasts
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import broadcasts, shown
 from anyscore.ops.pytrees import tell, tree
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anyscore.ops import Ops, framework, load
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.masks.context import MaskContext
+from anyscore.masks.context import MaskContext, Places
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import Mask
 from anyscore.masks.offsets import integers, known_values
-from anyscore.masks.packed_positions import Places
 from anyscore.ops import Array
 
 _CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."

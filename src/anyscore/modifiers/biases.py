@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
 from anyscore.ops.pytrees import tell, tree
 
 FAR = 2**30

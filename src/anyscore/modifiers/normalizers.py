@@ -25,7 +25,7 @@ from numbers import Real
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from anyscore.ops import Array, Ops
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.ops.pytrees import tell, tree
 
 

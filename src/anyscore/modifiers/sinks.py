@@ -17,8 +17,7 @@ from typing import Any
 
 from anyscore.modifiers.normalizers import stats_of
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:

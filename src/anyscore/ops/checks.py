@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from typing import Any, NoReturn, cast
 
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
-from anyscore.ops.messages import shown
 
 IMPLS = ("auto", "reference", "fused", "separable")
 
@@ -205,3 +204,12 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
         return False
     tail = full[len(full) - len(shape) :]
     return all(n == 1 or n == m for n, m in zip(shape, tail, strict=True))
+
+
+_MOST = 60
+
+
+def shown(x: object) -> str:
+    """Give `repr(x)` with its lines joined, cut where it becomes long."""
+    text = " ".join(repr(x).split())
+    return text if len(text) <= _MOST else f"{text[:_MOST]}…"

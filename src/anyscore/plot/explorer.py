@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.plot.page import THEME, part, policy, write_whole
 from anyscore.plot.recording import Recording, to_numpy
 

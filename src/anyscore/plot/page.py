@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def part(name: str) -> str:

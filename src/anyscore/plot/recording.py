@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from anyscore.layers.chosen import listed
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 Weights = NDArray[np.float32]
 

@@ -6,8 +6,14 @@ from numbers import Real
 from typing import Any
 
 from anyscore.ops import DTYPES, Array, Ops, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, check_tensors, find_framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import (
+    Sizes,
+    broadcasts,
+    check_places,
+    check_tensors,
+    find_framework,
+    shown,
+)
 from anyscore.score.base import Projection, Score
 
 KEY_PARAMETERS = "W_k", "w_k"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.layers.parameters import AnyScore
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.torch.attention import Attention
 from anyscore.torch.forward_recurrence import forward_alignment, forward_steps
 from anyscore.torch.location import LocationSensitive

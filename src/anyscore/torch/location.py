@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anyscore.ops.checks import check_size
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_size, shown
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.location_energies import COLUMNS, location_energies, toeplitz
 from anyscore.torch.option_checks import check_numbers, check_switches

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch.modes import check_reverse_mode
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:

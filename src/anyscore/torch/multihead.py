@@ -14,8 +14,7 @@ from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
 from anyscore.layers.parameters import AnyScore
 from anyscore.ops import load
-from anyscore.ops.checks import check_integers
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_integers, shown
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
 from anyscore.torch.packed import taken

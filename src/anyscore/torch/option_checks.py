@@ -6,7 +6,7 @@ import math
 from numbers import Real
 from typing import Any
 
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 
 def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:

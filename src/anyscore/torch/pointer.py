@@ -14,8 +14,7 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
 from anyscore.masks.offsets import known_values
 from anyscore.ops import load
-from anyscore.ops.checks import check_integers, check_tensors
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_integers, check_tensors, shown
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import DTYPES, load
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.weighted_sum import Spans, weighted_sum

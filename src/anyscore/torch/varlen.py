@@ -12,7 +12,7 @@ from anyscore.functional.attention import AttentionOutput, attention
 from anyscore.masks.objects import Lengths, Window
 from anyscore.masks.offsets import integers
 from anyscore.masks.sequences import Sequences
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import anyscore
 from anyscore import attention
 from anyscore.backends import repeated as again
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from repeated_calls import forget

@@ -16,7 +16,7 @@ from anyscore.ops import Array
 
 
 class JAXBuffers:
-    """See `buffers.Buffers`."""
+    """See `call.backend.Buffers`."""
 
     in_place = False
 

@@ -1,6 +1,6 @@
 """The kernels under PyTorch, differentiable: by their backward, in higher orders by the reference.
 
-The operators run what the device of the tensors has: the C++ core here, Triton in `torch_triton`.
+The operators run what the device of the tensors has: the C++ core here, Triton in `triton`.
 
 Forward mode raises NotImplementedError, as in every autograd.Function without a `jvp`.
 """

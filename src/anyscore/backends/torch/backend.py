@@ -19,8 +19,7 @@ from anyscore.backends.torch import triton as torch_triton
 from anyscore.backends.torch.buffers import TorchBuffers
 from anyscore.backends.torch.modes import is_compiling, is_transforming
 from anyscore.backends.torch.repeated_calls import TorchAgain
-from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.repeated import KNOWN
+from anyscore.call.backend import KNOWN, Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Mask

@@ -29,7 +29,7 @@ torch.library.register_fake("anyscore::append_keys", lambda *args: None, lib=lib
 
 
 class TorchBuffers:
-    """See `buffers.Buffers`."""
+    """See `call.backend.Buffers`."""
 
     in_place = True
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from anyscore.backends import repeats
+from anyscore.call.backend import Again
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.repeated import Again
 from anyscore.call.task import combine
 from anyscore.functional.attention import attention, plan
 from anyscore.functional.cache.checks import (

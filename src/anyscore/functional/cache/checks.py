@@ -7,12 +7,10 @@ from typing import Any, NoReturn
 
 from anyscore import backends
 from anyscore.call.autocast import autocast
-from anyscore.call.backend import Backend
-from anyscore.call.buffers import Buffers
+from anyscore.call.backend import Backend, Buffers
 from anyscore.functional.cache.prepare import no_queries
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
-from anyscore.ops.checks import check_places, check_tensors, find_framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_places, check_tensors, find_framework, shown
 from anyscore.score.base import Score
 from anyscore.score.checks import check_call
 from anyscore.score.factors import Factors

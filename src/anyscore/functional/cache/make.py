@@ -15,8 +15,7 @@ from anyscore.functional.cache.checks import (
 from anyscore.functional.cache.prepare import no_queries
 from anyscore.kernels import cpu
 from anyscore.ops import Array
-from anyscore.ops.checks import check_integers, check_size
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_integers, check_size, shown
 from anyscore.ops.pytrees import tell
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score

@@ -13,8 +13,7 @@ from anyscore.kernels import cpu
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import Interval, Keys, Lengths, parts
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import check_places, check_tensors, find_framework
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_places, check_tensors, find_framework, shown
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 from anyscore.score.checks import KEY_PARAMETERS, check_score, parameters_of

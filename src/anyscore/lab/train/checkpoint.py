@@ -20,7 +20,7 @@ from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model, shapes
 from anyscore.lab.train.settings import Settings
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 _FORMAT = 2
 _CONFIG, _TENSORS = "model.json", "model.safetensors"

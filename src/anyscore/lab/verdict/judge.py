@@ -21,7 +21,7 @@ from anyscore.lab.verdict.statistics import (
     pseudo_values,
     seeds_needed,
 )
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 
 LEVEL = 0.95
 MATTERS = 1.0

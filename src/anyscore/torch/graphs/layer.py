@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 
 from anyscore.functional.attention import attention
-from anyscore.ops.checks import check_size
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import check_size, shown
 from anyscore.torch.graphs.neighbours import Fill, Neighbours, neighbours_of
 from anyscore.torch.layer import Layer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.masks.edges import Edges
-from anyscore.ops.messages import shown
+from anyscore.ops.checks import shown
 from anyscore.ops.torch import is_tracing, lasting
 from anyscore.ops.torch_masked import is_jit_tracing
 
