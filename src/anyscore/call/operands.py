@@ -30,7 +30,7 @@ class Operands(NamedTuple):
     c: (..., E, h), with all leading dimensions: added to the key of each edge.
     seed: (), an integer: the key of the random numbers of dropout.
     rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
-    see `masks.lowered_edges.LoweredEdges`, in the place of start, stop and mask. The last three are for
+    see `masks.lowered_edges`, in the place of start, stop and mask. The last three are for
     gradients. Then bias is (..., 1, E), and scores are (..., E).
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
