@@ -49,6 +49,13 @@ def test_choices_in_choices_are_computed_once_for_each_that_is_outside() -> None
     assert many["where"] <= 8 * 9 * 2
 
 
+@pytest.mark.parametrize("formula", ["where(a > 0, b, -1e9)", "where(a <= 0, -1e9, b)"])
+def test_a_large_number_beside_a_branch_takes_nothing_from_it(formula: str) -> None:
+    a, b = np.array([1.0, -1.0, 2.0]), np.array([0.1, 0.2, 0.3])
+    found = formula_of(formula)(load("numpy"), a, b)  # type: ignore[arg-type]
+    assert found.tolist() == [0.1, -1e9, 0.3]
+
+
 def test_a_formula_of_200_characters_is_read_at_once() -> None:
     """Thirty levels took two to the power of thirty steps."""
     formula = formula_of(nested("relu", 30))
