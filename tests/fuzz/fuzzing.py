@@ -35,10 +35,12 @@ class Effort:
         calls: SearchStrategy[Any],
         examples: int,
         share: float = 1.0,
+        at_a_time: int = ROUND,
     ) -> None:
         """Checks calls; a failure is reported as the simplest call found that fails that way.
 
-        examples: how many of the fixed calls. share: of the seconds.
+        examples: how many of the fixed calls. share: of the seconds. at_a_time: how many one seed
+        draws.
         """
         common: dict[str, Any] = {
             "deadline": None,
@@ -54,7 +56,7 @@ class Effort:
             return
         database = DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples")
         many = settings(
-            max_examples=ROUND, derandomize=False, database=database, print_blob=True,
+            max_examples=at_a_time, derandomize=False, database=database, print_blob=True,
             report_multiple_bugs=False,  # looking for a second one takes longer than the round
             **common,
         )  # fmt: skip

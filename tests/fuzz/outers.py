@@ -4,7 +4,7 @@
     log1p    −c · log(1 + x)          arcosh   −c · arcosh(1 + x)
 
 An error of x may be larger than x, so both are taken at the ends of what x may be, x ± e. Where x
-counts as 0, below 0 too, the slope of the last three is 0.
+counts as 0, below 0 too, the slope of the last three is 0; that of log1p may be 1 below 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def of_distance(name: str, c: float, x: Number) -> tuple[Number, Number]:
     if name != "log1p":
         error = np.where(low > 0, error, steep)  # 0 is possible too
     slope, error = (np.where(positive, z, 0.0) for z in (slope, error))
-    doubtful = ~positive & (x.x < 0) & (high > 0)
+    doubtful = ~positive & (x.x < 0) & ((high > 0) | (name == "log1p"))
     error = np.where(doubtful, steep, error)
     return value, x.like(-c * slope, c * error + x.least)
 

@@ -125,8 +125,8 @@ def _meaning(runner: NumPy) -> str:
 
 @st.composite
 def large(draw: st.DrawFn, framework: str) -> Call:
-    """Calls that several threads share, without projections, which are the framework's own, as are
-    capped distances.
+    """Calls that several threads share. The framework's own are projections, capped distances, and
+    sums of the gradients of scales: these are left out.
     """
     call = draw(
         calls(framework).filter(lambda call: call.kind not in ("Concat", "Bilinear", "Trilinear"))
@@ -134,7 +134,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
     lead = draw(st.sampled_from([(), (2,), (2, 3)]))
     queries, keys = draw(st.integers(100, 300)), draw(st.integers(100, 300))
     parameters = {
-        name: (64,) if RANKS[name] else () if isinstance(x, tuple) else x
+        name: (64,) if RANKS[name] else 1.0 if isinstance(x, tuple) else x
         for name, x in call.parameters.items()
     } | {name: None for name in ("W_q", "W_k") if name in call.parameters}
     return dataclasses.replace(

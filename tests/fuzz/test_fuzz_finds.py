@@ -187,7 +187,7 @@ def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
 def _sigmoid_of_all_keys(patch: pytest.MonkeyPatch) -> None:
     """Keys that are masked count in −log n."""
     right = normalizers.sigmoid
-    patch.setattr(normalizers, "sigmoid", lambda xp, s, mask, bias: right(xp, s, None, bias))
+    patch.setattr(normalizers, "sigmoid", lambda xp, s, mask, *more: right(xp, s, None, *more))
 
 
 def _support_too_small(patch: pytest.MonkeyPatch) -> None:

@@ -40,4 +40,4 @@ def test_first_calls(effort: Effort) -> None:
 
     several = st.lists(st.sampled_from(cases), min_size=1, max_size=3, unique=True)
     drawn = st.lists(several, min_size=4, max_size=4, unique_by="; ".join)
-    effort.spend(check, drawn, examples=1, share=0.1)
+    effort.spend(check, drawn, examples=1, share=0.1, at_a_time=2)
