@@ -66,10 +66,10 @@ class Work(NamedTuple):
             value=normal(batch, keys, value_width),
         )
         scale = width**-0.5 if pair == "product" else 1.0
-        sizes = (batch, queries, value_width), (batch, queries), (batch, queries, keys)
-        output, lse, scores = (np.zeros(size, np.float32) for size in sizes)
+        sizes = (batch, queries, value_width), (batch, 2, queries), (batch, queries, keys)
+        output, stats, scores = (np.zeros(size, np.float32) for size in sizes)
         settings = Settings(pair, scale, 1, 0.0, batch, (batch,))
-        results = Results(output, lse, scores if keeps_scores(x, settings) else None)
+        results = Results(output, stats, scores if keeps_scores(x, settings) else None)
         return cls(pair, x, settings, results, normal(*sizes[0]), x.map(np.zeros_like), threads)
 
     def forward(self, core: Any) -> None:
