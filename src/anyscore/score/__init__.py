@@ -20,13 +20,26 @@ Imports `ops` alone. Start with `factors`, then `distances`.
 
 from anyscore.score.base import Init, Projection, Score
 from anyscore.score.distances import Euclidean, Gaussian, Laplace, Lorentz, StudentT
-from anyscore.score.factors import Factors, Pair
+from anyscore.score.factors import (
+    ABSOLUTE,
+    LEAKY_RELU,
+    PRODUCT,
+    SQUARED,
+    TANH,
+    Factors,
+    Pair,
+)
 from anyscore.score.hidden import Additive, Concat, GATv2
 from anyscore.score.outer import Outer
 from anyscore.score.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
 
 __all__ = [
+    "ABSOLUTE",
+    "LEAKY_RELU",
+    "PRODUCT",
     "SCORES",
+    "SQUARED",
+    "TANH",
     "Additive",
     "Bilinear",
     "Concat",

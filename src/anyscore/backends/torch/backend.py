@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.torch import core as torch_core
+from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
 from anyscore.backends.torch import modes as torch_modes
 from anyscore.backends.torch import nested as torch_nested
 from anyscore.backends.torch import sparse as torch_sparse
