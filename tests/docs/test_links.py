@@ -1,4 +1,4 @@
-"""Links, names of files in prose, and the map in CONTRIBUTING.md lead to what there is."""
+"""Links, names of files in prose, and the maps of folders lead to what there is."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import anyscore
 
 Shape = tuple[int, ...]
 FAR = (0.0, -1e9, 1e9, 1e8, -1e8, 4e8, -4e8, 1e4, -1e4, 6e5, -3e6, 2.0**24, -(2.0**26))
-"""What a mask of numbers adds to scores, or scores may be off, beside the least of the dtype."""
+"""Numbers that a mask adds to scores, or that scores lie away from 0; the least is added."""
 RANKS = {"tensor": 2, "Relative": 1, "ALiBi": 0}
 
 

@@ -1,4 +1,4 @@
-"""What layers of all frameworks share.
+"""The parts that layers of all frameworks share.
 
     parameters                 the parameters that a layer holds for a score, and their first values
     score_spec                 the score of a layer, from its arguments

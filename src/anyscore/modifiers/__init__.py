@@ -1,4 +1,4 @@
-"""What else enters between scores and output: biases, sinks, normalizers, dropout.
+"""Biases, sinks, normalizers and dropout: they enter between scores and output.
 
     biases, edge_biases    objects and tensors that are added to scores, lowered for one call
     sinks                  one more logit without a value

@@ -170,17 +170,16 @@ CALLS = (
     "MultiHeadAttention",
     "varlen_attention",
 )
+_WHOLE = {"compiled whole", "compiled for any size", "exported strictly"}
 REFUSED = {
-    "a cache": {"mapped", "differentiated", "compiled whole", "compiled for any size"}
-    | {"exported strictly"},  # it is written to, and made anew at each call
-    "Attention of widths not known": {"compiled whole", "compiled for any size"}
-    | {"exported strictly"},  # its parameters are made by the call
+    "a cache": {"mapped", "differentiated", *_WHOLE},  # it is written to, and made by the call
+    "Attention of widths not known": _WHOLE,  # its parameters are made by the call
     "lengths": {"traced"},  # PyTorch warns of numbers that a trace reads
     "options": {"traced"},
     "varlen_attention": {"mapped"},
     "weights": {"differentiated"},  # three results
 }
-"""What cannot be made in some ways: such a call raises an error."""
+"""The ways in which a call cannot be made: it raises an error."""
 FEW = "attention: compiled", "attention: exported strictly"
 CASES = (
     *(f"attention: {way}" for way in WAYS),

@@ -195,15 +195,12 @@ def test_indices_out_of_range_read_nothing(
     results("GATv2", tensors(), "auto", torch.tensor(normal(HEADS, EDGES, HIDDEN, seed=9)))
     pair, x, s, acc_dtype = seen["forward"]
     kept, upstream = seen["backward"][3:]
-    indices, at = (
-        getattr(x if array in ("rowptr", "col") else seen["backward"][1], array).clone(),
-        3,
-    )
-    indices[at] = ARRAYS[array] if bad == "n" else bad
+    indices = getattr(seen["backward"][1], array).clone()
+    indices[3] = ARRAYS[array] if bad == "n" else bad
 
     def run(beside: float) -> tuple[Results, Operands]:
         def put(y: Tensor | None) -> Tensor | None:
-            """The same numbers with others before and after them."""
+            """Return the same numbers, with others before and after them in memory."""
             if y is None:
                 return None
             room = torch.full((y.numel() + 4000,), beside, dtype=y.dtype)

@@ -24,8 +24,8 @@ from anyscore.kernels import cpu
 Maybe: TypeAlias = Tensor | None
 
 VERSION = 2
-"""Of arguments and results. Caches of compiled code and exported programs know an operator by its
-name alone, so that whoever changes a shape or a meaning gives the operators new names."""
+"""The version of arguments and results. Caches of compiled code and exported programs know an
+operator by its name alone: a change of a shape or a meaning needs another version."""
 
 _TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
 _SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
