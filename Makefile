@@ -10,7 +10,7 @@ MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
 # The examples of a file build on each other, so that a file stays on one worker.
 WORKERS := -n auto --maxprocesses 8 --dist loadfile
-SOURCES := pyproject.toml constraints-build.txt CMakeLists.txt $(wildcard csrc/*)
+SOURCES := pyproject.toml constraints-build.txt CMakeLists.txt $(wildcard csrc/*/*)
 # Versions of what builds the core: the first for pip before 25.3, the second for those after.
 export PIP_CONSTRAINT := $(CURDIR)/constraints-build.txt
 export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)

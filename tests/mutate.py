@@ -90,7 +90,8 @@ def in_cpp(text: str) -> Iterator[tuple[int, int]]:
 
 def mutants(root: Path, only: str) -> list[list[Mutant]]:
     """All mutants of each line that has any."""
-    sources = [*root.glob("csrc/*.h"), *root.glob("csrc/*.cpp"), *root.glob("src/anyscore/**/*.py")]
+    kinds = "csrc/*/*.h", "csrc/*/*.cpp", "src/anyscore/**/*.py"
+    sources = [path for kind in kinds for path in root.glob(kind)]
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for path in sorted(sources):
         file, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ def mutants(root: Path, only: str) -> list[list[Mutant]]:
 GENERAL = ("tests/core", "tests/contract", "tests/helpers", "tests/test_*.py", "tests/properties")
 TORCH = ("tests/frameworks/torch",)
 PLACES = (  # the first that the file's name matches: environment, and tests in order
-    (r"csrc/xla", {}, ("tests/frameworks/jax/test_jax_core.py", "tests/frameworks/jax")),
+    (r"csrc/bindings/xla", {}, ("tests/frameworks/jax/test_jax_core.py", "tests/frameworks/jax")),
     (r"csrc/", {}, (*GENERAL, *TORCH)),
     (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton",)),
     (r"pallas|xla|jax", {}, ("tests/frameworks/jax",)),
@@ -120,7 +121,7 @@ PLACES = (  # the first that the file's name matches: environment, and tests in 
 )
 SAMPLED = (  # the same of `make test`
     (
-        r"csrc/xla|xla|ops/jax|backends/jax",
+        r"csrc/bindings/xla|xla|ops/jax|backends/jax",
         {},
         ("tests/frameworks/jax/test_jax_table.py", "tests/frameworks/jax/test_jax_calls.py"),
     ),

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "call.h"
+#include "runtime/call.h"
 
 namespace anyscore::ANYSCORE_ISA {
 template <class T> struct Tables {

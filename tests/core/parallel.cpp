@@ -1,6 +1,6 @@
-// Checks of csrc/parallel.cpp and own_pairs.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
-#include "../../csrc/own_pairs.h"
-#include "../../csrc/parallel.h"
+// Checks of csrc/runtime/parallel.cpp and own_pairs.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
+#include "runtime/own_pairs.h"
+#include "runtime/parallel.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

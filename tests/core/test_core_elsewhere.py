@@ -61,7 +61,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     command = [compiler, *FLAGS, *flags, f"-I{CSRC}"]
     for name, sums in kernels.items():
         compiled([*command, sums, "-c", CSRC / "kernel.cpp", "-o", target.with_name(name)])
-    sources = HERE / "elsewhere.cpp", CSRC / "memory.cpp", CSRC / "parallel.cpp"
+    sources = HERE / "elsewhere.cpp", CSRC / "runtime/memory.cpp", CSRC / "runtime/parallel.cpp"
     compiled([*command, *sources, *map(target.with_name, kernels), "-o", target])
     made = [*runner, str(target)]
     if _start(made, drawn("product", 67, "bfloat16")).returncode == -signal.SIGILL:

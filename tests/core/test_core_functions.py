@@ -16,7 +16,7 @@ from anyscore.kernels.own_pairs import compiler
 NAMES = "exp", "expm1", "log", "log1p", "log1p_unit", "sqrt", "tanh", "erf", "sin", "cos"
 CODE = """
 #define ANYSCORE_ISA here
-#include "functions.h"
+#include "simd/functions.h"
 using namespace anyscore::here;
 #define SEEN extern "C" __attribute__((visibility("default")))
 #define RUN(name, T) SEEN void name##_##T(const T* x, T* y, long n) { \\

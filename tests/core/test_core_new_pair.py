@@ -33,8 +33,8 @@ struct Smaller {
 
 AROUND_IT = """
 #define ANYSCORE_ISA baseline
-#include "gradients.h"
-#include "plain.h"
+#include "attention/gradients.h"
+#include "scorers/plain.h"
 
 namespace anyscore::baseline {
 %s
@@ -73,7 +73,7 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The core with this pair, as a library."""
-    sources = (str(CSRC / name) for name in ("memory.cpp", "parallel.cpp"))
+    sources = (str(CSRC / name) for name in ("runtime/memory.cpp", "runtime/parallel.cpp"))
     return library(tmp_path_factory.mktemp("pair"), AROUND_IT % PAIR, "-O1", *sources)
 
 
@@ -122,7 +122,7 @@ def test_min(compiled: Any, monkeypatch: pytest.MonkeyPatch, queries: int) -> No
 
 WRONG = """
 #define ANYSCORE_ISA baseline
-#include "plain.h"
+#include "scorers/plain.h"
 
 using namespace anyscore::baseline;
 struct Scorer : Plain<Product, float> {

@@ -13,7 +13,7 @@ from raw import runnable
 
 CODE = """
 #define ANYSCORE_ISA here
-#include "outer.h"
+#include "scorers/outer.h"
 
 #define OF_TYPE(function, T, type) \\
     extern "C" void function##_##type(const T* x, T* y, long n) { \\

@@ -197,8 +197,11 @@ def remarks(text: str, path: str) -> Iterator[tuple[int, str]]:
                 yield number, comment
 
 
-def missing_in_map(repository: Repository, page: str, folder: str) -> set[str]:
-    """Return the files of a folder that the page's table of it leaves out."""
+def missing_in_map(repository: Repository, page: str, folder: str, inside: str = "") -> set[str]:
+    """Return the files of a folder that the page's table of it leaves out.
+
+    inside: the folder that the page's names of folders are relative to.
+    """
     within, named = False, set()
     for token in tokens(repository.text(page)):
         if token.type == "table_close":
@@ -208,4 +211,5 @@ def missing_in_map(repository: Repository, page: str, folder: str) -> set[str]:
             children = token.children if within else None
             named |= {child.content for child in children or () if child.type == "code_inline"}
     files = {PurePosixPath(file) for file in repository.files}
-    return {file.name for file in files if str(file.parent) == folder} - named
+    whole = PurePosixPath(inside) / folder
+    return {file.name for file in files if file.parent == whole} - named

@@ -60,8 +60,23 @@ def test_docstrings_and_comments_name_files() -> None:
     assert not mistakes, told(mistakes)
 
 
-def test_the_map_names_every_file_of_the_core() -> None:
-    assert missing_in_map(REPOSITORY, "csrc/README.md", "csrc") == {"README.md"}
+ROOMS = "runtime", "simd", "scorers", "attention", "bindings"  # of the core, the lowest first
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_map_names_every_file_of_the_core(room: str) -> None:
+    assert not missing_in_map(REPOSITORY, "csrc/README.md", room, inside="csrc")
+
+
+def test_a_folder_of_the_core_includes_files_of_lower_ones_alone() -> None:
+    files = [PurePosixPath(file) for file in REPOSITORY.files if file.startswith("csrc/")]
+    for file in files:
+        if file.name != "README.md":
+            allowed = ROOMS[: ROOMS.index(file.parent.name) + 1]
+            text = REPOSITORY.text(str(file))
+            included = re.findall(r'#include "(.*)/.*"', text)
+            assert set(included) <= set(allowed), file
+            assert len(included) == text.count('#include "'), file
 
 
 MAPS = (

@@ -44,8 +44,10 @@ def test_where_there_is_a_compiler_there_is_a_core() -> None:
 def test_headers_come_with_the_core() -> None:
     """Pairs of a user's own are compiled against them."""
     beside = Path(cpu._core.__file__).parent / "csrc"
-    for path in [*(ROOT / "csrc").glob("*.h"), ROOT / "csrc" / "memory.cpp"]:
-        assert (beside / path.name).read_bytes() == path.read_bytes(), path.name
+    kept = [path for path in (ROOT / "csrc").glob("*/*.h") if path.parent.name != "bindings"]
+    for path in [*kept, ROOT / "csrc/runtime/memory.cpp"]:
+        installed = beside / path.relative_to(ROOT / "csrc")
+        assert installed.read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,6 @@ def test_the_source_archive_can_be_built(
     with tarfile.open(tmp_path / name) as archive:
         packed = {path.partition("/")[2] for path in archive.getnames()}
     needed = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"]
-    needed += [f"csrc/{path.name}" for path in (ROOT / "csrc").iterdir()]
+    needed += [str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.*")]
     assert set(needed) <= packed
     assert not [path for path in packed if path.endswith(".so") or path.startswith("build/")]

@@ -21,7 +21,7 @@ from anyscore.score.outer import Outer
 from anyscore.score.scales import is_number
 
 _FEW = 2
-"""Queries of a decoder's step, as in csrc/scorer.h."""
+"""Queries of a decoder's step, as in csrc/scorers/scorer.h."""
 
 
 def why_not(task: Task, has_edges: bool = False) -> str | None:

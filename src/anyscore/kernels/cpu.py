@@ -23,7 +23,7 @@ PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
 KEYS = frozenset(pair.key for pair in PAIRS)
 AT_ONCE = 64
-"""How many keys the core takes at a time: TILE of csrc/call.h."""
+"""How many keys the core takes at a time: TILE of csrc/runtime/call.h."""
 
 
 class _Answer(NamedTuple):

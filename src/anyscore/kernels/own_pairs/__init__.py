@@ -13,7 +13,7 @@ from anyscore.score.formula import Formula
 
 __all__ = ["CannotCompileError", "load"]
 
-_SHARED = "call.h", "parallel.h", "own_pairs.h"
+_SHARED = "runtime/call.h", "runtime/parallel.h", "runtime/own_pairs.h"
 
 
 def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int:

@@ -127,7 +127,7 @@ def _run(command: list[str]) -> tuple[int, str, str]:
 @cache
 def _contents(headers: Path) -> tuple[str, ...]:
     try:
-        files = sorted(path for path in headers.iterdir() if path.suffix in (".h", ".cpp"))
+        files = sorted(path for path in headers.rglob("*") if path.suffix in (".h", ".cpp"))
         return tuple(path.read_text(encoding="utf-8") for path in files)
     except (OSError, UnicodeDecodeError) as error:
         raise CannotCompileError(f"the headers in {headers} cannot be read: {error}") from None

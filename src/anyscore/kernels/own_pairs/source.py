@@ -1,4 +1,4 @@
-"""A formula as C++: the functor that csrc/pairs.h describes, in the frame of csrc/own_pair.h."""
+"""A formula as C++: a functor as in csrc/scorers/pairs.h, compiled in csrc/attention/own_pair.h."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anyscore.score.formula.tape import ARITHMETIC, COMPARISONS, Row, reached
 _FRAME = """\
 #define ANYSCORE_ISA own
 #define ANYSCORE_SUMS {sums}
-#include "functions.h"
-#include "pairs.h"
+#include "simd/functions.h"
+#include "scorers/pairs.h"
 
 namespace anyscore::own {{
 
@@ -29,7 +29,7 @@ struct Own {{
 
 }}  // namespace anyscore::own
 
-#include "own_pair.h"
+#include "attention/own_pair.h"
 """
 _NAN = """\
         if constexpr (std::is_arithmetic_v<V>)

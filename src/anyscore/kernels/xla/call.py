@@ -46,7 +46,7 @@ class FfiCall:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """The attributes of the call, as `csrc/xla.cpp` declares them."""
+        """The attributes of the call, as `csrc/bindings/xla.cpp` declares them."""
         s = self.settings
         attrs: dict[str, Any] = {"pair": s.pair, "names": " ".join(self.operands)}
         if self.function not in ("forward", "backward"):

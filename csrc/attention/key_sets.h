@@ -1,0 +1,173 @@
+// What is made of the keys before the tiles: their ranges, and their panels.
+#pragma once
+
+#include "attention/key_tiles.h"
+#include "runtime/parallel.h"
+#include "scorers/scorer.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// Widens [from, to) to all keys that any query of problem n may attend: of a graph all rows of b, or all edges where
+// these have terms.
+inline void widen(const Call& call, Size n, Size& from, Size& to) {
+    if (call.is_graph()) from = 0, to = call.has_terms() ? call.keys : call.edges.rows;
+    QueryBounds block;
+    for (Size i = 0, count; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += count) {
+        count = block.read(call, n, i, left_of(call.queries, i));
+        if (block.low == block.high) continue;
+        from = block.low < from ? block.low : from;
+        to = block.high > to ? block.high : to;
+    }
+}
+
+// What is made of the keys that problems share. Where each task has its own, it makes it itself.
+template <class Scorer, class T> class KeySets {
+    static constexpr int L = LANES<T>;
+    using Range = typename Scorer::Range;
+
+public:
+    // with_ranges, with_panels: whether several tasks work with one set.
+    KeySets(const Call& call, bool with_ranges, bool with_panels, int threads)
+        : tiles(call), padded(round_up(call.width, L)),
+          ranges(with_ranges ? allocate(Range::size(padded) * Size(sizeof(T)), call.key_sets) : Block()) {
+        if (ranges.data) make_ranges(call, threads);
+        for (Size set = 0; ranges.data && set < call.key_sets; set++) any_wide |= Range(numbers(set), padded).any_wide;
+        if (with_panels) make_panels(call, threads);
+    }
+
+    bool has_panels() const { return panels.data; }
+    // The panels of tile t of a set.
+    const T* panel(Size set, Size t) const {
+        return (const T*)panels.data + (set * tiles.count + t) * (TILE / L) * Scorer::panel_size(padded, any_wide);
+    }
+    // Of each key of that tile, whether it is irregular.
+    const bool* irregular(Size set, Size t) const { return (const bool*)marks.data + (set * tiles.count + t) * TILE; }
+
+    // Where the first tile of keys of a block of queries begins, and where that ends which holds a key.
+    Size first_key(const Tile& tile) const {
+        const Size low = tile.bounds.low;
+        return tile.call.is_graph() ? low : tiles.begin(tiles.holding(low));
+    }
+    Size end_of_tile(const Tile& tile, Size key) const {
+        return tile.call.is_graph() ? key + TILE : tiles.end(tiles.holding(key));
+    }
+
+    // Whether what `prepare` wrote is there to be used.
+    static bool is_prepared(const Call& call) { return call.packed.data && Range::size(1); }
+    const T* numbers(Size set) const { return (const T*)ranges.data + set * Range::size(padded); }
+
+    // The range of the keys of problem n; `own` is where it is made if it is not shared, with room
+    // for TILE + 2 rows to work in.
+    Range range(const Call& call, Size n, T* own, T* room) const {
+        if (ranges.data) return Range(numbers(call.key_set[n]), padded);
+        if (is_prepared(call)) {
+            Range::unpack((const T*)call.packed.data + call.packed.at[n], call.width, padded, own);
+        } else if (Range::size(1)) {
+            Size from = call.keys, to = 0;
+            widen(call, n, from, to);
+            make_range(call, n, from, to, room, own);
+        }
+        return Range(own, padded);
+    }
+
+    // Finds the keys of a tile as rows, in `room` where they do not stand so.
+    static const T* find_keys(const Tile& tile, Size padded, T* room, bool* irregular) {
+        const T* rows = room;
+        bool any = false;
+        if (tile.call.has_terms())
+            read_tile_of_keys(tile, padded, Scorer::limit(), room, irregular);
+        else
+            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), room, irregular, any);
+        for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
+        return rows;
+    }
+
+    // Makes panels of `count` such rows, one after the other.
+    static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
+        scorer.keys(rows, count);
+        for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
+    }
+
+    // Makes the range of keys [from, to) of problem n; room: for TILE + 2 rows to work in.
+    static void make_range(const Call& call, Size n, Size from, Size to, T* room, T* numbers) {
+        Size padded = round_up(call.width, L);
+        T *most = room, *copy = room + padded;
+        zero(most, padded);
+        for (Size j = from; j < to; j++) {
+            const T* row = call.has_terms() ? copy : find_row(call.b, n, j, call.width, copy);
+            if (call.has_terms()) read_row(call.b, n, call.edges.col[j], call.width, copy), add_term(call, n, j, copy);
+            for (Size d = 0; d < call.width; d++) {
+                auto now = bits(most[d]), next = bits(row[d]) << 1 >> 1;
+                most[d] = from_bits<T>(next > now ? next : now);
+            }
+        }
+        if (largest(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
+        // Some are large: both ends of what each feature holds, irregular rows left out.
+        T *low = room, *high = room + padded, *rows = room + 2 * padded;
+        bool irregular[TILE], first = true;
+        zero(low, 2 * padded);
+        for (Size j0 = from; j0 < to; j0 += TILE) {
+            Tile tile(call, n);
+            tile.first_key = j0, tile.keys = left_of(to, j0);
+            if (call.has_terms()) tile.index = call.edges.col + j0;
+            const int count = tile.keys;
+            read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);
+            for (int j = 0; j < count; j++) {
+                if (irregular[j]) continue;
+                const T* row = rows + j * padded;
+                for (Size d = 0; d < padded; d++) {
+                    low[d] = first ? row[d] : min(low[d], row[d]);
+                    high[d] = first ? row[d] : max(high[d], row[d]);
+                }
+                first = false;
+            }
+        }
+        Range::from_ends(low, high, padded, numbers);
+    }
+
+    const KeyTiles tiles;
+    bool any_wide = false;
+
+private:
+    struct Reader {
+        Reader(Arena& arena, const Call& call)
+            : scorer(arena, call), rows(arena.take<T>((TILE + 2) * round_up(call.width, L))),
+              weight(arena.take<T>(round_up(call.width, L))) {}
+        Scorer scorer;
+        T *rows, *weight;
+    };
+
+    void make_ranges(const Call& call, int threads) {
+        Block ends = allocate(Size(2 * sizeof(Size)), call.key_sets);
+        Size* end = (Size*)ends.data;
+        for (Size set = 0; set < call.key_sets; set++) end[2 * set] = call.keys, end[2 * set + 1] = 0;
+        for (Size n = 0; n < call.problems; n++) widen(call, n, end[2 * call.key_set[n]], end[2 * call.key_set[n] + 1]);
+        Slots<Reader> slots(call, threads);
+        for_each(threads, call.key_sets, [&](Size set, int slot) {
+            Reader& reader = slots.task(slot);
+            make_range(call, call.first_problem[set], end[2 * set], end[2 * set + 1], reader.rows, (T*)numbers(set));
+        });
+    }
+
+    void make_panels(const Call& call, int threads) {
+        const Size size = Scorer::panel_size(padded, any_wide), all = call.key_sets * tiles.count;
+        panels = allocate(size * Size(sizeof(T)) * (TILE / L), all);
+        marks = allocate(TILE, all);
+        Slots<Reader> slots(call, threads);
+        for_each(threads, all, [&](Size index, int slot) {
+            Reader& reader = slots.task(slot);
+            const Size set = index / tiles.count, t = index % tiles.count;
+            zero(reader.weight, padded);
+            reader.scorer.begin(reader.weight, true, Range(numbers(set), padded));
+            Tile tile(call, call.first_problem[set]);
+            tile.move_to_keys(tiles.begin(t), tiles.end(t));
+            const T* rows = find_keys(tile, padded, reader.rows, (bool*)irregular(set, t));
+            make_panels_of(reader.scorer, rows, tile.keys, size, (T*)panel(set, t));
+        });
+    }
+
+    Size padded;
+    Block ranges, panels, marks;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

@@ -1,0 +1,260 @@
+// The scores of a tile, by panels of keys or as a decoder's step.
+#pragma once
+
+#include "attention/key_sets.h"
+#include "scorers/outer.h"
+#include "scorers/pairs.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
+// be attended, hold anything. PanelScores and RowScores differ in which way lanes go.
+template <class Scorer, class T> class TileScores {
+public:
+    // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
+    void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
+        bool is_new = weight.read_for(tile.call, tile.problem, padded);
+        auto of_keys = sets.range(tile.call, tile.problem, range, room);
+        panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
+        scorer.begin(weight.finite, is_new, of_keys);
+    }
+
+    virtual void queries(const Tile& tile) = 0;
+    virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
+    // The same, if only scores are wanted of them.
+    virtual void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) { keys(tile, sets); }
+    virtual void compute(const Tile& tile) = 0;
+    // Hands the scorer rows that gradients need, where it does not have them from above.
+    virtual void queries_for_gradients(const Tile&) {}
+    virtual void keys_for_gradients(const Tile&) {}
+
+    bool has_irregular() const { return any_irregular_query || any_irregular_key; }
+    bool is_irregular(int i, int j) const { return irregular_query[i] || irregular_key[j]; }
+
+    Size padded;
+    Scorer scorer;
+    Weight<T> weight;
+    IrregularRows<typename Scorer::Literal, T> irregular_rows;
+    T* s;
+    T* slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
+
+protected:
+    static constexpr int L = LANES<T>;
+    static_assert(check_scorer<Scorer, T>());
+
+    TileScores(Arena& arena, const Call& call)
+        : padded(round_up(call.width, L)), scorer(arena, call), weight(arena, padded), irregular_rows(arena, call.width),
+          s(arena.take<T>(TILE * TILE)), query_room(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
+          range(arena.take<T>(Scorer::Range::size(padded))),
+          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
+          row(arena.take<T>(TILE)) {}
+
+    void read_queries(const Tile& tile) {
+        const Call& call = tile.call;
+        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_room, irregular_query,
+                          any_irregular_query);
+        if (weight.has_nonfinite)
+            for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
+        any_irregular_query |= weight.has_nonfinite;
+    }
+
+    // What goes with keys that have been read: whether any is irregular, and the key bias.
+    void finish_keys(const Tile& tile) {
+        any_irregular_key = false;
+        for (int j = 0; j < tile.keys; j++) any_irregular_key |= irregular_key[j];
+        const Rows& from = tile.call.key_bias;
+        if (!from.data) return;
+        const Size at = from.at[tile.problem];
+        if (tile.index)
+            for (int j = 0; j < tile.keys; j++) read(from, at + tile.index[j] * from.stride, 1, 1, bias + j);
+        else
+            read(from, at + tile.first_key * from.stride, tile.keys, from.stride, bias);
+        for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
+    }
+
+    // Makes the scorer's sums scores: those of irregular rows, biases, and the outer function.
+    void finish(const Tile& tile) {
+        if (has_irregular())
+            for (int i = 0; i < tile.queries; i++) {
+                AttendedColumns attended(tile, i);
+                for (int j = attended.from; j < attended.to; j++) {
+                    if (!is_irregular(i, j) || !attended.has(j)) continue;
+                    irregular_rows.read(tile.call, tile.problem, tile.first_query + i, tile.key(j), tile.first_key + j);
+                    s[i * TILE + j] = irregular_rows.score(weight.raw);
+                }
+            }
+        if (tile.call.key_bias.data)
+            for (int i = 0; i < tile.queries; i++)
+                for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
+        const Bias& of_pairs = tile.call.bias;
+        if (of_pairs.entries.data && !of_pairs.after) add(tile, of_pairs);
+        if (Outer outer = tile.call.outer; outer != Outer::NONE) {
+            const T c = T(tile.call.outer_scale);
+            apply(outer, c, s, tile.queries * TILE);
+            if (slopes) slopes_of(outer, c, s, slopes, tile.queries * TILE);
+        }
+        if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
+    }
+
+    void add(const Tile& tile, const Bias& of_pairs) {
+        const Rows& from = of_pairs.entries;
+        const Size at = from.at[tile.problem] + of_pairs.first + tile.first_key * of_pairs.column;
+        for (int i = 0; i < tile.queries; i++) {
+            read(from, at + (tile.first_query + i) * from.stride, tile.keys, of_pairs.column, row);
+            for (int j = 0; j < tile.keys; j++) s[i * TILE + j] += row[j];
+        }
+    }
+
+    const T* query = nullptr;
+    T *query_room, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
+    Size panel_size = 0;
+    bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
+};
+
+// Many queries: lanes along keys, which are made panels, or have been for all tasks.
+template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::room, Base::s, Base::scorer;
+
+public:
+    PanelScores(Arena& arena, const Call& call) : Base(arena, call) {}
+
+    void queries(const Tile& tile) override {
+        Base::read_queries(tile);
+        scorer.queries(query, tile.queries);
+    }
+
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        Size set = tile.call.key_set[tile.problem];
+        if (sets.has_panels()) {
+            const Size t = sets.tiles.holding(tile.first_key);
+            panels = sets.panel(set, t), all_keys = int(sets.tiles.end(t) - tile.first_key);
+            std::memcpy(irregular_key, sets.irregular(set, t), TILE);
+        } else {
+            const T* rows = sets.find_keys(tile, padded, key, irregular_key);
+            sets.make_panels_of(scorer, rows, tile.keys, panel_size, room);
+            panels = room, all_keys = tile.keys;
+        }
+        Base::finish_keys(tile);
+    }
+
+    void compute(const Tile& tile) override {
+        scorer.scores(tile.queries, panels, panel_size, tile.attended_keys(), all_keys, s);
+        Base::finish(tile);
+    }
+
+private:
+    const T* panels = nullptr;
+    int all_keys = 0;  // that the panels hold
+};
+
+// A decoder's step: lanes along features. Keys may come prepared. And a backward of scores that were kept, whose rows
+// are for gradients alone.
+template <class Scorer, class T> class RowScores final : public TileScores<Scorer, T> {
+    using Base = TileScores<Scorer, T>;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer, Base::slopes;
+
+public:
+    RowScores(Arena& arena, const Call& call) : Base(arena, call) {}
+
+    void queries(const Tile& tile) override {
+        Base::read_queries(tile);
+        if (!tile.call.kept) scorer.decode_queries(query, tile.queries);
+    }
+
+    void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        const Call& call = tile.call;
+        const int count = tile.keys;
+        rows = key, stride = padded, seen = true;
+        if (sets.is_prepared(call)) {
+            const T* packed = (const T*)call.packed.data + call.packed.at[tile.problem] + call.packed.stride;
+            auto row = [&](int j) { return packed + tile.key(j) * call.packed.stride; };
+            for (int j = 0; j < count; j++) irregular_key[j] = is_nan(*row(j));
+            if (padded == call.width && !tile.index)
+                rows = row(0), stride = call.packed.stride;
+            else
+                for (int j = 0; j < count; j++)
+                    for (Size d = 0; d < padded; d++) key[j * padded + d] = d < call.width ? row(j)[d] : T(0);
+        } else {
+            find_keys(tile);
+        }
+        Base::finish_keys(tile);
+    }
+
+    void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) override {
+        if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
+            if (const T* standing = standing_rows<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
+                for (int j = 0; j < tile.keys; j++) irregular_key[j] = false;
+                rows = standing, stride = padded, seen = false;
+                return Base::finish_keys(tile);
+            }
+        keys(tile, sets);
+    }
+
+    void compute(const Tile& tile) override {
+        if (tile.call.kept) return read_kept(tile);
+        scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
+        if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
+            if (!seen && !are_finite(tile)) {
+                find_keys(tile);
+                seen = true;
+                Base::finish_keys(tile);
+                scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
+            }
+        Base::finish(tile);
+    }
+
+    void queries_for_gradients(const Tile& tile) override { scorer.gradient_queries(query, tile.queries); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(given, tile.keys); }
+
+private:
+    // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
+    ANYSCORE_NOINLINE void find_keys(const Tile& tile) {
+        given = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
+        if (!tile.call.kept) rows = scorer.decode_keys(given, tile.keys, room);
+    }
+
+    ANYSCORE_NOINLINE void read_kept(const Tile& tile) {
+        const Call& call = tile.call;
+        const T* kept = (const T*)call.kept + tile.problem * call.scores();
+        for (int i = 0; i < tile.queries; i++)
+            std::memcpy(s + i * TILE, kept + tile.scores_of(i), std::size_t(tile.keys) * sizeof(T));
+        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
+    }
+
+    bool are_finite(const Tile& tile) const {
+        typename Bits<T>::Unsigned most = 0;
+        for (int i = 0; i < tile.queries; i++) {
+            auto here = largest(s + i * TILE, tile.keys);
+            most = here > most ? here : most;
+        }
+        return most < Bits<T>::INFINITE;
+    }
+
+    const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
+    Size stride = 0;  // of the latter
+    bool seen = true;  // whether it is known which keys are irregular
+};
+
+// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same scores, where
+// it computes them again.
+template <class Scorer, class T> class ScoresOf {
+    using Panel = PanelScores<Scorer, T>;
+    using Rows = RowScores<Scorer, T>;
+
+public:
+    ScoresOf(Arena& arena, const Call& call) {
+        if (call.kept || decodes(call))
+            scores = new (memory) Rows(arena, call);
+        else
+            scores = new (memory) Panel(arena, call);
+    }
+    ScoresOf(const ScoresOf&) = delete;
+    TileScores<Scorer, T>* operator->() { return scores; }
+
+private:
+    alignas(Panel) alignas(Rows) char memory[sizeof(Panel) > sizeof(Rows) ? sizeof(Panel) : sizeof(Rows)];
+    TileScores<Scorer, T>* scores;
+};
+
+}  // namespace anyscore::ANYSCORE_ISA

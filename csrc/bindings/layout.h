@@ -1,0 +1,71 @@
+// Arrays that come in the place of others of the same type, shape and strides.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings/view.h"
+
+namespace anyscore {
+
+// An array that came, and what another must be like to take its place.
+struct ArrayLayout {
+    PyTypeObject* of;
+    Exchange exchange;  // or none: it has a buffer, as NumPy's arrays have
+    nanobind::dlpack::dtype dtype;
+    std::string format;  // of the buffer
+    std::vector<Size> shape, strides;  // strides: in elements, of a buffer in bytes
+    bool writes;
+
+    ArrayLayout(PyObject* x, const View& view, bool writes = false)
+        : of(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype), writes(writes) {
+        shape = view.shape, strides = view.strides;
+        Py_buffer buffer;
+        if (!PyObject_CheckBuffer(x)) {
+            exchange = exchange_of(x);
+            if (!exchange) throw std::invalid_argument("its arrays are not lent.");
+        } else if (PyObject_GetBuffer(x, &buffer, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+            strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+            format = buffer.format;
+            PyBuffer_Release(&buffer);
+        } else {
+            throw nanobind::python_error();
+        }
+    }
+
+    // The memory of an array, null if it is of another kind.
+    void* memory(PyObject* x) const {
+        if (Py_TYPE(x) != of) return nullptr;
+        if (exchange) {
+            nanobind::dlpack::dltensor lent;
+            if (exchange(x, &lent)) return PyErr_Clear(), nullptr;
+            if (lent.device.device_type != CPU || !(lent.dtype == dtype) || !lent.strides) return nullptr;
+            return is_alike(lent.ndim, lent.shape, lent.strides) ? (char*)lent.data + lent.byte_offset : nullptr;
+        }
+        Py_buffer lent;
+        const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(x, &lent, flags)) return PyErr_Clear(), nullptr;
+        void* data = format == lent.format && is_alike(lent.ndim, lent.shape, lent.strides) ? lent.buf : nullptr;
+        PyBuffer_Release(&lent);  // whoever calls holds the array
+        return data;
+    }
+
+private:
+    template <class N> bool is_alike(int rank, const N* its_shape, const N* its_strides) const {
+        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), its_shape) &&
+               std::equal(strides.begin(), strides.end(), its_strides);
+    }
+};
+
+// What an array lends. Raises std::invalid_argument: nothing.
+inline View lent(nanobind::handle x, bool writes = false) {
+    View array;
+    if (!view(x.ptr(), writes, array)) throw std::invalid_argument("its arrays are not lent.");
+    return array;
+}
+
+}  // namespace anyscore

@@ -1,0 +1,167 @@
+// anyscore._core: the kernels for Python. Private; anyscore/kernels/cpu.py is its one caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "bindings/calls.h"
+#include "bindings/released.h"
+#include "runtime/isa.h"
+#include "runtime/own_pairs.h"
+#include "runtime/parallel.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace anyscore {
+
+void bind_xla(nb::module_& module);
+void bind_again(nb::module_& module);
+void bind_append(nb::module_& module);
+
+namespace {
+
+// An array that Python passes, or None.
+template <class V> V borrowed(const char* name, nb::handle x) {
+    V to;
+    if (!x.is_none() && !view(x.ptr(), std::is_same_v<V, Output>, to))
+        throw std::invalid_argument(std::string(name) + " must be an array on the CPU" +
+                                    (std::is_same_v<V, Output> ? " that can be written to." : "."));
+    return to;
+}
+
+// The arrays of a tuple, which has as many entries as there are names.
+template <class V, std::size_t N> std::array<V, N> borrowed(const char* const (&names)[N], const nb::tuple& from) {
+    if (from.size() < N) throw std::invalid_argument("a tuple of arrays is too short.");
+    std::array<V, N> to;
+    for (std::size_t i = 0; i < N; i++) to[i] = borrowed<V>(names[i], from[i]);
+    return to;
+}
+
+std::uint64_t seed(nb::handle x) {
+    if (!nb::isinstance<nb::int_>(x)) throw std::invalid_argument("seed must be an integer.");
+    return PyLong_AsUnsignedLongLongMask(x.ptr());
+}
+
+// stats: whose shape says how many problems there are.
+Operands operands(const nb::tuple& from, const Settings& s, const View& stats) {
+    if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");
+    Operands x;
+    for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
+        auto [name, view] = OPERANDS[i];
+        if (view)
+            x.*view = borrowed<View>(name, from[i]);
+        else if (s.dropout > 0)
+            x.streams = streams(seed(from[i]), s.dropout_period, stats);
+    }
+    return x;
+}
+
+using Numbers = std::array<double, Settings::COUNT>;
+
+void python_forward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, int threads) {
+    Settings s(numbers.data());
+    auto [output, stats, scores] = borrowed<Output>({"output", "stats", "scores"}, results);
+    Operands x = operands(from, s, stats);
+    Outputs to{std::move(output), std::move(stats), std::move(scores)};
+    Released released;
+    forward(pair, x, s, to, threads);
+}
+
+void python_backward(nb::tuple from, const std::string& pair, const Numbers& numbers, nb::tuple results, nb::tuple upstream,
+                     nb::tuple gradients, int threads) {
+    Settings s(numbers.data());
+    auto [output, stats, scores] = borrowed<View>({"output", "stats", "scores"}, results);
+    auto [d_output, d_stats, d_scores] = borrowed<View>({"d_output", "d_stats", "d_scores"}, upstream);
+    auto [d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c] =
+        borrowed<Output>({"d_a", "d_b", "d_weight", "d_key_bias", "d_value", "d_bias", "d_c"}, gradients);
+    Operands x = operands(from, s, stats);
+    Results of{std::move(output),   std::move(stats),   std::move(scores),
+               std::move(d_output), std::move(d_stats), std::move(d_scores)};
+    Gradients to{std::move(d_a),     std::move(d_b),    std::move(d_weight), std::move(d_key_bias),
+                 std::move(d_value), std::move(d_bias), std::move(d_c)};
+    Released released;
+    backward(pair, x, s, of, to, threads);
+}
+
+void python_prepare_keys(const std::string& pair, View b, Output packed, int threads) {
+    Released released;
+    prepare_keys(pair, b, packed, threads);
+}
+
+void python_append_keys(const std::string& pair, View b, Output packed, Size start, Size count, int threads) {
+    Released released;
+    append_keys(pair, b, packed, {start, count}, threads);
+}
+
+void python_sparse(int power, View s, Output w, int threads) {
+    Released released;
+    sparse(power, s, w, threads);
+}
+
+void python_sparse_backward(int power, View w, View dw, Output ds, int threads) {
+    Released released;
+    sparse_backward(power, w, dw, ds, threads);
+}
+
+// key, feature, stacked, vector and spans.
+Located located(const nb::tuple& from) {
+    auto [key, feature, stacked, vector, spans] = borrowed<View>({"key", "feature", "stacked", "vector", "spans"}, from);
+    return {std::move(key), std::move(feature), std::move(stacked), std::move(vector), std::move(spans)};
+}
+
+void python_energies(nb::tuple from, Output to, int threads) {
+    Located x = located(from);
+    Released released;
+    energies(x, to, threads);
+}
+
+void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients, int threads) {
+    Located x = located(from);
+    auto [d_key, d_feature, d_stacked, d_vector] =
+        borrowed<Output>({"d_key", "d_feature", "d_stacked", "d_vector"}, gradients);
+    Released released;
+    energies_backward(x, upstream, d_key, d_feature, d_stacked, d_vector, threads);
+}
+
+}  // namespace
+}  // namespace anyscore
+
+NB_MODULE(_core, module) {
+    using namespace anyscore;
+    nb::set_leak_warnings(false);  // calls that come again may outlive the interpreter's last collection
+    module.def("forward", &python_forward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "threads"_a);
+    module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
+               "threads"_a);
+    module.def("prepare_keys", &python_prepare_keys, "pair"_a, "b"_a, "packed"_a, "threads"_a);
+    module.def("append_keys", &python_append_keys, "pair"_a, "b"_a, "packed"_a, "start"_a, "count"_a, "threads"_a);
+    module.def("sparse", &python_sparse, "power"_a, "scores"_a, "weights"_a, "threads"_a);
+    module.def("sparse_backward", &python_sparse_backward, "power"_a, "weights"_a, "upstream"_a, "to"_a, "threads"_a);
+    module.def("energies", &python_energies, "operands"_a, "to"_a, "threads"_a);
+    module.def("energies_backward", &python_energies_backward, "operands"_a, "upstream"_a, "to"_a, "threads"_a);
+    module.def(
+        "borrow_threads",
+        [](std::uintptr_t parallel) {
+            borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));
+        },
+        "parallel"_a);
+    bind_again(module);
+    bind_append(module);
+#ifdef ANYSCORE_XLA
+    bind_xla(module);
+#endif
+    module.def(
+        "register_pair",
+        [](const std::string& name, bool is_double, std::uintptr_t library) {
+            register_pair(name, is_double ? Type::F64 : Type::F32, reinterpret_cast<OwnPair*>(library));
+        },
+        "name"_a, "is_double"_a, "library"_a);
+    module.attr("headers") = ANYSCORE_HEADERS;
+    module.def("isas", &isas);
+    module.def("isa", &isa);
+    module.def("missing_isa", &missing_isa);
+    module.def("use", &use, "isa"_a);
+}

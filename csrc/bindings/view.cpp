@@ -1,0 +1,74 @@
+#include "bindings/view.h"
+
+namespace anyscore {
+
+namespace {
+
+namespace dl = nanobind::dlpack;
+// The part that is used here of DLPack's exchange in C (DLPack 1.3, `__dlpack_c_exchange_api__`).
+// PyTorch has it from 2.10 on: 0.05 µs for an array instead of 7 through `__dlpack__`.
+struct ExchangeTable {
+    std::uint32_t major, minor;
+    const void *older, *allocate, *managed_from_object, *managed_to_object;
+    int (*from_object)(void* object, dl::dltensor* to);
+    const void* stream;
+};
+
+}  // namespace
+
+Exchange exchange_of(PyObject* x) {
+    static PyObject* name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+    PyObject* capsule = PyObject_GetAttr((PyObject*)Py_TYPE(x), name);
+    auto* found = capsule ? (const ExchangeTable*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : nullptr;
+    Py_XDECREF(capsule);  // what it points to is never freed
+    if (!found) PyErr_Clear();
+    return found && found->major == 1 ? found->from_object : nullptr;
+}
+
+namespace {
+
+void take(const dl::dltensor& from, View& to) {
+    to.data = (char*)from.data + from.byte_offset;
+    to.dtype = from.dtype;
+    to.shape.assign(from.shape, from.shape + from.ndim);
+    to.strides = from.strides ? std::vector<Size>(from.strides, from.strides + from.ndim) : dense_strides(to.shape);
+    to.given = true;
+}
+
+template <class A> bool borrow(nanobind::handle x, View& to) {
+    A array;
+    if (!nanobind::try_cast<A>(x, array, false)) return false;
+    dl::dltensor as{array.data_handle(),
+                    {},
+                    std::int32_t(array.ndim()),
+                    array.dtype(),
+                    const_cast<std::int64_t*>(array.shape_ptr()),
+                    const_cast<std::int64_t*>(array.stride_ptr()),
+                    array.byte_offset()};
+    take(as, to);
+    to.owner = nanobind::ndarray<>(array);
+    return true;
+}
+
+}  // namespace
+
+std::vector<Size> dense_strides(const std::vector<Size>& shape) {
+    std::vector<Size> strides(shape.size());
+    Size stride = 1;
+    for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
+    return strides;
+}
+
+bool view(PyObject* x, bool writes, View& to) {
+    if (Exchange exchange = PyObject_CheckBuffer(x) ? nullptr : exchange_of(x)) {
+        dl::dltensor tensor;
+        if (exchange(x, &tensor)) return PyErr_Clear(), false;
+        if (tensor.device.device_type != CPU) return false;
+        take(tensor, to);
+        return true;
+    }
+    if (writes) return borrow<nanobind::ndarray<nanobind::device::cpu>>(x, to);
+    return borrow<nanobind::ndarray<nanobind::ro, nanobind::device::cpu>>(x, to);
+}
+
+}  // namespace anyscore

@@ -1,0 +1,261 @@
+// The core as targets of XLA's foreign function interface: what JAX calls, without Python.
+//
+// Operands come in the order that the attribute `names` gives. All have the rank of the output: leading
+// dimensions of 1 where they broadcast. vmap puts more of them in front, of all or of some.
+#include <nanobind/nanobind.h>
+#include <xla/ffi/api/ffi.h>
+
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "bindings/calls.h"
+#include "runtime/parallel.h"
+
+namespace nb = nanobind;
+namespace ffi = xla::ffi;
+
+namespace anyscore {
+namespace {
+
+nb::dlpack::dtype dtype_of(ffi::DataType type) {
+    using Code = nb::dlpack::dtype_code;
+    auto made = [](Code code, int bits) { return nb::dlpack::dtype{std::uint8_t(code), std::uint8_t(bits), 1}; };
+    switch (type) {
+        case ffi::DataType::F32: return made(Code::Float, 32);
+        case ffi::DataType::F64: return made(Code::Float, 64);
+        case ffi::DataType::F16: return made(Code::Float, 16);
+        case ffi::DataType::BF16: return made(Code::Bfloat, 16);
+        case ffi::DataType::S32: return made(Code::Int, 32);
+        case ffi::DataType::S64: return made(Code::Int, 64);
+        case ffi::DataType::U32: return made(Code::UInt, 32);
+        case ffi::DataType::PRED: return made(Code::Bool, 8);
+        default: throw std::invalid_argument("an operand has a dtype that the core does not know.");
+    }
+}
+
+template <class V> V view(ffi::AnyBuffer buffer) {
+    V to;
+    to.data = buffer.untyped_data();
+    to.dtype = dtype_of(buffer.element_type());
+    to.shape.assign(buffer.dimensions().begin(), buffer.dimensions().end());
+    to.strides = dense_strides(to.shape);
+    to.given = true;
+    return to;
+}
+
+Output result(ffi::RemainingRets results, std::size_t i) {
+    auto found = results.get<ffi::AnyBuffer>(i);
+    if (!found.has_value()) throw std::invalid_argument("a result is missing.");
+    return view<Output>(**found);
+}
+
+// The operands by name; those that are not named stay empty.
+struct Given : Operands {
+    View seed, counter, output, stats, scores, d_output, d_stats, d_scores;
+
+    Given(ffi::RemainingArgs operands, std::string_view names) {
+        std::istringstream all{std::string(names)};
+        std::string name;
+        for (std::size_t i = 0; all >> name; i++) {
+            auto found = operands.get<ffi::AnyBuffer>(i);
+            if (!found.has_value()) throw std::invalid_argument(name + " is missing.");
+            slot(name) = view<View>(*found);
+        }
+    }
+
+    View& slot(const std::string& name) {
+        for (auto [known, view] : OPERANDS)
+            if (view && name == known) return this->*view;
+        std::pair<const char*, View*> others[] = {{"seed", &seed},       {"counter", &counter},  {"output", &output},
+                                                  {"stats", &stats},     {"scores", &scores},    {"d_output", &d_output},
+                                                  {"d_stats", &d_stats}, {"d_scores", &d_scores}};
+        for (auto [known, slot] : others)
+            if (name == known) return *slot;
+        throw std::invalid_argument("there is no operand " + name + ".");
+    }
+};
+
+// Where the part of an array (*lead or 1, …) that belongs to problem n starts.
+Size offset(const View& x, const std::vector<Size>& lead, Size n) {
+    Size at = 0;
+    for (std::size_t r = lead.size(); r-- > 0; n /= lead[r])
+        if (x.shape[r] != 1) at += n % lead[r] * x.strides[r];
+    return at;
+}
+
+// seed: (*lead or 1, 2), low word first; counter: (*lead or 1). Of each problem, so that a problem draws
+// the same numbers whatever it is batched with and wherever it is computed.
+std::vector<Stream> streams_of(const View& seed, const View& counter, const View& stats) {
+    std::vector<Size> lead(stats.shape.begin(), stats.shape.end() - 2);
+    if (seed.rank() != counter.rank() + 1 || counter.rank() + 2 != stats.rank() || seed.shape.back() != 2)
+        throw std::invalid_argument("seed and counter do not fit stats.");
+    Size problems = 1;
+    for (Size n : lead) problems *= n;
+    std::vector<Stream> streams(std::size_t(problems), Stream{});
+    for (Size n = 0; n < problems; n++) {
+        auto* words = static_cast<const std::uint32_t*>(seed.data) + offset(seed, lead, n);
+        auto* count = static_cast<const std::uint32_t*>(counter.data) + offset(counter, lead, n);
+        streams[std::size_t(n)] = {words[0] | std::uint64_t(words[1]) << 32, *count};
+    }
+    return streams;
+}
+
+// Where an operand is the same for all that vmap batches, and its consumer wants it in full: a copy.
+struct Spread {
+    std::vector<char> memory;
+
+    Spread(View& x, const std::vector<Size>& lead) {
+        if (!x) return;
+        std::vector<Size> shape = x.shape;
+        std::copy(lead.begin(), lead.end(), shape.begin());
+        if (shape == x.shape) return;
+        Size count = 1, row = 1, bytes = x.dtype.bits / 8;
+        for (Size n : shape) count *= n;
+        for (std::size_t r = lead.size(); r < shape.size(); r++) row *= shape[r];
+        memory.resize(std::size_t(count * bytes));
+        for (Size n = 0; n * row < count; n++)
+            std::memcpy(memory.data() + n * row * bytes, (const char*)x.data + offset(x, lead, n) * bytes,
+                        std::size_t(row * bytes));
+        x.data = memory.data(), x.shape = shape, x.strides = dense_strides(shape);
+    }
+};
+
+// The leading dimensions of arrays (*lead or 1, …) together.
+std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t rank) {
+    std::vector<Size> lead(rank, 1);
+    for (const View* array : arrays)
+        for (std::size_t r = 0; r < rank && *array; r++)
+            if (array->shape[r] != 1) lead[r] = array->shape[r];
+    return lead;
+}
+
+// As `Settings.numbers` of anyscore/call/operands.py.
+using Numbers = ffi::Span<const double>;
+
+Settings settings(Numbers numbers) {
+    if (numbers.size() != Settings::COUNT) throw std::invalid_argument("the settings are not as many as the core knows.");
+    return Settings(numbers.begin());
+}
+
+int threads() { return int(std::max(1u, std::thread::hardware_concurrency())); }
+
+template <class Work> ffi::Error guarded(Work work) {
+    OwnThreads own;
+    try {
+        work();
+        return ffi::Error::Success();
+    } catch (const std::exception& error) {
+        return ffi::Error(ffi::ErrorCode::kInvalidArgument, error.what());
+    }
+}
+
+ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                       std::string_view names, Numbers numbers) {
+    return guarded([&] {
+        Given x(operands, names);
+        Settings s = settings(numbers);
+        std::size_t next = 0;
+        Outputs to;
+        if (x.value) to.output = result(results, next++);
+        to.stats = result(results, next++);
+        if (next < results.size()) to.scores = result(results, next);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, to.stats);
+        forward(std::string(pair), x, s, to, threads());
+    });
+}
+
+// Where vmap batches a gradient, its input is batched too, or the same for all.
+Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
+    if (!input) return {};
+    Output to = result(results, next++);
+    if (to.shape.size() != input.shape.size()) throw std::invalid_argument("a gradient has not the rank of its input.");
+    for (std::size_t r = 0; r < to.shape.size(); r++)
+        if (input.shape[r] != to.shape[r]) input.shape[r] = to.shape[r], input.strides[r] = 0;
+    return to;
+}
+
+ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                        std::string_view names, Numbers numbers) {
+    return guarded([&] {
+        Given x(operands, names);
+        Settings s = settings(numbers);
+        Output d_a = result(results, 0);
+        std::vector<Size> lead = lead_of({&x.stats, &d_a}, std::size_t(x.stats.rank()) - 2);
+        Spread stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
+        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.stats);
+        std::size_t next = 0;
+        Gradients to;
+        to.a = gradient(results, next, x.a);
+        to.b = gradient(results, next, x.b);
+        to.weight = gradient(results, next, x.weight);
+        to.key_bias = gradient(results, next, x.key_bias);
+        to.value = gradient(results, next, x.value);
+        to.bias = gradient(results, next, x.bias);
+        to.c = gradient(results, next, x.c);
+        Results of{x.output, x.stats, x.scores, x.d_output, x.d_stats, x.d_scores};
+        backward(std::string(pair), x, s, of, to, threads());
+    });
+}
+
+ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                            std::string_view names) {
+    return guarded([&] {
+        Given x(operands, names);
+        Output packed = result(results, 0);
+        prepare_keys(std::string(pair), x.b, packed, threads());
+    });
+}
+
+// b, packed and start: the number of keys before these `count`. The result stands where packed stood.
+ffi::Error xla_append_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
+                           std::string_view names, std::int64_t count) {
+    return guarded([&] {
+        Given x(operands, names);
+        Output packed = result(results, 0);
+        if (packed.shape != x.packed.shape || packed.dtype != x.packed.dtype)
+            throw std::invalid_argument("the result is not like packed.");
+        if (packed.data != x.packed.data)
+            std::memcpy(packed.data, x.packed.data, std::size_t(packed.size() * (packed.dtype.bits / 8)));
+        if (x.start.rank() != 0 || x.start.dtype.code != std::uint8_t(nb::dlpack::dtype_code::Int))
+            throw std::invalid_argument("start must be an integer ().");
+        const Size start = x.start.dtype.bits == 32 ? *static_cast<const std::int32_t*>(x.start.data)
+                                                    : *static_cast<const std::int64_t*>(x.start.data);
+        append_keys(std::string(pair), x.b, packed, {start, count}, threads());
+    });
+}
+
+// pair: the name of the normalizer.
+ffi::Error xla_sparse(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair, std::string_view) {
+    return guarded([&] {
+        auto scores = operands.get<ffi::AnyBuffer>(0);
+        if (!scores.has_value()) throw std::invalid_argument("scores are missing.");
+        Output weights = result(results, 0);
+        sparse(pair == "sparsemax" ? 1 : 2, view<View>(*scores), weights, threads());
+    });
+}
+
+auto bind_call() {
+    return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<std::string_view>("pair").Attr<std::string_view>("names");
+}
+
+XLA_FFI_DEFINE_HANDLER(kForward, xla_forward, bind_call().Attr<Numbers>("numbers"));
+XLA_FFI_DEFINE_HANDLER(kBackward, xla_backward, bind_call().Attr<Numbers>("numbers"));
+XLA_FFI_DEFINE_HANDLER(kPrepareKeys, xla_prepare_keys, bind_call());
+XLA_FFI_DEFINE_HANDLER(kAppendKeys, xla_append_keys, bind_call().Attr<std::int64_t>("count"));
+XLA_FFI_DEFINE_HANDLER(kSparse, xla_sparse, bind_call());
+
+}  // namespace
+
+void bind_xla(nb::module_& module) {
+    module.def("xla_targets", [] {
+        nb::dict targets;
+        auto add = [&](const char* name, auto* handler) { targets[name] = nb::capsule(reinterpret_cast<void*>(handler)); };
+        add("forward", kForward), add("backward", kBackward), add("prepare_keys", kPrepareKeys), add("sparse", kSparse);
+        add("append_keys", kAppendKeys);
+        return targets;
+    });
+}
+
+}  // namespace anyscore

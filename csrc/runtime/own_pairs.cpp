@@ -1,0 +1,43 @@
+#include "runtime/own_pairs.h"
+
+#include <pthread.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace anyscore {
+namespace {
+
+struct Registry {
+    std::mutex mutex;
+    std::map<std::pair<std::string, Type>, Kernels> kernels;
+};
+
+// Never destroyed: threads may compute when the process ends.
+Registry& registry() {
+    static Registry& made = *new Registry;
+    return made;
+}
+
+// Nobody holds the mutex when a process forks: a child would wait for a thread that it does not have.
+[[maybe_unused]] const int registered =
+    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); }, [] { registry().mutex.unlock(); });
+
+}  // namespace
+
+void register_pair(const std::string& name, Type sums, OwnPair* library) {
+    const Kernels kernels = *library(&parallel_for);
+    Registry& all = registry();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.kernels[{name, sums}] = kernels;
+}
+
+Kernels find_own(const std::string& name, Type sums) {
+    Registry& all = registry();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto found = all.kernels.find({name, sums});
+    return found == all.kernels.end() ? Kernels{} : found->second;
+}
+
+}  // namespace anyscore

@@ -1,0 +1,156 @@
+// Pairs that fall into a part of the query, one of the key, and a joint part of one instruction:
+// (a − b)² = a² + b² − 2ab.
+//
+// The parts may be large where their sum is small, and so are their roundings. Each tile has a bound on
+// them; where it says too much, Plain computes the tile.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "scorers/columns.h"
+#include "scorers/plain.h"
+
+namespace anyscore::ANYSCORE_ISA {
+
+// A scorer, see scorer.h; for Pair::Parts see pairs.h.
+template <class Pair, class T> class Split : public Plain<Pair, T> {
+    static constexpr int L = LANES<T>;
+    using Base = Plain<Pair, T>;
+    using Parts = typename Pair::Parts;
+    using Joint = std::conditional_t<Parts::IS_PRODUCT, ProductTerm, WeightedTerm<Parts>>;
+    using Base::padded, Base::weight, Base::width, Base::query_row, Base::key_row;
+
+    // How much larger than a score its parts may be: their roundings are those of numbers of that size, and are more
+    // than the budget's beyond. Where weights have both signs, the sums of parts are less than those of their sizes.
+    static constexpr T LIMIT = Parts::LIMIT, LIMIT_OF_BOTH_SIGNS = 2 * LIMIT;
+    // How many times the largest distance of a tile its parts may be: tokens may be near each other, and far from 0.
+    static constexpr T RATIO = 8;
+
+    struct OfKey {
+        template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * Parts::of_key(y); }
+    };
+    struct SizeOfKey {
+        template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * abs(Parts::of_key(y)); }
+    };
+
+public:
+    Split(Arena& arena, const Call& call)
+        : Base(arena, call), outer(call.outer), outer_scale(T(call.outer_scale)), joint(arena.take<T>(TILE * padded)),
+          joint_weight(arena.take<T>(padded)), magnitude(arena.take<T>(padded)), own(arena.take<T>(TILE)),
+          size(arena.take<T>(TILE)), of_keys(arena.take<T>(TILE)), size_of_keys(arena.take<T>(TILE)) {}
+
+    void begin(const T* weight, bool is_new, const NoRange<T>& range) {
+        Base::begin(weight, is_new, range);
+        if (!is_new) return;
+        has_positive = has_negative = false;
+        for (Size d = 0; d < padded; d++) {
+            joint_weight[d] = Parts::weight(weight[d]), magnitude[d] = abs(weight[d]);
+            has_positive |= weight[d] > 0, has_negative |= weight[d] < 0;
+        }
+    }
+
+    void queries(const T* rows, int count) {
+        Base::queries(rows, count);
+        for (int i = 0; i < count; i++) {
+            Vector<T> sum{}, sum_of_sizes{};
+            for (Size d = 0; d < padded; d += L) {
+                Vector<T> x = load(rows + i * padded + d), w = load(weight + d), part = w * Parts::of_query(x);
+                sum += part, sum_of_sizes += abs(part);
+                store(joint + i * padded + d, Parts::query(x, w));
+            }
+            own[i] = sum_lanes<T>(sum), size[i] = sum_lanes<T>(sum_of_sizes);
+        }
+    }
+
+    void scores(int rows, const T* panels, Size stride, int keys, int all, T* s) const {
+        if (!by_parts(rows, panels, stride, keys, s)) Base::scores(rows, panels, stride, keys, all, s);
+    }
+
+    void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
+        constexpr int M = ANYSCORE_VECTOR_BYTES == 64 ? 8 : 4;  // rows for whose sums there are registers
+        for (Size d = 0; d < padded; d += L) {
+            const KeyColumn<T> column(key_row + d, db + d, padded, keys, rows);
+            int i = 0;
+            for (; i + M <= rows; i += M) gradient_tile<M>(i, d, column, ds, da, dw);
+            for (; i + 2 <= rows; i += 2) gradient_tile<2>(i, d, column, ds, da, dw);
+            for (; i < rows; i++) gradient_tile<1>(i, d, column, ds, da, dw);
+            column.finish();
+        }
+    }
+
+private:
+    // Whether the scores that it writes are exact enough.
+    bool by_parts(int rows, const T* panels, Size stride, int keys, T* s) const {
+        const int count = int(round_up(keys, L)) / L;
+        const bool is_distance = Parts::IS_DISTANCE && has_positive != has_negative;
+        Sums<OfKey, T>{weight, weight, panels, width, padded, stride}.write(1, count, of_keys);
+        if (!is_distance)
+            Sums<SizeOfKey, T>{magnitude, magnitude, panels, width, padded, stride}.write(1, count, size_of_keys);
+        const T most = from_bits<T>(largest(size, rows)) + from_bits<T>(largest(is_distance ? of_keys : size_of_keys, keys));
+        if (bits(most) > bits(largest_finite<T>())) return false;
+        if (!is_distance && most * slope_from(0) > (has_positive && has_negative ? LIMIT_OF_BOTH_SIGNS : LIMIT))
+            return false;
+        Sums<Joint, T>{joint, joint_weight, panels, width, padded, stride, own, of_keys}.write(rows, count, s);
+        return !is_distance || are_exact_distances(rows, keys, most, s);
+    }
+
+    // Whether distances are, whose parts amount to `most`; gives none of them the wrong sign.
+    bool are_exact_distances(int rows, int keys, T most, T* s) const {
+        T low[TILE], high[TILE];  // of each key
+        const Vector<T> sign = fill<T>(has_positive ? 1 : -1);
+        for (int j = 0; j < keys; j += L) {
+            Vector<T> lowest = fill(largest_finite<T>()), highest{};
+            for (int i = 0; i < rows; i++) {
+                T* at = s + i * TILE + j;
+                Vector<T> distance = max(sign * load(at), Vector<T>{});
+                store(at, sign * distance);
+                lowest = min(lowest, distance), highest = max(highest, distance);
+            }
+            store(low + j, lowest), store(high + j, highest);
+        }
+        T least = largest_finite<T>(), greatest = 0;
+        for (int j = 0; j < keys; j++) least = min(least, low[j]), greatest = max(greatest, high[j]);
+        return (most - least) * slope_from(least) <= LIMIT && most <= RATIO * greatest;
+    }
+
+    // The largest derivative of the outer function for sums from x on.
+    T slope_from(T x) const {
+        switch (outer) {
+            case Outer::SQRT: return outer_scale / 2 / std::sqrt(max(x, std::numeric_limits<T>::min()));
+            case Outer::LOG1P: return outer_scale / (1 + x);
+            case Outer::ARCOSH: return outer_scale / std::sqrt(max(x * (x + 2), std::numeric_limits<T>::min()));
+            default: return 1;
+        }
+    }
+
+    template <int ROWS>
+    ANYSCORE_INLINE void gradient_tile(int i, Size d, const KeyColumn<T>& column, const T* ds, T* da, T* dw) const {
+        Vector<T> x[ROWS], sum_a[ROWS] = {}, sum_w[ROWS] = {};
+        for (int t = 0; t < ROWS; t++) x[t] = Parts::gradient_query(load(query_row + (i + t) * padded + d));
+        const T *g = ds + i * TILE, *key = column.key;
+        T* to = column.sum;
+        const Size next = column.stride;
+        for (int j = 0, keys = column.keys; j < keys; j++, key += next, to += next) {
+            Vector<T> y = load(key), sum_b;
+            for (int t = 0; t < ROWS; t++) {
+                Vector<T> z = Parts::join(x[t], y), slope = Parts::slope(fill(g[t * TILE + j]), z);
+                sum_a[t] += slope, sum_w[t] += slope * z, sum_b = t ? sum_b + slope : slope;
+            }
+            store(to, load(to) + Parts::template BY_B<T> * sum_b);
+        }
+        for (int t = 0; t < ROWS; t++) {
+            T* to = da + (i + t) * padded + d;
+            store(to, load(to) + Parts::template BY_A<T> * sum_a[t]);
+        }
+        store(dw + d, load(dw + d) + Parts::template BY_W<T> * sum<ROWS>(sum_w));
+    }
+
+    Outer outer;
+    T outer_scale;
+    bool has_positive = false, has_negative = false;  // of the weight
+    T *joint, *joint_weight, *magnitude;  // magnitude: of the weight
+    T *own, *size, *of_keys, *size_of_keys;  // sums of what each query, or key, has by itself, and of their sizes
+};
+
+}  // namespace anyscore::ANYSCORE_ISA
