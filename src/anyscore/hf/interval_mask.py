@@ -70,20 +70,44 @@ class IntervalMask(Tensor):
             return numbers if dtype is None else added(numbers, dtype)
 
         def keep(x: Tensor) -> Tensor:
-            return cls._of(x) if x.dtype == torch.bool else x
+            return of_booleans(x) if x.dtype == torch.bool else x
 
         args, kwargs = tree_map_only(cls, read, (args, kwargs or {}))
         found = function(*args, **kwargs)
         is_part = function.is_view or function.overloadpacket in _COPIES
         return tree_map_only(Tensor, keep, found) if is_part else found
 
-    @classmethod
-    def _of(cls, booleans: Tensor) -> IntervalMask:
-        """Make a mask of booleans that were cut out of one."""
-        shape, device = tuple(booleans.shape), booleans.device
-        found = cls(None, shape, torch.bool, device, lambda: booleans)
-        found.numbers()
-        return found
+    # The tensor itself has no memory: whoever reads memory gets that of the numbers.
+
+    def tolist(self) -> Any:
+        """Return the numbers as nested lists."""
+        return self.numbers().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return the numbers as an array of NumPy."""
+        return self.numbers().numpy(force=force)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Lend the memory of the numbers."""
+        return self.numbers().__dlpack__(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Keep the numbers in files; booleans stay booleans that hide where they are added."""
+        numbers = self.numbers()
+        if numbers.dtype != torch.bool:
+            return numbers.__reduce_ex__(protocol)
+        return of_booleans, (numbers,)
+
+
+def of_booleans(booleans: Tensor) -> IntervalMask:
+    """Make a mask of booleans that were cut out of one, or come from a file."""
+    shape, device = tuple(booleans.shape), booleans.device
+    found = IntervalMask(None, shape, torch.bool, device, lambda: booleans)
+    found.numbers()
+    return found
+
+
+torch.serialization.add_safe_globals([of_booleans])
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:

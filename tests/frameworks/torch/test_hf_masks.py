@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -104,6 +108,46 @@ def test_it_is_a_tensor_to_whom_reads_it() -> None:
     assert torch.equal(made().expand(2, 3, 5, 5), full.expand(2, 3, 5, 5))
     assert made().to("cpu").shape == (2, 1, 5, 5)
     assert "IntervalMask" in repr(made())
+
+
+READERS: dict[str, Any] = {
+    "tolist": lambda m: m.tolist(),
+    "numpy": lambda m: m.numpy(),
+    "np.asarray": np.asarray,
+    "np.from_dlpack": np.from_dlpack,
+    "torch.from_dlpack": torch.from_dlpack,
+    "copy": copy.deepcopy,
+    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+    "torch.save": lambda m: torch.load(saved(m), weights_only=True),
+}
+
+
+def saved(mask: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(mask, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("floats", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+def test_memory_that_others_read_is_that_of_the_numbers(
+    reader: str, floats: bool, cut: bool
+) -> None:
+    """The mask has no memory: NumPy read other memory by DLPack, and its lists were refused."""
+    booleans = theirs.sdpa_mask(2, 3, 3, allow_is_causal_skip=False)
+    mask = interval_mask(2, 3, 3)
+    assert mask is not None
+    assert booleans is not None
+    if cut:
+        mask, booleans = mask[:1, :, 1:], booleans[:1, :, 1:]
+    expected = torch.where(booleans, 0.0, -7.0) if floats else booleans
+    read = READERS[reader](torch.where(mask, 0.0, -7.0) if floats else mask)
+    assert torch.equal(torch.tensor(np.asarray(read).tolist()), expected)
+    if reader in ("copy", "pickle", "torch.save") and not floats:
+        least = torch.finfo(torch.float32).min
+        assert torch.equal(read + torch.zeros(3), torch.where(booleans, 0.0, least))
 
 
 def test_what_is_written_into_it_counts() -> None:
