@@ -37,13 +37,13 @@ template <class T> void put(T* to, const T* from, Size n, bool is_first) {
 }
 
 // P and dS of a tile, with its scores and values.
-template <class Scorer, class T> class Slopes {
+template <class Scorer, class T> class ScoreGradients {
     static constexpr int L = LANES<T>;
 
 public:
-    Slopes(Arena& arena, const Call& call)
+    ScoreGradients(Arena& arena, const Call& call)
         : scores(arena, call), values(arena, call), ds(arena.take<T>(TILE * TILE)), factors(arena.take<T>(TILE)) {
-        if (call.outer != Outer::NONE) scores->slopes = arena.take<T>(TILE * TILE);
+        if (call.outer != Outer::NONE) scores->outer_slopes = arena.take<T>(TILE * TILE);
     }
 
     ANYSCORE_NOINLINE void read_queries(const Tile& tile) {
@@ -76,7 +76,7 @@ public:
             if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
             if (of_bias && call.bias.after) add_bias(tile, back, i, d, d_diagonals);
             if (call.outer != Outer::NONE) {
-                for (int j = 0; j < keys; j++) d[j] *= scores->slopes[i * TILE + j];
+                for (int j = 0; j < keys; j++) d[j] *= scores->outer_slopes[i * TILE + j];
                 if (!attended.is_whole(keys)) attended.fill_others(d, keys, T(0));
             }
             if (of_bias && !call.bias.after) add_bias(tile, back, i, d, d_diagonals);
@@ -166,7 +166,7 @@ private:
 template <class Scorer, class T> class BackwardChunk {
 public:
     BackwardChunk(Arena& arena, const Call& call)
-        : slopes(arena, call), padded(slopes.scores->padded), v_padded(slopes.values.padded),
+        : score_gradients(arena, call), padded(score_gradients.scores->padded), v_padded(score_gradients.values.padded),
           d_b(arena.take<T>(TILE * padded)), d_value(arena.take<T>(TILE * v_padded)), d_bias(arena.take<T>(TILE)),
           low(arena.take<Size>(tiles_of(call.queries))), high(arena.take<Size>(tiles_of(call.queries))) {}
 
@@ -179,7 +179,7 @@ public:
         double* d_diagonals = partial.diagonals ? partial.of_diagonals(n, chunk) : nullptr;
         for (Size k = 0; k < partial.diagonals; k++) d_diagonals[k] = 0;
         Tile tile(call, n);
-        slopes.scores->begin(tile, sets);
+        score_gradients.scores->begin(tile, sets);
         find_spans(tile);
         Size ready = -1;  // the block of queries that the scorer holds
         for (Size t = tiles * chunk / partial.chunks; t < tiles * (chunk + 1) / partial.chunks; t++) {
@@ -187,24 +187,24 @@ public:
             bool started = false;
             for (Size first = 0; first < call.queries; first += tile.queries) {
                 if (first % TILE == 0 && !is_attended(tile, first / TILE)) {
-                    tile.queries = left_of(call.queries, first);
+                    tile.queries = remaining(call.queries, first);
                     continue;
                 }
                 tile.move_to_queries(first);
                 if (!tile.is_attended()) continue;
                 if (!started) begin_tile(tile, sets);
                 started = true;
-                if (ready != first) slopes.read_queries(tile);
+                if (ready != first) score_gradients.read_queries(tile);
                 ready = first;
-                slopes.compute(tile, back, partial.delta + n * call.queries, d_bias, d_diagonals);
-                slopes.values.add(tile, back, slopes.scores->s, d_value);
-                slopes.add_gradients(tile, d_a + first * padded, d_b, d_weight);
+                score_gradients.compute(tile, back, partial.delta + n * call.queries, d_bias, d_diagonals);
+                score_gradients.values.add(tile, back, score_gradients.scores->s, d_value);
+                score_gradients.add_gradients(tile, d_a + first * padded, d_b, d_weight);
             }
             finish_tile(tile, back, started);
         }
         for (Size i = 0; partial.is_whole && i < call.queries; i++)
-            put_scaled(address<T>(back.d_a, n, i * call.width), d_a + i * padded, slopes.scores->weight, Scorer::FACTOR,
-                       call.width, true);
+            put_scaled(address<T>(back.d_a, n, i * call.width), d_a + i * padded, score_gradients.scores->weight,
+                       Scorer::FACTOR, call.width, true);
     }
 
 private:
@@ -226,7 +226,7 @@ private:
     }
 
     void begin_tile(const Tile& tile, const KeySets<Scorer, T>& sets) {
-        slopes.read_keys(tile, sets);
+        score_gradients.read_keys(tile, sets);
         zero(d_b, tile.keys * padded);
         zero(d_value, tile.keys * v_padded);
         zero(d_bias, TILE);
@@ -241,7 +241,7 @@ private:
         if (back.d_b.is_first[n] && !started) zero(to_b, keys * width);
         if (value_width && back.d_value.is_first[n] && !started) zero(to_value, keys * value_width);
         for (int j = 0; started && j < keys; j++) {
-            put_scaled(to_b + j * width, d_b + j * padded, slopes.scores->weight, Scorer::FACTOR, width,
+            put_scaled(to_b + j * width, d_b + j * padded, score_gradients.scores->weight, Scorer::FACTOR, width,
                        back.d_b.is_first[n]);
             if (value_width) put(to_value + j * value_width, d_value + j * v_padded, value_width, back.d_value.is_first[n]);
         }
@@ -250,7 +250,7 @@ private:
         put(address<T>(back.d_key_bias, n, j0), d_bias, keys, back.d_key_bias.is_first[n]);
     }
 
-    Slopes<Scorer, T> slopes;
+    ScoreGradients<Scorer, T> score_gradients;
     Size padded, v_padded;
     T *d_b, *d_value, *d_bias;
     Size *low, *high;

@@ -39,7 +39,7 @@ public:
         for (Size m = 0; m < of.features; m++)
             for (Size d = 0; d < of.width; d++) transposed[d * wide + m] = stacked[m * padded + d];
         for (Size j = from; j < to; j += ROWS) {
-            const int count = left_of(to, j, ROWS);
+            const int count = remaining(to, j, ROWS);
             const T *g = (const T*)of.upstream + item * of.keys + j, *f = feature(item, j);
             add_up(item, j, count);
             for (int i = 0; i < count; i++) slopes(x + i * padded, g[i]);

@@ -37,13 +37,13 @@ public:
 
     // Says which tile of queries comes after the next one: what it reads first, and where it writes, is prefetched while
     // that one is computed.
-    void expect(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
+    void prepare_prefetch(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         prefetcher.clear();
         if (n >= call.problems || !is_large) return;
-        const int count = left_of(call.queries, first);
+        const int count = remaining(call.queries, first);
         if (QueryBounds bounds; !sets.has_panels()) {
             bounds.read(call, n, first, count);
-            prefetcher.add({call.b, n, bounds.low, left_of(bounds.high, bounds.low), call.width});
+            prefetcher.add({call.b, n, bounds.low, remaining(bounds.high, bounds.low), call.width});
         }
         prefetcher.add({call.a, n, first, count, call.width});
         const Size bytes = call.value_width * bytes_of(to.output_type);
@@ -54,7 +54,7 @@ public:
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         Tile tile(call, n);
         scores->begin(tile, sets);
-        const int count = left_of(call.queries, first, call.is_graph() ? NODES : TILE);
+        const int count = remaining(call.queries, first, call.is_graph() ? NODES : TILE);
         for (Size i = first; i < first + count; i += tile.queries) {
             tile.move_to_queries(i);
             block(tile, sets, to);
@@ -226,18 +226,18 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
     if (call.is_graph()) {
         ContiguousRows rows(call, threads);
-        const Size together = rows.together(call.problems);
-        for (Size from = 0; from < call.problems; from += together) {
+        const Size at_once = rows.problems_at_once(call.problems);
+        for (Size from = 0; from < call.problems; from += at_once) {
             const Call here = rows.with_keys(call, from);
             for_each(threads, tiles_of(call.queries, NODES), [&](Size t, int slot) {
-                for (Size n = from; n < from + together; n++) slots.task(slot).run(here, sets, n, t * NODES, to);
+                for (Size n = from; n < from + at_once; n++) slots.task(slot).run(here, sets, n, t * NODES, to);
             });
         }
         return;
     }
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
         const Size next = index + threads;  // likely this thread's next
-        slots.task(slot).expect(call, sets, next / blocks, next % blocks * TILE, to);
+        slots.task(slot).prepare_prefetch(call, sets, next / blocks, next % blocks * TILE, to);
         slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to);
     });
 }

@@ -28,7 +28,7 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
     for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
         WeightReader<T>& rows = slots.task(slot);
         Size set = index / blocks, first = index % blocks * TILE;
-        Size end = first + left_of(call.queries, first);
+        Size end = first + remaining(call.queries, first);
         for (Size m = back.of_a.first[set]; m < back.of_a.first[set + 1]; m++) {
             Size n = back.of_a.members[m];
             rows.weight.read_for(call, n, call.width);

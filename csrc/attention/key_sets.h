@@ -13,7 +13,7 @@ inline void widen(const Call& call, Size n, Size& from, Size& to) {
     if (call.is_graph()) from = 0, to = call.has_terms() ? call.keys : call.edges.rows;
     QueryBounds block;
     for (Size i = 0, count; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += count) {
-        count = block.read(call, n, i, left_of(call.queries, i));
+        count = block.read(call, n, i, remaining(call.queries, i));
         if (block.low == block.high) continue;
         from = block.low < from ? block.low : from;
         to = block.high > to ? block.high : to;
@@ -58,26 +58,26 @@ public:
 
     // The range of the keys of problem n; `own` is where it is made if it is not shared, with room
     // for TILE + 2 rows to work in.
-    Range range(const Call& call, Size n, T* own, T* room) const {
+    Range range(const Call& call, Size n, T* own_numbers, T* workspace) const {
         if (ranges.data) return Range(numbers(call.key_set[n]), padded);
         if (is_prepared(call)) {
-            Range::unpack((const T*)call.packed.data + call.packed.at[n], call.width, padded, own);
+            Range::unpack((const T*)call.packed.data + call.packed.at[n], call.width, padded, own_numbers);
         } else if (Range::size(1)) {
             Size from = call.keys, to = 0;
             widen(call, n, from, to);
-            make_range(call, n, from, to, room, own);
+            make_range(call, n, from, to, workspace, own_numbers);
         }
-        return Range(own, padded);
+        return Range(own_numbers, padded);
     }
 
     // Finds the keys of a tile as rows, in `room` where they do not stand so.
-    static const T* find_keys(const Tile& tile, Size padded, T* room, bool* irregular) {
-        const T* rows = room;
+    static const T* find_keys(const Tile& tile, Size padded, T* workspace, bool* irregular) {
+        const T* rows = workspace;
         bool any = false;
         if (tile.call.has_terms())
-            read_tile_of_keys(tile, padded, Scorer::limit(), room, irregular);
+            read_tile_of_keys(tile, padded, Scorer::limit(), workspace, irregular);
         else
-            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), room, irregular, any);
+            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), workspace, irregular, any);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
         return rows;
     }
@@ -85,13 +85,13 @@ public:
     // Makes panels of `count` such rows, one after the other.
     static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
         scorer.keys(rows, count);
-        for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
+        for (int j = 0; j < count; j += L) scorer.panel(j, remaining(count, j, L), to + j / L * panel_size);
     }
 
     // Makes the range of keys [from, to) of problem n; room: for TILE + 2 rows to work in.
-    static void make_range(const Call& call, Size n, Size from, Size to, T* room, T* numbers) {
+    static void make_range(const Call& call, Size n, Size from, Size to, T* workspace, T* numbers) {
         Size padded = round_up(call.width, L);
-        T *most = room, *copy = room + padded;
+        T *most = workspace, *copy = workspace + padded;
         zero(most, padded);
         for (Size j = from; j < to; j++) {
             const T* row = call.has_terms() ? copy : find_row(call.b, n, j, call.width, copy);
@@ -103,12 +103,12 @@ public:
         }
         if (largest(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
         // Some are large: both ends of what each feature holds, irregular rows left out.
-        T *low = room, *high = room + padded, *rows = room + 2 * padded;
+        T *low = workspace, *high = workspace + padded, *rows = workspace + 2 * padded;
         bool irregular[TILE], first = true;
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
             Tile tile(call, n);
-            tile.first_key = j0, tile.keys = left_of(to, j0);
+            tile.first_key = j0, tile.keys = remaining(to, j0);
             if (call.has_terms()) tile.index = call.edges.col + j0;
             const int count = tile.keys;
             read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);

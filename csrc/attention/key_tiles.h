@@ -44,12 +44,12 @@ private:
     static Size find(const Call& call, Size* to) {
         Size count = 0, begun = 0, reached = 0;
         auto cut_up = [&](Size end) {
-            for (; begun < end; begun += left_of(end, begun), count++)
+            for (; begun < end; begun += remaining(end, begun), count++)
                 if (to) to[count] = begun;
         };
         QueryBounds block;
         for (Size i = 0, queries; i < call.queries; i += queries) {
-            queries = block.read(call, 0, i, left_of(call.queries, i));
+            queries = block.read(call, 0, i, remaining(call.queries, i));
             if (block.low == block.high) continue;
             if (block.low >= reached) cut_up(block.low);
             reached = block.high > reached ? block.high : reached;

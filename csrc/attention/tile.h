@@ -58,11 +58,11 @@ struct Tile {
     void move_to_queries(Size first) {
         const int most = block(call);
         first_query = first,
-        queries = bounds.read(call, problem, first, left_of(call.queries, first, most - int(first % most)));
+        queries = bounds.read(call, problem, first, remaining(call.queries, first, most - int(first % most)));
     }
     // Moves to the tile of keys from the first-th on, of keys up to `end`.
     void move_to_keys(Size first, Size end) {
-        first_key = first, keys = left_of(end, first);
+        first_key = first, keys = remaining(end, first);
         if (call.is_graph()) index = call.edges.col + first;
     }
 
@@ -189,7 +189,7 @@ ANYSCORE_NOINLINE void put_scaled(T* to, const T* from, const Weight<T>& weight,
 template <class T> ANYSCORE_NOINLINE void add_term(const Call& call, Size n, Size e, T* key) {
     T term[PIECE];
     for (Size d = 0; d < call.width; d += PIECE) {
-        const int count = left_of(call.width, d, PIECE);
+        const int count = remaining(call.width, d, PIECE);
         read(call.c, call.c.at[n] + e * call.c.stride + d, count, 1, term);
         for (int k = 0; k < count; k++) key[d + k] += term[k];
     }

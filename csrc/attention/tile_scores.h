@@ -14,7 +14,7 @@ public:
     // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
     void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
         bool is_new = weight.read_for(tile.call, tile.problem, padded);
-        auto of_keys = sets.range(tile.call, tile.problem, range, room);
+        auto of_keys = sets.range(tile.call, tile.problem, range, workspace);
         panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
         scorer.begin(weight.finite, is_new, of_keys);
     }
@@ -36,7 +36,7 @@ public:
     Weight<T> weight;
     IrregularRows<typename Scorer::Literal, T> irregular_rows;
     T* s;
-    T* slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
+    T* outer_slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
 
 protected:
     static constexpr int L = LANES<T>;
@@ -44,14 +44,14 @@ protected:
 
     TileScores(Arena& arena, const Call& call)
         : padded(round_up(call.width, L)), scorer(arena, call), weight(arena, padded), irregular_rows(arena, call.width),
-          s(arena.take<T>(TILE * TILE)), query_room(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
+          s(arena.take<T>(TILE * TILE)), query_copy(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
           range(arena.take<T>(Scorer::Range::size(padded))),
-          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
+          workspace(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
           row(arena.take<T>(TILE)) {}
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
-        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_room, irregular_query,
+        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_copy, irregular_query,
                           any_irregular_query);
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
@@ -91,7 +91,7 @@ protected:
         if (Outer outer = tile.call.outer; outer != Outer::NONE) {
             const T c = T(tile.call.outer_scale);
             apply(outer, c, s, tile.queries * TILE);
-            if (slopes) slopes_of(outer, c, s, slopes, tile.queries * TILE);
+            if (outer_slopes) slopes_of(outer, c, s, outer_slopes, tile.queries * TILE);
         }
         if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
     }
@@ -106,7 +106,7 @@ protected:
     }
 
     const T* query = nullptr;
-    T *query_room, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
+    T *query_copy, *key, *range, *workspace, *bias, *row;  // room: for panels, or whatever is made of keys
     Size panel_size = 0;
     bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
 };
@@ -114,7 +114,8 @@ protected:
 // Many queries: lanes along keys, which are made panels, or have been for all tasks.
 template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::room, Base::s, Base::scorer;
+    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::workspace, Base::s,
+        Base::scorer;
 
 public:
     PanelScores(Arena& arena, const Call& call) : Base(arena, call) {}
@@ -132,8 +133,8 @@ public:
             std::memcpy(irregular_key, sets.irregular(set, t), TILE);
         } else {
             const T* rows = sets.find_keys(tile, padded, key, irregular_key);
-            sets.make_panels_of(scorer, rows, tile.keys, panel_size, room);
-            panels = room, all_keys = tile.keys;
+            sets.make_panels_of(scorer, rows, tile.keys, panel_size, workspace);
+            panels = workspace, all_keys = tile.keys;
         }
         Base::finish_keys(tile);
     }
@@ -152,7 +153,8 @@ private:
 // are for gradients alone.
 template <class Scorer, class T> class RowScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer, Base::slopes;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::workspace, Base::s, Base::scorer,
+        Base::outer_slopes;
 
 public:
     RowScores(Arena& arena, const Call& call) : Base(arena, call) {}
@@ -165,7 +167,7 @@ public:
     void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         const Call& call = tile.call;
         const int count = tile.keys;
-        rows = key, stride = padded, seen = true;
+        rows = key, stride = padded, knows_irregular = true;
         if (sets.is_prepared(call)) {
             const T* packed = (const T*)call.packed.data + call.packed.at[tile.problem] + call.packed.stride;
             auto row = [&](int j) { return packed + tile.key(j) * call.packed.stride; };
@@ -183,9 +185,9 @@ public:
 
     void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
-            if (const T* standing = standing_rows<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
+            if (const T* in_place = rows_in_place<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
                 for (int j = 0; j < tile.keys; j++) irregular_key[j] = false;
-                rows = standing, stride = padded, seen = false;
+                rows = in_place, stride = padded, knows_irregular = false;
                 return Base::finish_keys(tile);
             }
         keys(tile, sets);
@@ -195,9 +197,9 @@ public:
         if (tile.call.kept) return read_kept(tile);
         scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
         if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
-            if (!seen && !are_finite(tile)) {
+            if (!knows_irregular && !are_finite(tile)) {
                 find_keys(tile);
-                seen = true;
+                knows_irregular = true;
                 Base::finish_keys(tile);
                 scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
             }
@@ -205,13 +207,13 @@ public:
     }
 
     void queries_for_gradients(const Tile& tile) override { scorer.gradient_queries(query, tile.queries); }
-    void keys_for_gradients(const Tile& tile) override { scorer.keys(given, tile.keys); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(key_rows, tile.keys); }
 
 private:
     // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
     ANYSCORE_NOINLINE void find_keys(const Tile& tile) {
-        given = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
-        if (!tile.call.kept) rows = scorer.decode_keys(given, tile.keys, room);
+        key_rows = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
+        if (!tile.call.kept) rows = scorer.decode_keys(key_rows, tile.keys, workspace);
     }
 
     ANYSCORE_NOINLINE void read_kept(const Tile& tile) {
@@ -219,7 +221,7 @@ private:
         const T* kept = (const T*)call.kept + tile.problem * call.scores();
         for (int i = 0; i < tile.queries; i++)
             std::memcpy(s + i * TILE, kept + tile.scores_of(i), std::size_t(tile.keys) * sizeof(T));
-        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
+        if (outer_slopes) slopes_of(call.outer, T(call.outer_scale), s, outer_slopes, tile.queries * TILE);
     }
 
     bool are_finite(const Tile& tile) const {
@@ -231,9 +233,9 @@ private:
         return most < Bits<T>::INFINITE;
     }
 
-    const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
+    const T *key_rows = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
     Size stride = 0;  // of the latter
-    bool seen = true;  // whether it is known which keys are irregular
+    bool knows_irregular = true;  // whether it is known which keys are irregular
 };
 
 // Either of the two, by the number of queries: in a backward as in its forward, so that both see the same scores, where

@@ -59,7 +59,7 @@ private:
         zero(copy, queries * padded);
         for (int j = 0; j < keys; j += AT_ONCE)
             gemm<ProductTerm, T>({copy, padded}, {p + j, TILE}, {rows + j * stride, stride}, queries, padded,
-                                 left_of(keys, j, AT_ONCE));
+                                 remaining(keys, j, AT_ONCE));
         for (int i = 0; i < queries; i++)
             for (Size d = 0; d < padded; d += L)
                 store(output + i * padded + d, load(output + i * padded + d) + load(copy + i * padded + d));
@@ -87,7 +87,7 @@ private:
 
 // Whether dO Vᵀ takes pairs of bfloat16 numbers.
 template <class T> bool takes_dots_of_values(const Call& call) {
-    return TAKES_CELLS<T> && call.dots && call.value_width > 0 && !decodes(call);
+    return TAKES_BF16_PAIRS<T> && call.dots && call.value_width > 0 && !decodes(call);
 }
 
 // The width of values as cells, 0 where they are none.
@@ -99,46 +99,47 @@ template <class T> class ValueGradients {
 
 public:
     ValueGradients(Arena& arena, const Call& call)
-        : padded(round_up(call.value_width, L)), rows(arena.take<T>(TILE * padded)), columns(arena.take<T>(TILE * padded)),
-          room(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
-          value_cells(arena, width_of_dots<T>(call)), output_cells(arena, width_of_dots<T>(call)) {}
+        : padded(round_up(call.value_width, L)), value_rows(arena.take<T>(TILE * padded)),
+          transposed(arena.take<T>(TILE * padded)), d_output_rows(arena.take<T>(TILE * padded)),
+          by_dots(takes_dots_of_values<T>(call)), value_pairs(arena, width_of_dots<T>(call)),
+          d_output_pairs(arena, width_of_dots<T>(call)) {}
 
     // Of the tile's keys: as they are, as weights tell who attends them.
     void read_values(const Tile& tile) {
         const Call& call = tile.call;
         const int keys = tile.keys, end = int(round_up(keys, L));
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) {
-                value_cells.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
-                zero(value_cells.rows + keys * value_cells.cells, (end - keys) * value_cells.cells);
-                return transpose_rows(value_cells.rows, value_cells.cells, 0, end);
+                value_pairs.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
+                zero(value_pairs.rows + keys * value_pairs.pairs, (end - keys) * value_pairs.pairs);
+                return transpose_rows(value_pairs.rows, value_pairs.pairs, 0, end);
             }
         int j = 0;
         if (!tile.index && call.value.data && call.value.type == TYPE_OF<T> &&
             call.value_width == padded)  // whole squares as they stand
             for (; j + L <= keys; j += L) {
-                const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, rows);
+                const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, value_rows);
                 for (Size d = 0; d < padded; d += L)
-                    transpose_square(from + d, call.value.stride, columns + d * TILE + j, TILE);
+                    transpose_square(from + d, call.value.stride, transposed + d * TILE + j, TILE);
             }
         if (call.value.data && j < keys) {
             RowRange rest = tile.keys_of(call.value, call.value_width);
             rest.first += j, rest.count -= j;
-            read_rows(rest, padded, rows + j * padded);
+            read_rows(rest, padded, value_rows + j * padded);
         }
-        zero(rows + keys * padded, (end - keys) * padded);
-        transpose_rows(rows, padded, j, end);
+        zero(value_rows + keys * padded, (end - keys) * padded);
+        transpose_rows(value_rows, padded, j, end);
     }
 
-    // Of the tile's queries, dO; rows that are not finite become 0.
+    // Of the tile's queries, dO; value_rows that are not finite become 0.
     void read_output(const Tile& tile, const Backward& back) {
         any_nonfinite = false;
         if (!back.d_output.data) return;
         const Size width = tile.call.value_width;
-        d_output =
-            find_tile(tile.queries_of(back.d_output, width), padded, largest_finite<T>(), room, nonfinite, any_nonfinite);
-        if constexpr (TAKES_CELLS<T>)
-            if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
+        d_output = find_tile(tile.queries_of(back.d_output, width), padded, largest_finite<T>(), d_output_rows, nonfinite,
+                             any_nonfinite);
+        if constexpr (TAKES_BF16_PAIRS<T>)
+            if (by_dots) d_output_pairs.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }
 
     // Of query i of the tile whose output was read last.
@@ -148,12 +149,13 @@ public:
     void multiply(const Tile& tile, T* dp) const {
         const int end = int(round_up(tile.keys, L));
         for (int i = 0; i < tile.queries; i++) zero(dp + i * TILE, end);
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) {
-                const Size cells = output_cells.cells;
-                return gemm<DotTerm, T>({dp, TILE}, {output_cells.rows, cells}, {columns, TILE}, tile.queries, end, cells);
+                const Size pairs = d_output_pairs.pairs;
+                return gemm<DotTerm, T>({dp, TILE}, {d_output_pairs.rows, pairs}, {transposed, TILE}, tile.queries, end,
+                                        pairs);
             }
-        gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {columns, TILE}, tile.queries, end, padded);
+        gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {transposed, TILE}, tile.queries, end, padded);
     }
 
     // Adds Pᵀ dO to the gradients of values, `padded` apart.
@@ -167,7 +169,8 @@ public:
 private:
     void transpose_rows(const T* from, Size width, int first, int end) {
         for (Size d = 0; d < width; d += L)
-            for (int j = first; j < end; j += L) transpose_square(from + j * width + d, width, columns + d * TILE + j, TILE);
+            for (int j = first; j < end; j += L)
+                transpose_square(from + j * width + d, width, transposed + d * TILE + j, TILE);
     }
 
     void add_nonfinite(const Tile& tile, const Backward& back, const T* p, T* d_value) {
@@ -176,18 +179,18 @@ private:
         for (int i = 0; i < tile.queries; i++) {
             if (!nonfinite[i]) continue;
             AttendedColumns attended(tile, i);
-            T* row = room + i * padded;
+            T* row = d_output_rows + i * padded;
             read_row(back.d_output, tile.problem, tile.first_query + i, width, row);
             for (int j = attended.from; j < attended.to; j++)
                 for (Size d = 0; attended.has(j) && d < width; d++) d_value[j * padded + d] += p[i * TILE + j] * row[d];
         }
     }
 
-    T *rows, *columns, *room;  // room: for dO
+    T *value_rows, *transposed, *d_output_rows;  // d_output_rows: for dO
     const T* d_output = nullptr;
     bool nonfinite[TILE], any_nonfinite = false;
     const bool by_dots;
-    CellRows value_cells, output_cells;
+    Bf16PairRows value_pairs, d_output_pairs;
 };
 
 // D_i = dO_i · O_i, summed in the order in which the product above sums dO_i · v_j: where one key has all the weight,
@@ -198,17 +201,17 @@ template <class T> class Delta {
 public:
     Delta(Arena& arena, const Call& call)
         : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)),
-          by_dots(takes_dots_of_values<T>(call)), output_cells(arena, width_of_dots<T>(call)),
-          d_output_cells(arena, width_of_dots<T>(call)) {}
+          by_dots(takes_dots_of_values<T>(call)), output_pairs(arena, width_of_dots<T>(call)),
+          d_output_pairs(arena, width_of_dots<T>(call)) {}
 
     void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
-        int count = left_of(call.queries, first, L);
+        int count = remaining(call.queries, first, L);
         bool nonfinite[L];
         zero(output, L * padded), zero(d_output, L * padded);
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
         read_tile({back.d_output, n, first, count, call.value_width}, padded, largest_finite<T>(), d_output, nonfinite);
         Vector<T> sum{};
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) sum = sum_of_halves();
         sum += multiply<ProductTerm>(output, d_output, padded);
         const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on
@@ -219,9 +222,9 @@ public:
 private:
     // That of the output in bfloat16; leaves what is beyond.
     Vector<T> sum_of_halves() {
-        output_cells.take(output, padded, L, padded), d_output_cells.take(d_output, padded, L, padded);
-        output_cells.subtract_from(output, padded, L, padded);
-        return multiply<DotTerm>(output_cells.rows, d_output_cells.rows, output_cells.cells);
+        output_pairs.take(output, padded, L, padded), d_output_pairs.take(d_output, padded, L, padded);
+        output_pairs.subtract_from(output, padded, L, padded);
+        return multiply<DotTerm>(output_pairs.rows, d_output_pairs.rows, output_pairs.pairs);
     }
 
     // Of L rows, `width` apart.
@@ -243,7 +246,7 @@ private:
     Size padded;
     T *output, *d_output;
     const bool by_dots;
-    CellRows output_cells, d_output_cells;
+    Bf16PairRows output_pairs, d_output_pairs;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -28,7 +28,7 @@ public:
     // One number for each edge, of all queries.
     Bias bias_of_edges(View& array, Size edges, bool after);
     // The same for all problems.
-    Bound of_all(const std::int64_t* numbers);
+    Bound bound_for_all(const std::int64_t* numbers);
     // `count` integers, one after the other, from `least` to `most`; sorted, if they are to be.
     const std::int64_t* integers(const char* name, View& array, Size count, Size least, Size most, bool sorted = false);
     // An output in the shape that an input has, or none.
@@ -36,7 +36,7 @@ public:
 
     // Problems with one b are one key set; or each is its own.
     void key_sets(Call& call, const View& b);
-    void each_its_own(Call& call);
+    void key_set_per_problem(Call& call);
     // The problems grouped by the part of an array, or of any of several, that they have.
     Groups groups_by(const std::vector<const View*>& arrays, bool of_keys);
 
@@ -52,7 +52,7 @@ public:
     std::vector<Size> lead;
 
 private:
-    void check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool one = false);
+    void check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool tail_broadcasts = false);
     void copy(View& array);
     void widen(View& array);
     const Size* offsets(const View& array, bool of_keys);

@@ -84,7 +84,7 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         if (in.start || in.stop || in.mask || s.diagonal)
             Arrays::refuse("col", "must come without bounds, mask and a bias of diagonals");
         call.edges = edges_of(arrays, in, queries, rows);
-        call.start = arrays.of_all(call.edges.rowptr), call.stop = arrays.of_all(call.edges.rowptr + 1);
+        call.start = arrays.bound_for_all(call.edges.rowptr), call.stop = arrays.bound_for_all(call.edges.rowptr + 1);
         if (in.bias) call.bias = arrays.bias_of_edges(in.bias, call.keys, s.after);
         if (in.c) call.c = arrays.rows("c", in.c, {call.keys, call.width}, false);
     } else {
@@ -108,7 +108,7 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         Arrays::refuse("streams", "must be one for each problem");
     call.dropout = {s.dropout, in.streams.data()};
     if (call.has_terms())
-        arrays.each_its_own(call);
+        arrays.key_set_per_problem(call);
     else
         arrays.key_sets(call, in.b);
     auto is_half = [](const View& array, const Rows& rows) { return !array || rows.type == Type::BF16; };
@@ -308,7 +308,7 @@ void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys
     call.width = shape.back();
     if (keys.start < 0 || keys.count < 0 || keys.count > call.keys) Arrays::refuse("b", "has no room for so many keys");
     call.a = call.b = arrays.rows("b", b, {call.keys, call.width}, false);
-    arrays.each_its_own(call);
+    arrays.key_set_per_problem(call);
     shape[shape.size() - 2] += 1;
     void* to = Arrays::contiguous("packed", packed, shape);
     find(pair, sums).prepare(call, to, keys, threads);

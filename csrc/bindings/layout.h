@@ -14,7 +14,7 @@ namespace anyscore {
 
 // An array that came, and what another must be like to take its place.
 struct ArrayLayout {
-    PyTypeObject* of;
+    PyTypeObject* type;
     Exchange exchange;  // or none: it has a buffer, as NumPy's arrays have
     nanobind::dlpack::dtype dtype;
     std::string format;  // of the buffer
@@ -22,7 +22,7 @@ struct ArrayLayout {
     bool writes;
 
     ArrayLayout(PyObject* x, const View& view, bool writes = false)
-        : of(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype), writes(writes) {
+        : type(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype), writes(writes) {
         shape = view.shape, strides = view.strides;
         Py_buffer buffer;
         if (!PyObject_CheckBuffer(x)) {
@@ -39,7 +39,7 @@ struct ArrayLayout {
 
     // The memory of an array, null if it is of another kind.
     void* memory(PyObject* x) const {
-        if (Py_TYPE(x) != of) return nullptr;
+        if (Py_TYPE(x) != type) return nullptr;
         if (exchange) {
             nanobind::dlpack::dltensor lent;
             if (exchange(x, &lent)) return PyErr_Clear(), nullptr;
@@ -55,9 +55,9 @@ struct ArrayLayout {
     }
 
 private:
-    template <class N> bool is_alike(int rank, const N* its_shape, const N* its_strides) const {
-        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), its_shape) &&
-               std::equal(strides.begin(), strides.end(), its_strides);
+    template <class N> bool is_alike(int rank, const N* other_shape, const N* other_strides) const {
+        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), other_shape) &&
+               std::equal(strides.begin(), strides.end(), other_strides);
     }
 };
 

@@ -150,11 +150,11 @@ struct NewKeys {
     Size start = 0, count = 0;
 
     // Calls with the one or two intervals of rows [from, end) where they stand.
-    template <class Function> void pieces(Size room, Function&& function) const {
+    template <class Function> void pieces(Size capacity, Function&& function) const {
         if (!count) return;
-        const Size from = start % room, end = from + count;
-        function(from, end < room ? end : room);
-        if (end > room) function(Size(0), end - room);
+        const Size from = start % capacity, end = from + count;
+        function(from, end < capacity ? end : capacity);
+        if (end > capacity) function(Size(0), end - capacity);
     }
 };
 

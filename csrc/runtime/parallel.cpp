@@ -23,14 +23,14 @@ namespace {
 
 // How long a thread looks for work, or for the end of a job, before it sleeps: about as long as it
 // takes to wake it.
-constexpr std::chrono::microseconds PATIENCE{30};
+constexpr std::chrono::microseconds SPIN_TIME{30};
 
 // How a thread rounds, and whether it takes subnormal numbers for 0: XLA's threads and those of
 // torch.set_flush_denormal do, threads of ours do not by themselves.
-class Arithmetic {
+class FloatControl {
 public:
-    Arithmetic() : word(read()) {}
-    bool operator!=(const Arithmetic& other) const { return word != other.word; }
+    FloatControl() : word(read()) {}
+    bool operator!=(const FloatControl& other) const { return word != other.word; }
 
     void adopt() const {
 #if defined(__x86_64__)
@@ -63,10 +63,10 @@ struct Job {
     void* context;
     std::int64_t count;
     std::atomic<std::int64_t> next{0};
-    const Arithmetic callers{};  // every thread's during the job, so that bits do not depend on threads
+    const FloatControl callers{};  // every thread's during the job, so that bits do not depend on threads
 
     void run(int slot) {
-        const Arithmetic own;
+        const FloatControl own;
         const bool differs = own != callers;
         if (differs) callers.adopt();
         for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, index, slot);
@@ -83,8 +83,8 @@ void pause() {
 #endif
 }
 
-template <class Condition> void look_for(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + PATIENCE;
+template <class Condition> void spin_until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + SPIN_TIME;
     while (!condition() && std::chrono::steady_clock::now() < end) pause();
 }
 
@@ -98,18 +98,18 @@ public:
         grow(helpers);
         keep_off_this_processor();
         job = &mine;
-        places = std::min(helpers, int(workers.size()));
-        const int wanted = places;
+        free_slots = std::min(helpers, int(workers.size()));
+        const int wanted = free_slots;
         lock.unlock();
         for (int i = 0; i < wanted; i++) work.notify_one();
 
         mine.run(0);
 
         lock.lock();
-        places = 0;  // nobody needs a worker that has not come by now
+        free_slots = 0;  // nobody needs a worker that has not come by now
         if (busy) {
             lock.unlock();
-            look_for([this] { return busy == 0; });
+            spin_until([this] { return busy == 0; });
             lock.lock();
             done.wait(lock, [this] { return busy == 0; });
         }
@@ -149,16 +149,16 @@ private:
     [[noreturn]] void serve() {
         std::unique_lock<std::mutex> lock(mutex);
         for (;;) {
-            work.wait(lock, [this] { return places > 0; });
+            work.wait(lock, [this] { return free_slots > 0; });
             Job& current = *job;
-            const int slot = places--;
+            const int slot = free_slots--;
             busy++;
             lock.unlock();
             current.run(slot);
             lock.lock();
             if (--busy == 0) done.notify_one();
             lock.unlock();
-            look_for([this] { return places > 0; });
+            spin_until([this] { return free_slots > 0; });
             lock.lock();
         }
     }
@@ -170,7 +170,7 @@ private:
     Job* job = nullptr;
     std::vector<std::thread::native_handle_type> workers;
     int avoided = NONE;  // the processor that the workers keep off
-    std::atomic<int> places{0};  // workers that may still join the job: their slots are 1 to places
+    std::atomic<int> free_slots{0};  // workers that may still join the job: their slots are 1 to places
     std::atomic<int> busy{0};  // workers in it
 };
 

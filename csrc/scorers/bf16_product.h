@@ -23,21 +23,21 @@ public:
     void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }
     void keys(const float* rows, int count) { key_row = rows, key.take(rows, padded, count, padded); }
 
-    static Size panel_size(Size width, bool) { return cells_of(width) * L; }
+    static Size panel_size(Size width, bool) { return bf16_pairs_of(width) * L; }
     void panel(int first, int count, float* to) const {
-        for (Size c = 0; c < key.cells; c += L)
-            transpose_square(key.rows + first * key.cells + c, key.cells, to + c * L, L, count);
+        for (Size c = 0; c < key.pairs; c += L)
+            transpose_square(key.rows + first * key.pairs + c, key.pairs, to + c * L, L, count);
     }
 
     void scores(int rows, const float* panels, Size stride, int keys, int, float* s) const {
         const int end = int(round_up(keys, L));
-        Sums<DotTerm, float>{query.rows, weight, panels, (width + 1) / 2, query.cells, stride}.write(rows, end / L, s);
+        Sums<DotTerm, float>{query.rows, weight, panels, (width + 1) / 2, query.pairs, stride}.write(rows, end / L, s);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < end; j++) s[i * TILE + j] *= weight[0];
     }
 
 private:
-    CellRows query, key;
+    Bf16PairRows query, key;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

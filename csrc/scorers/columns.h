@@ -15,7 +15,7 @@ public:
     // rows, sums: of the first key, both `padded` apart. queries: how many there are.
     KeyColumn(const T* rows, T* sums, Size padded, int keys, int queries)
         : keys(keys), key(rows), sum(sums), stride(padded), sums(sums), padded(padded) {
-        if (queries < 16 || !are_crowded<T>(2 * keys, padded)) return;
+        if (queries < 16 || !has_set_conflicts<T>(2 * keys, padded)) return;
         for (int j = 0; j < keys; j++)
             store(key_copy + j * L, load(rows + j * padded)), store(sum_copy + j * L, Vector<T>{});
         key = key_copy, sum = sum_copy, stride = L;

@@ -33,9 +33,9 @@ struct LeakyRelu {
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = false;
         static constexpr int LIMIT = 16;
-        template <class T> static constexpr T BY_A = 1;
-        template <class T> static constexpr T BY_B = 1;
-        template <class T> static constexpr T BY_W = -1;
+        template <class T> static constexpr T FACTOR_A = 1;
+        template <class T> static constexpr T FACTOR_B = 1;
+        template <class T> static constexpr T FACTOR_W = -1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * constant<V>(0.2); }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return -a; }
@@ -63,9 +63,9 @@ struct Absolute {
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = true;
         static constexpr int LIMIT = 16;
-        template <class T> static constexpr T BY_A = 1 / SIGN<T>;
-        template <class T> static constexpr T BY_B = -BY_A<T>;
-        template <class T> static constexpr T BY_W = BY_A<T>;
+        template <class T> static constexpr T FACTOR_A = 1 / SIGN<T>;
+        template <class T> static constexpr T FACTOR_B = -FACTOR_A<T>;
+        template <class T> static constexpr T FACTOR_W = FACTOR_A<T>;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return -a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return -b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return a; }
@@ -89,9 +89,9 @@ struct Squared {
     struct Parts {
         static constexpr bool IS_PRODUCT = true, IS_DISTANCE = true;
         static constexpr int LIMIT = 12;
-        template <class T> static constexpr T BY_A = 2;
-        template <class T> static constexpr T BY_B = -2;
-        template <class T> static constexpr T BY_W = 1;
+        template <class T> static constexpr T FACTOR_A = 2;
+        template <class T> static constexpr T FACTOR_B = -2;
+        template <class T> static constexpr T FACTOR_W = 1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b * b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V w) { return a * w * constant<V>(-2); }

@@ -74,7 +74,7 @@ public:
             for (int j0 = 0; j0 < count; j0 += L) {
                 Vector<T> sums[L] = {};
                 const T* x = a + i * padded;
-                int n = left_of(count, j0, L), j = 0;
+                int n = remaining(count, j0, L), j = 0;
                 for (; j + KEYS <= n; j += KEYS) by_halves<KEYS>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
                 for (; j < n; j++) by_halves<1>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
                 transpose<T>(sums);

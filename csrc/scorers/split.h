@@ -27,25 +27,25 @@ template <class Pair, class T> class Split : public Plain<Pair, T> {
     // How many times the largest distance of a tile its parts may be: tokens may be near each other, and far from 0.
     static constexpr T RATIO = 8;
 
-    struct OfKey {
+    struct KeyPartTerm {
         template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * Parts::of_key(y); }
     };
-    struct SizeOfKey {
+    struct KeyMagnitudeTerm {
         template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * abs(Parts::of_key(y)); }
     };
 
 public:
     Split(Arena& arena, const Call& call)
-        : Base(arena, call), outer(call.outer), outer_scale(T(call.outer_scale)), joint(arena.take<T>(TILE * padded)),
-          joint_weight(arena.take<T>(padded)), magnitude(arena.take<T>(padded)), own(arena.take<T>(TILE)),
-          size(arena.take<T>(TILE)), of_keys(arena.take<T>(TILE)), size_of_keys(arena.take<T>(TILE)) {}
+        : Base(arena, call), outer(call.outer), outer_scale(T(call.outer_scale)), joint_query(arena.take<T>(TILE * padded)),
+          joint_weight(arena.take<T>(padded)), abs_weight(arena.take<T>(padded)), query_sums(arena.take<T>(TILE)),
+          query_magnitudes(arena.take<T>(TILE)), key_sums(arena.take<T>(TILE)), key_magnitudes(arena.take<T>(TILE)) {}
 
     void begin(const T* weight, bool is_new, const NoRange<T>& range) {
         Base::begin(weight, is_new, range);
         if (!is_new) return;
         has_positive = has_negative = false;
         for (Size d = 0; d < padded; d++) {
-            joint_weight[d] = Parts::weight(weight[d]), magnitude[d] = abs(weight[d]);
+            joint_weight[d] = Parts::weight(weight[d]), abs_weight[d] = abs(weight[d]);
             has_positive |= weight[d] > 0, has_negative |= weight[d] < 0;
         }
     }
@@ -53,13 +53,13 @@ public:
     void queries(const T* rows, int count) {
         Base::queries(rows, count);
         for (int i = 0; i < count; i++) {
-            Vector<T> sum{}, sum_of_sizes{};
+            Vector<T> sum{}, sum_of_magnitudes{};
             for (Size d = 0; d < padded; d += L) {
                 Vector<T> x = load(rows + i * padded + d), w = load(weight + d), part = w * Parts::of_query(x);
-                sum += part, sum_of_sizes += abs(part);
-                store(joint + i * padded + d, Parts::query(x, w));
+                sum += part, sum_of_magnitudes += abs(part);
+                store(joint_query + i * padded + d, Parts::query(x, w));
             }
-            own[i] = sum_lanes<T>(sum), size[i] = sum_lanes<T>(sum_of_sizes);
+            query_sums[i] = sum_lanes<T>(sum), query_magnitudes[i] = sum_lanes<T>(sum_of_magnitudes);
         }
     }
 
@@ -84,14 +84,15 @@ private:
     bool by_parts(int rows, const T* panels, Size stride, int keys, T* s) const {
         const int count = int(round_up(keys, L)) / L;
         const bool is_distance = Parts::IS_DISTANCE && has_positive != has_negative;
-        Sums<OfKey, T>{weight, weight, panels, width, padded, stride}.write(1, count, of_keys);
+        Sums<KeyPartTerm, T>{weight, weight, panels, width, padded, stride}.write(1, count, key_sums);
         if (!is_distance)
-            Sums<SizeOfKey, T>{magnitude, magnitude, panels, width, padded, stride}.write(1, count, size_of_keys);
-        const T most = from_bits<T>(largest(size, rows)) + from_bits<T>(largest(is_distance ? of_keys : size_of_keys, keys));
+            Sums<KeyMagnitudeTerm, T>{abs_weight, abs_weight, panels, width, padded, stride}.write(1, count, key_magnitudes);
+        const T most = from_bits<T>(largest(query_magnitudes, rows)) +
+                       from_bits<T>(largest(is_distance ? key_sums : key_magnitudes, keys));
         if (bits(most) > bits(largest_finite<T>())) return false;
         if (!is_distance && most * slope_from(0) > (has_positive && has_negative ? LIMIT_OF_BOTH_SIGNS : LIMIT))
             return false;
-        Sums<Joint, T>{joint, joint_weight, panels, width, padded, stride, own, of_keys}.write(rows, count, s);
+        Sums<Joint, T>{joint_query, joint_weight, panels, width, padded, stride, query_sums, key_sums}.write(rows, count, s);
         return !is_distance || are_exact_distances(rows, keys, most, s);
     }
 
@@ -137,20 +138,21 @@ private:
                 Vector<T> z = Parts::join(x[t], y), slope = Parts::slope(fill(g[t * TILE + j]), z);
                 sum_a[t] += slope, sum_w[t] += slope * z, sum_b = t ? sum_b + slope : slope;
             }
-            store(to, load(to) + Parts::template BY_B<T> * sum_b);
+            store(to, load(to) + Parts::template FACTOR_B<T> * sum_b);
         }
         for (int t = 0; t < ROWS; t++) {
             T* to = da + (i + t) * padded + d;
-            store(to, load(to) + Parts::template BY_A<T> * sum_a[t]);
+            store(to, load(to) + Parts::template FACTOR_A<T> * sum_a[t]);
         }
-        store(dw + d, load(dw + d) + Parts::template BY_W<T> * sum<ROWS>(sum_w));
+        store(dw + d, load(dw + d) + Parts::template FACTOR_W<T> * sum<ROWS>(sum_w));
     }
 
     Outer outer;
     T outer_scale;
     bool has_positive = false, has_negative = false;  // of the weight
-    T *joint, *joint_weight, *magnitude;  // magnitude: of the weight
-    T *own, *size, *of_keys, *size_of_keys;  // sums of what each query, or key, has by itself, and of their sizes
+    T *joint_query, *joint_weight, *abs_weight;  // magnitude: of the weight
+    T *query_sums, *query_magnitudes, *key_sums,
+        *key_magnitudes;  // sums of what each query, or key, has by itself, and of their sizes
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

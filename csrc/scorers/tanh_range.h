@@ -130,7 +130,7 @@ private:
     static void share(T* small, Size padded) {
         for (Size from = 0; from < padded; from += GROUP) {
             T all = 1;
-            Size to = from + left_of(padded, from, GROUP);
+            Size to = from + remaining(padded, from, GROUP);
             for (Size d = from; d < to; d++) all = min(all, small[d]);
             for (Size d = from; d < to; d++) small[d] = all;
         }

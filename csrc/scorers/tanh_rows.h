@@ -16,12 +16,13 @@ public:
     //   NORMAL  as they are
     //   SMALL   and less 1: all |b| ≤ 1, centred, and tanh keeps its digits near 0
     //   WIDE    mantissas and exponents
-    enum Form { NORMAL, SMALL, WIDE };
+    enum FeatureForm { ORDINARY, SMALL, WIDE };
 
     TanhRows(Arena& arena, Size width)
-        : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)), query_forms(arena.take<Form>(padded / L + 1)),
-          query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
-          decode_query(arena.take<T>(2 * DECODE_QUERIES * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
+        : padded(round_up(width, L)), forms(arena.take<FeatureForm>(padded / L + 1)),
+          query_forms(arena.take<FeatureForm>(padded / L + 1)), query(arena.take<T>(2 * TILE * padded)),
+          key(arena.take<T>(2 * TILE * padded)), decode_query(arena.take<T>(2 * DECODE_QUERIES * padded)),
+          half_weights(arena.take<T>(padded / GROUP + L)) {}
 
     // Gives whether the weight or a form is another than it was.
     bool begin(const T* weight, bool is_new, const TanhRange<T>& range) {
@@ -29,7 +30,7 @@ public:
         for (Size d = 0; d < padded; d += L) {
             bool wide = false;
             for (int l = 0; l < L && range.any_wide; l++) wide |= range.wide[d + l] > 0;
-            Form form = wide ? WIDE : range.small[d] > 0 ? SMALL : NORMAL;
+            FeatureForm form = wide ? WIDE : range.small[d] > 0 ? SMALL : ORDINARY;
             is_new = is_new || form != forms[d / L];
             forms[d / L] = form;
         }
@@ -37,7 +38,7 @@ public:
             V sum{};
             for (Size d = from; d < padded && d < from + GROUP * L; d += L)
                 if (forms[d / L] != SMALL) sum += load(weight + d) / 2;
-            store(middle + from / GROUP, sum);
+            store(half_weights + from / GROUP, sum);
         }
         return is_new;
     }
@@ -49,7 +50,7 @@ public:
             V most{};
             for (int i = 0; i < count; i++) most = max(most, abs(load(rows + i * padded + d) + load(range.centre + d)));
             for (int l = 0; l < L; l++)
-                if (most[l] > 8) query_forms[d / L] = NORMAL;
+                if (most[l] > 8) query_forms[d / L] = ORDINARY;
         }
         transform<true>(rows, count, query);
     }
@@ -64,7 +65,7 @@ public:
             total[i] = sum_lanes<T>(sum);
         }
         for (Size d = 0; d < padded; d += L) {
-            const Form form = query_forms[d / L];
+            const FeatureForm form = query_forms[d / L];
             const T* one = key + (form == SMALL ? TILE * padded : 0) + d;
             const KeyColumn<T> column(one, db + d, padded, keys, form == WIDE ? 1 : rows);  // wide keys have another plane
             int i = 0;
@@ -113,7 +114,7 @@ protected:
     static constexpr int GROUP = 16;  // features whose sum starts at its middle, for accuracy
     static constexpr T MAX_SMALL = TanhLimits<T>::MAX_SMALL;
     Size padded;
-    Form *forms, *query_forms;
+    FeatureForm *forms, *query_forms;
     T *query, *key;  // two planes of TILE rows each
     const T* weight = nullptr;
     TanhRange<T> range{};
@@ -124,7 +125,7 @@ protected:
     void decode_row(const T* one, Size plane, const T* others, Size small, Size stride, int count, T* s) const {
         for (int j0 = 0; j0 < count; j0 += L) {
             V sums[L];
-            int n = left_of(count, j0, L), j = 0;
+            int n = remaining(count, j0, L), j = 0;
             for (; j + 4 <= n; j += 4) decode_tile<4>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < n; j++) decode_tile<1>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < L; j++) sums[j] = V{};
@@ -174,12 +175,12 @@ private:
     void gradient_rows(int i, Size d, const KeyColumn<T>& column, const T* ds, const T* total, T* da, T* dw) const {
         auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS, false>
                     : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS, IS_BOUNDED>
-                                                  : gradient_tile<NORMAL, ROWS, IS_BOUNDED>;
+                                                  : gradient_tile<ORDINARY, ROWS, IS_BOUNDED>;
         tile(query + i * padded + d, padded, column, ds + i * TILE, total + i, da + i * padded + d, dw + d);
     }
 
     // One vector of features. A function of its own: it needs all registers.
-    template <Form FORM, int ROWS, bool IS_BOUNDED>
+    template <FeatureForm FORM, int ROWS, bool IS_BOUNDED>
     static ANYSCORE_NOINLINE void gradient_tile(const T* query, Size padded, const KeyColumn<T>& column, const T* ds,
                                                 const T* total, T* da, T* dw) {
         const Size plane = TILE * padded, next = column.stride;
@@ -189,7 +190,7 @@ private:
         V a[ROWS], more[ROWS], sum_a[ROWS], sums_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             a[t] = load(query + t * padded), sum_a[t] = sums_w[t] = V{};
-            more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
+            more[t] = FORM == ORDINARY ? V{} : load(query + plane + t * padded);
         }
 #pragma GCC unroll 2
         for (int j = 0; j < keys; j++, key += next, db += next, ds++) {
@@ -237,10 +238,10 @@ private:
         V sum[KEYS] = {}, cap = fill(Divide::CAP<T>);
         for (Size from = 0; from < padded; from += GROUP * L) {
             V part[KEYS];
-            for (int j = 0; j < KEYS; j++) part[j] = -load(middle + from / GROUP);
-            Size d = from, end = from + left_of(padded, from, GROUP * L);
+            for (int j = 0; j < KEYS; j++) part[j] = -load(half_weights + from / GROUP);
+            Size d = from, end = from + remaining(padded, from, GROUP * L);
             for (; d + 2 * L <= end; d += 2 * L) {
-                Form form = forms[d / L];
+                FeatureForm form = forms[d / L];
                 if (form != forms[d / L + 1] || form == WIDE) {
                     decode_single<KEYS>(a, plane, keys, small, stride, d, part);
                     decode_single<KEYS>(a, plane, keys, small, stride, d + L, part);
@@ -284,15 +285,15 @@ private:
     // The same for N small vectors: r − ½ = −½ u/(u + 2) with u = e^(2a + 2b) − 1.
     template <int KEYS, int N>
     ANYSCORE_INLINE void decode_small(const T* a, Size plane, const T* keys, Size stride, Size d, V* sum) const {
-        V power[N], less[N], half[N];
+        V power[N], expm1_query[N], half[N];
         for (int n = 0; n < N; n++) {
-            power[n] = load(a + d + n * L), less[n] = load(a + plane + d + n * L);
+            power[n] = load(a + d + n * L), expm1_query[n] = load(a + plane + d + n * L);
             half[n] = load(weight + d + n * L) / 2;
         }
         for (int j = 0; j < KEYS; j++) {
             Fraction<V> terms[N];
             for (int n = 0; n < N; n++) {
-                V u = power[n] * load(keys + j * stride + d + n * L) + less[n];
+                V u = power[n] * load(keys + j * stride + d + n * L) + expm1_query[n];
                 terms[n] = {half[n] * u, u + T(2)};
             }
             auto all = sum_of_fractions<N>(terms);
@@ -300,7 +301,7 @@ private:
         }
     }
 
-    T *decode_query, *middle;
+    T *decode_query, *half_weights;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -22,9 +22,9 @@ constexpr bool HAS_DOTS = false;
 #endif
 
 // Whether numbers of T, read from bfloat16, may be cells.
-template <class T> constexpr bool TAKES_CELLS = HAS_DOTS && TYPE_OF<T> == Type::F32;
+template <class T> constexpr bool TAKES_BF16_PAIRS = HAS_DOTS && TYPE_OF<T> == Type::F32;
 
-using Cells = VectorOf<std::uint32_t>::type;  // of a vector
+using PairBits = VectorOf<std::uint32_t>::type;  // of a vector
 
 // The sum of each lane, and the two products of its cells.
 ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<float> y) {
@@ -32,7 +32,7 @@ ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<flo
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
     return sum;
 #else
-    const Cells of_x = (Cells)x, of_y = (Cells)y;
+    const PairBits of_x = (PairBits)x, of_y = (PairBits)y;
     sum += (Vector<float>)(of_x & 0xffff0000u) * (Vector<float>)(of_y & 0xffff0000u);
     return sum + (Vector<float>)(of_x << 16) * (Vector<float>)(of_y << 16);
 #endif
@@ -41,33 +41,33 @@ ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<flo
 // The numbers of two vectors, rounded to the nearest, as cells in the same order.
 ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) {
 #if ANYSCORE_DOT_INSTRUCTIONS
-    Vector<float> cells;
-    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(cells) : "v"(second), "v"(first));
-    return cells;
+    Vector<float> pairs;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(second), "v"(first));
+    return pairs;
 #else
     constexpr int L = LANES<float>;
     std::uint16_t halves[2 * L];
     for (int l = 0; l < L; l++) halves[l] = to_bf16(first[l]), halves[l + L] = to_bf16(second[l]);
-    Vector<float> cells;
-    std::memcpy(&cells, halves, sizeof cells);
-    return cells;
+    Vector<float> pairs;
+    std::memcpy(&pairs, halves, sizeof pairs);
+    return pairs;
 #endif
 }
 
 // Cells for a row of `width` numbers: whole vectors.
-ANYSCORE_INLINE Size cells_of(Size width) { return round_up((width + 1) / 2, LANES<float>); }
+ANYSCORE_INLINE Size bf16_pairs_of(Size width) { return round_up((width + 1) / 2, LANES<float>); }
 
 // The rows of a tile as cells.
-class CellRows {
+class Bf16PairRows {
     static constexpr int L = LANES<float>;
 
 public:
-    CellRows(Arena& arena, Size width) : cells(cells_of(width)), rows(arena.take<float>(TILE * cells)) {}
+    Bf16PairRows(Arena& arena, Size width) : pairs(bf16_pairs_of(width)), rows(arena.take<float>(TILE * pairs)) {}
 
     // Rounds `count` rows, `stride` apart, of `numbers` numbers: a multiple of the lanes.
     void take(const float* from, Size stride, int count, Size numbers) {
         for (int i = 0; i < count; i++, from += stride) {
-            float* to = rows + i * cells;
+            float* to = rows + i * pairs;
             Size d = 0;
             for (; d + 2 * L <= numbers; d += 2 * L) store(to + d / 2, narrow(load(from + d), load(from + d + L)));
             if (d < numbers) store(to + d / 2, narrow(load(from + d), Vector<float>{}));
@@ -77,7 +77,7 @@ public:
     // Leaves of such numbers what rounding took away.
     void subtract_from(float* numbers, Size stride, int count, Size width) const {
         for (int i = 0; i < count; i++) {
-            const auto* halves = (const char*)(rows + i * cells);
+            const auto* halves = (const char*)(rows + i * pairs);
             for (Size d = 0; d < width; d++) {
                 std::uint16_t half;
                 std::memcpy(&half, halves + 2 * d, sizeof half);
@@ -89,14 +89,14 @@ public:
     // Reads bfloat16 numbers.
     void read(const Rows& from, Size n, Size first, int count, Size width) {
         for (int i = 0; i < count; i++) {
-            char* to = (char*)(rows + i * cells);
+            char* to = (char*)(rows + i * pairs);
             std::memcpy(to, (const std::uint16_t*)from.data + from.at[n] + (first + i) * from.stride,
                         std::size_t(2 * width));
-            zero(to + 2 * width, 4 * cells - 2 * width);
+            zero(to + 2 * width, 4 * pairs - 2 * width);
         }
     }
 
-    const Size cells;  // of a row
+    const Size pairs;  // of a row
     float* const rows;
 };
 

@@ -62,7 +62,7 @@ inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int 
     // a decoder's step took 1.4 times as long with it.
     constexpr bool COPIES = N < WIDE_BLOCK;
     alignas(64) T copy[COPIES ? PIECE * N * L : 1];
-    if (COPIES && rows >= 8 && are_crowded<T>(depth, b.row)) {
+    if (COPIES && rows >= 8 && has_set_conflicts<T>(depth, b.row)) {
         prefetcher.next(lines);
         gemm_tile<Term, T, 4, N, true>(c, a, b, depth, copy);
         i = 4, b = {copy, N * L};
@@ -97,7 +97,7 @@ template <class Term, class T, class Prefetches>
 inline void gemm(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, Size depth,
                  Prefetches& prefetcher) {
     for (Size k = 0; k < depth; k += PIECE)
-        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, left_of(depth, k, PIECE), prefetcher);
+        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, remaining(depth, k, PIECE), prefetcher);
 }
 
 template <class Term, class T>

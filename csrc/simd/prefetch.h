@@ -17,7 +17,7 @@ ANYSCORE_INLINE void prefetch(const char* line) {
     asm volatile("");
 }
 
-inline const char* place_of(const RowRange& range, int i) {
+inline const char* address_of(const RowRange& range, int i) {
     return (const char*)range.rows.data +
            (range.rows.at[range.problem] + range.at(i) * range.rows.stride) * bytes_of(range.rows.type);
 }
@@ -26,7 +26,7 @@ inline const char* place_of(const RowRange& range, int i) {
 ANYSCORE_INLINE void prefetch(const RowRange& range) {
     const Size bytes = range.width * bytes_of(range.rows.type);
     for (int i = 0; i < range.count; i++)
-        for (Size k = 0; k < bytes; k += LINE) prefetch(place_of(range, i) + k);
+        for (Size k = 0; k < bytes; k += LINE) prefetch(address_of(range, i) + k);
 }
 
 // The same bit by bit, of up to MOST arrays.
@@ -36,7 +36,7 @@ public:
 
     void add(const RowRange& range) {
         const Size size = bytes_of(range.rows.type);
-        if (range.rows.data) add(place_of(range, 0), range.width * size, range.rows.stride * size, range.count);
+        if (range.rows.data) add(address_of(range, 0), range.width * size, range.rows.stride * size, range.count);
     }
 
     // `count` rows of `bytes`, which begin `stride` bytes apart.
@@ -81,8 +81,8 @@ private:
         if (--of.rows == 0) piece++;
     }
 
-    static constexpr int MOST = 4;
-    Piece all[MOST];
+    static constexpr int MAX_PIECES = 4;
+    Piece all[MAX_PIECES];
     int pieces = 0, piece = 0;
     const char *at = nullptr, *end = nullptr;  // what is left of a row; null if nothing is left at all
 };

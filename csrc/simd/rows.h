@@ -14,7 +14,7 @@ ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1)
 ANYSCORE_INLINE Size tiles_of(Size n, int size = TILE) { return (n + size - 1) / size; }
 
 // How many of n there are from the first-th on, up to `most`.
-ANYSCORE_INLINE int left_of(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
+ANYSCORE_INLINE int remaining(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
 
 inline Size bytes_of(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 template <class T> constexpr Type TYPE_OF = sizeof(T) == 4 ? Type::F32 : Type::F64;
@@ -103,7 +103,7 @@ template <class T> ANYSCORE_NOINLINE void write(void* to, Type type, Size first,
 
 // Whether a column of `rows` vectors, `stride` numbers apart, fills more than half of the sets of the first cache that it
 // falls into: of 64 sets of 8 lines each, if the distance is a multiple of 2ᵏ lines, one in 2ᵏ.
-template <class T> ANYSCORE_INLINE bool are_crowded(int rows, Size stride) {
+template <class T> ANYSCORE_INLINE bool has_set_conflicts(int rows, Size stride) {
     const Size bytes = stride * Size(sizeof(T));
     return bytes % 64 == 0 && rows * (bytes / 64 & -(bytes / 64)) > 64 * 8 / 2;
 }
@@ -180,7 +180,7 @@ template <class T> ANYSCORE_NOINLINE bool read_tile(const RowRange& from, Size p
 }
 
 // Where the rows stand, if they are as read_rows makes them; else nullptr.
-template <class T> inline const T* standing_rows(const RowRange& from, Size padded) {
+template <class T> inline const T* rows_in_place(const RowRange& from, Size padded) {
     const Rows& rows = from.rows;
     if (from.index || rows.type != TYPE_OF<T> || from.width != padded || rows.stride != padded) return nullptr;
     return (const T*)rows.data + rows.at[from.problem] + from.first * padded;
@@ -188,7 +188,7 @@ template <class T> inline const T* standing_rows(const RowRange& from, Size padd
 
 // As read_tile where the rows stand, if they stand so and none is irregular; read into x otherwise. any: whether any is.
 template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
-    const T* rows = standing_rows<T>(from, padded);
+    const T* rows = rows_in_place<T>(from, padded);
     if (rows && largest(rows, from.count * padded) <= bits(limit)) {
         for (int i = 0; i < from.count; i++) irregular[i] = false;
         any = false;

@@ -55,9 +55,9 @@ private:
         Size from = 0;
         do {
             Vector<T> sum[ROWS][COUNT] = {};
-            for (Size end = from + left_of(width, from, SPAN), d = from; d < end;) {
+            for (Size end = from + remaining(width, from, SPAN), d = from; d < end;) {
                 Vector<T> part[ROWS][COUNT] = {};
-                const Size piece = d + left_of(end, d, PIECE);
+                const Size piece = d + remaining(end, d, PIECE);
                 const T *x = a + i * padded, *y = panels + p * stride;
                 for (; d < piece; d++) add_feature(x + d, y + d * L, weight[d], part);
                 for (int t = 0; t < ROWS; t++)
