@@ -1,5 +1,5 @@
-// Scores of products of bfloat16 numbers, by an instruction that takes two of them at a time. Gradients are Plain's:
-// rounded to bfloat16, slopes would cost them digits.
+// Scores of products of bfloat16 numbers, by an instruction that multiplies two at a time. Gradients are Plain's:
+// slopes rounded to bfloat16 would lose digits.
 #pragma once
 
 #include "scorers/plain.h"
@@ -7,7 +7,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// A scorer, see scorer.h, for many queries and a weight that is the scale alone.
+// A scorer, see scorer.h, for many queries and a weight that is only the scale.
 class Bf16Product : public Plain<Product, float> {
     static constexpr int L = LANES<float>;
     using Base = Plain<Product, float>;
@@ -15,7 +15,7 @@ class Bf16Product : public Plain<Product, float> {
 public:
     Bf16Product(Arena& arena, const Call& call) : Base(arena, call), query(arena, width), key(arena, width) {}
 
-    // Whether it computes a call.
+    // Returns whether this scorer can compute a call.
     static bool takes(const Call& call) {
         return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && !decodes(call);
     }

@@ -1,8 +1,16 @@
-// Pairs that fall into a part of the query, one of the key, and a joint part of one instruction:
-// (a − b)² = a² + b² − 2ab.
+// Pairs that split into a part of the query, a part of the key, and a joint part of one instruction.
 //
-// The parts may be large where their sum is small, and so are their roundings. Each tile has a bound on
-// them; where it says too much, Plain computes the tile.
+// An example: Squared has the weight w and (a − b)² = a² + b² − 2ab. Here a = 3 for the query, b = 1 and 5 for two
+// keys, w = 1:
+//
+//     query part  Σ w a²   query_sums = 9            one sum for each query of a tile
+//     key part    Σ w b²   key_sums   = 1, 25        one sum for each key of a tile
+//     joint part  Σ (−2 w a) b        = −6, −30      joint_query = −6; one multiply-add for each query, key and feature
+//     scores                          = 4, 4         9 + 1 − 6 and 9 + 25 − 30
+//
+// Parts may be large where their sum is small, and their roundings with them. For a = 1000 and b = 1000.1 the
+// distance is 0.01, and float32 rounds numbers near 10⁶ to multiples of 0.0625. So each tile has a bound on its
+// parts. Plain computes the tile where the bound is exceeded.
 #pragma once
 
 #include <cmath>
@@ -13,7 +21,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// A scorer, see scorer.h; for Pair::Parts see pairs.h.
+// A scorer, see scorer.h; pairs.h defines Pair::Parts.
 template <class Pair, class T> class Split : public Plain<Pair, T> {
     static constexpr int L = LANES<T>;
     using Base = Plain<Pair, T>;
@@ -21,10 +29,11 @@ template <class Pair, class T> class Split : public Plain<Pair, T> {
     using Joint = std::conditional_t<Parts::IS_PRODUCT, ProductTerm, WeightedTerm<Parts>>;
     using Base::padded, Base::weight, Base::width, Base::query_row, Base::key_row;
 
-    // How much larger than a score its parts may be: their roundings are those of numbers of that size, and are more
-    // than the budget's beyond. Where weights have both signs, the sums of parts are less than those of their sizes.
+    // The largest excess of parts over a score: roundings grow with the parts, and beyond this limit exceed the error
+    // budget. Where weights have both signs, sums of parts are less than sums of their magnitudes.
     static constexpr T LIMIT = Parts::LIMIT, LIMIT_OF_BOTH_SIGNS = 2 * LIMIT;
-    // How many times the largest distance of a tile its parts may be: tokens may be near each other, and far from 0.
+    // The largest ratio of the parts to the largest distance of a tile: tokens near each other, but far from 0,
+    // exceed it.
     static constexpr T RATIO = 8;
 
     struct KeyPartTerm {
@@ -68,7 +77,7 @@ public:
     }
 
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
-        constexpr int M = ANYSCORE_VECTOR_BYTES == 64 ? 8 : 4;  // rows for whose sums there are registers
+        constexpr int M = ANYSCORE_VECTOR_BYTES == 64 ? 8 : 4;  // rows whose sums fit the registers
         for (Size d = 0; d < padded; d += L) {
             const KeyColumn<T> column(key_row + d, db + d, padded, keys, rows);
             int i = 0;
@@ -80,7 +89,7 @@ public:
     }
 
 private:
-    // Whether the scores that it writes are exact enough.
+    // Writes the scores by parts. Returns whether they are exact enough.
     bool by_parts(int rows, const T* panels, Size stride, int keys, T* s) const {
         const int count = int(round_up(keys, L)) / L;
         const bool is_distance = Parts::IS_DISTANCE && has_positive != has_negative;
@@ -96,9 +105,10 @@ private:
         return !is_distance || are_exact_distances(rows, keys, most, s);
     }
 
-    // Whether distances are, whose parts amount to `most`; gives none of them the wrong sign.
+    // Returns whether the distances s are exact enough, whose parts are at most `most`. Clamps distances of the wrong
+    // sign to 0.
     bool are_exact_distances(int rows, int keys, T most, T* s) const {
-        T low[TILE], high[TILE];  // of each key
+        T low[TILE], high[TILE];  // the smallest and the largest distance of each key
         const Vector<T> sign = fill<T>(has_positive ? 1 : -1);
         for (int j = 0; j < keys; j += L) {
             Vector<T> lowest = fill(largest_finite<T>()), highest{};
@@ -115,7 +125,7 @@ private:
         return (most - least) * slope_from(least) <= LIMIT && most <= RATIO * greatest;
     }
 
-    // The largest derivative of the outer function for sums from x on.
+    // Returns the largest derivative of the outer function for sums ≥ x.
     T slope_from(T x) const {
         switch (outer) {
             case Outer::SQRT: return outer_scale / 2 / std::sqrt(max(x, std::numeric_limits<T>::min()));
@@ -149,10 +159,10 @@ private:
 
     Outer outer;
     T outer_scale;
-    bool has_positive = false, has_negative = false;  // of the weight
-    T *joint_query, *joint_weight, *abs_weight;  // magnitude: of the weight
+    bool has_positive = false, has_negative = false;  // signs among the weights
+    T *joint_query, *joint_weight, *abs_weight;  // joint_query: (TILE, padded); the others: (padded)
     T *query_sums, *query_magnitudes, *key_sums,
-        *key_magnitudes;  // sums of what each query, or key, has by itself, and of their sizes
+        *key_magnitudes;  // (TILE) each: sums of the query and key parts, and of their magnitudes
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

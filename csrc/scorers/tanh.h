@@ -1,11 +1,11 @@
 // tanh(a + b): scores of a tile, lanes along keys; docs/kernel.md has the derivation.
 //
-//     Σ_d w_d tanh(a_d + b_d) = −2 w_max Σ_d ±(1/x_d − 1/(2 C_d)),   x_d = C_d (1 + e^(2a_d) e^(2b_d)),
+//     Σ_d w_d tanh(a_d + b_d) = −2 w_max Σ_d ±(1/x_d − 1/(2 C_d)),   x_d = C_d (1 + e^(2a_d) e^(2b_d))
 //
-// C_d = w_max/|w_d|, the sign that of w_d. An element costs a multiply-add and half a division. Where
-// e^(2b) − 1 is small, with u = e^(2a) (e^(2b) − 1) + (e^(2a) − 1),
+// Here C_d = w_max/|w_d|, and the sign is that of w_d. An element costs a multiply-add and half a division. A small
+// feature (tanh_range.h) takes u = e^(2a) (e^(2b) − 1) + (e^(2a) − 1):
 //
-//     Σ_d w_d tanh(a_d + b_d) = w_max Σ_d z_d / (2 ± C_d z_d),   z_d = ±u_d / C_d.
+//     Σ_d w_d tanh(a_d + b_d) = w_max Σ_d z_d / (2 ± C_d z_d),   z_d = ±u_d / C_d
 #pragma once
 
 #include "scorers/tanh_rows.h"
@@ -19,7 +19,7 @@ template <class T, class Reciprocal> class Tanh : public TanhRows<T, Reciprocal>
     using Rows = TanhRows<T, Reciprocal>;
     using Rows::forms, Rows::padded, Rows::range, Rows::weight, Rows::GROUP;
     static constexpr int L = LANES<T>, M = 4;
-    static constexpr int SPAN = 16 * GROUP;  // features whose groups have a sum of their own
+    static constexpr int SPAN = 16 * GROUP;  // features of one partial sum, which is added to the score as a whole
     static constexpr int SHARE = Reciprocal::SHARE;
     static constexpr T CAP = Reciprocal::template CAP<T>;
 
@@ -67,10 +67,10 @@ public:
             }
     }
 
-    // Where a feature of the keys is wide, a second plane holds the exponents.
+    // The size of a panel: (padded, LANES) numbers, and a second plane for exponents if a feature is wide.
     static Size panel_size(Size width, bool any_wide) { return round_up(width, L) * L * (any_wide ? 2 : 1); }
 
-    // Few keys of a last panel stay rows: lanes along them would be mostly empty.
+    // A last panel of few keys keeps them as rows: lanes along keys would be mostly empty.
     void panel(int first, int count, T* to) const {
         if (keeps_rows(count)) {
             for (Size k = 0; k < count * padded; k++) {
@@ -104,7 +104,7 @@ public:
 private:
     bool keeps_rows(int left) const { return left <= L / 2 && !range.any_wide; }
 
-    // tanh(a + b) is as good as tanh(b + a): each key meets all queries.
+    // tanh(a + b) = tanh(b + a), so each key takes the place of the one row, and all queries are its others.
     void row_scores(int rows, const T* keys, Size plane, int count, T* s) const {
         T of_key[TILE];
         for (int j = 0; j < count; j++) {
@@ -115,7 +115,7 @@ private:
             for (int j = count; j < L; j++) s[i * TILE + j] = 0;
     }
 
-    // A panel with a second plane.
+    // Writes a panel whose second plane holds the exponents of wide features.
     void wide_panel(int first, int count, T* to) const {
         for (Size d = 0; d < padded; d += L) {
             V values[L] = {}, powers[L] = {};
@@ -125,7 +125,7 @@ private:
         }
     }
 
-    // e^(2x) of a vector of features as value · 2^power, less 1 if they are small; power is 0 where the
+    // Writes e^(2x) of a vector of features as value · 2^power; minus 1 for small features. power is 0 where a
     // feature is not wide.
     ANYSCORE_INLINE void score_form(const T* row, Size d, V& value, V& power) const {
         value = load(forms[d / L] == Rows::SMALL ? row + TILE * padded : row);
@@ -136,9 +136,12 @@ private:
         value = wide > fill(T(0)) ? value : whole, power = wide > fill(T(0)) ? power : V{};
     }
 
-    // Features of weight 0 are left out. The others come in segments: positive, negative, wide positive,
-    // wide negative; each is made a multiple of SHARE by some whose C is CAP, which adds 1/CAP. The last
-    // are the small ones, whose C has the sign of the weight.
+    // Sorts the features into segments, and leaves out features of weight 0:
+    //
+    //     0  positive weights    1  negative weights    2  positive and wide    3  negative and wide    4  small
+    //
+    // Segments 0 to 3 are filled up to a multiple of SHARE by features whose C is CAP; each adds about 1/CAP, less
+    // than the rounding of a score. In segment 4, C has the sign of the weight.
     void sort() {
         Size count = 0, group = 0;
         for (int segment = 0; segment < SMALL_SEGMENT; segment++) {
@@ -164,7 +167,7 @@ private:
         for (segments = SMALL_SEGMENT + 1; segments > 0 && first[segments - 1] == count;) segments--;
     }
 
-    // Whether no x of these keys of a panel is beyond CAP, with any query.
+    // Returns whether x ≤ CAP for these keys of a panel with every query of the tile.
     bool is_bounded(const T* panel, int count) const {
         V high{};
         for (Size k = 0; k < first[2]; k++) {
@@ -197,7 +200,7 @@ private:
         for (int t = 0; t < ROWS; t++) store(s + t * TILE, sums[t]);
     }
 
-    // Σ z/(2 ± C z) over `count` features.
+    // Writes Σ z/(2 ± C z) over `count` small features.
     template <int ROWS>
     static ANYSCORE_NOINLINE void small(const T* a, Size padded, const T* panel, const int* order, const T* c, int count,
                                         V* sums) {
@@ -223,7 +226,7 @@ private:
         }
     }
 
-    // Σ 1/x − 1/(2C) over `count` features. A function of its own: it needs all registers.
+    // Writes Σ 1/x − 1/(2C) over `count` features. Not inlined: the loop needs all registers.
     template <int ROWS, bool IS_BOUNDED>
     static ANYSCORE_NOINLINE void narrow(const T* a, Size padded, const T* panel, const int* order, const T* c,
                                          const T* half, int count, V* sums) {
@@ -242,7 +245,8 @@ private:
         for (int t = 0; t < ROWS; t++) sums[t] = sum[t];
     }
 
-    // SHARE features. What is bounded needs no CAP, but those that fill a segment up have up to twice that.
+    // Adds Σ 1/x of SHARE features. Bounded panels skip the clamp; only the features that fill a segment up exceed
+    // CAP there, by at most a factor of two.
     template <int ROWS, bool IS_BOUNDED>
     static ANYSCORE_INLINE void add(const T* a, Size padded, const T* panel, const int* order, const T* c, V* part) {
         for (int t = 0; t < ROWS; t++) {
@@ -279,13 +283,14 @@ private:
         }
     }
 
-    static constexpr int SMALL_SEGMENT = 4;  // the number of their segment
+    static constexpr int SMALL_SEGMENT = 4;  // the index of the small features in `first`
     Size width;
-    T *query, *c, *sorted_c;  // query: times C, and exponents; or over ±C, and e^(2a) − 1 too
+    // Of query, (2, TILE, padded): C e^(2a) and exponents; of small features ±e^(2a)/C and ±(e^(2a) − 1)/C.
+    T *query, *c, *sorted_c;
     int* order;
-    T *halves, *query_max;  // query_most: the largest of each feature
+    T *halves, *query_max;  // halves: Σ 1/(2C) of each group; query_max (padded): the largest C e^(2a)
     T max_weight = 0;
-    int segments = 0;  // up to the last that has any
+    int segments = 0;  // segments in use
     Size first[SMALL_SEGMENT + 2] = {}, first_half[SMALL_SEGMENT + 1] = {};
 };
 

@@ -1,7 +1,7 @@
-// Products of bfloat16 numbers, two at a time: the instruction adds x₀y₀ + x₁y₁ to a sum in float32.
+// Products of bfloat16 numbers, two at a time: the instruction adds x₀y₀ + x₁y₁ to a float32 sum.
 //
-// Two such numbers side by side, the first in the lower half, are a cell. Cells stand where floats may, but no
-// arithmetic of floats may meet them: they are moved, and taken apart as integers.
+// A bf16 pair is two such numbers in 32 bits, the first in the lower half. Bf16 pairs are stored in arrays of floats,
+// but never enter float arithmetic: they are only moved, or split as integers.
 #pragma once
 
 #include "runtime/memory.h"
@@ -9,7 +9,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// ANYSCORE_DOTS: the assembler knows the instructions. ANYSCORE_EMULATE_DOTS: tests run without them.
+// ANYSCORE_DOTS: the assembler has the instructions. ANYSCORE_EMULATE_DOTS: tests run without them.
 #if defined(ANYSCORE_EMULATE_DOTS)
 #define ANYSCORE_DOT_INSTRUCTIONS 0
 constexpr bool HAS_DOTS = true;
@@ -21,12 +21,12 @@ constexpr bool HAS_DOTS = true;
 constexpr bool HAS_DOTS = false;
 #endif
 
-// Whether numbers of T, read from bfloat16, may be cells.
+// Whether sums of type T may be taken of bf16 pairs.
 template <class T> constexpr bool TAKES_BF16_PAIRS = HAS_DOTS && TYPE_OF<T> == Type::F32;
 
-using PairBits = VectorOf<std::uint32_t>::type;  // of a vector
+using PairBits = VectorOf<std::uint32_t>::type;  // the bits of a vector of bf16 pairs
 
-// The sum of each lane, and the two products of its cells.
+// Returns the sum of each lane plus the two products of its bf16 pairs.
 ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<float> y) {
 #if ANYSCORE_DOT_INSTRUCTIONS
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
@@ -38,7 +38,7 @@ ANYSCORE_INLINE Vector<float> dot(Vector<float> sum, Vector<float> x, Vector<flo
 #endif
 }
 
-// The numbers of two vectors, rounded to the nearest, as cells in the same order.
+// Returns the numbers of two vectors, rounded to nearest, as bf16 pairs in the same order.
 ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) {
 #if ANYSCORE_DOT_INSTRUCTIONS
     Vector<float> pairs;
@@ -54,17 +54,17 @@ ANYSCORE_INLINE Vector<float> narrow(Vector<float> first, Vector<float> second) 
 #endif
 }
 
-// Cells for a row of `width` numbers: whole vectors.
+// Returns the number of bf16 pairs that hold a row of `width` numbers, rounded up to whole vectors.
 ANYSCORE_INLINE Size bf16_pairs_of(Size width) { return round_up((width + 1) / 2, LANES<float>); }
 
-// The rows of a tile as cells.
+// The rows of a tile as bf16 pairs: (TILE, pairs).
 class Bf16PairRows {
     static constexpr int L = LANES<float>;
 
 public:
     Bf16PairRows(Arena& arena, Size width) : pairs(bf16_pairs_of(width)), rows(arena.take<float>(TILE * pairs)) {}
 
-    // Rounds `count` rows, `stride` apart, of `numbers` numbers: a multiple of the lanes.
+    // Rounds `count` rows, `stride` apart, of `numbers` numbers each, a multiple of LANES.
     void take(const float* from, Size stride, int count, Size numbers) {
         for (int i = 0; i < count; i++, from += stride) {
             float* to = rows + i * pairs;
@@ -74,7 +74,7 @@ public:
         }
     }
 
-    // Leaves of such numbers what rounding took away.
+    // Subtracts the rounded rows from `numbers`: the rounding errors remain.
     void subtract_from(float* numbers, Size stride, int count, Size width) const {
         for (int i = 0; i < count; i++) {
             const auto* halves = (const char*)(rows + i * pairs);
@@ -86,7 +86,7 @@ public:
         }
     }
 
-    // Reads bfloat16 numbers.
+    // Reads rows [first, first + count) of problem n, which are bfloat16.
     void read(const Rows& from, Size n, Size first, int count, Size width) {
         for (int i = 0; i < count; i++) {
             char* to = (char*)(rows + i * pairs);
@@ -96,7 +96,7 @@ public:
         }
     }
 
-    const Size pairs;  // of a row
+    const Size pairs;  // bf16 pairs of a row
     float* const rows;
 };
 
