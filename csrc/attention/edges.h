@@ -1,18 +1,17 @@
-// The gradients of attention over the edges of a graph, in two passes.
+// The gradients of attention over the edges of a graph, in two passes, so that every sum has one owner and one order.
 //
-// The first goes over the queries: it computes P and dS of each edge again, keeps them, and finishes da. The second goes
-// over the rows of keys, whose edges it takes by an order that the caller gives, and finishes db and dV. So every sum has
-// one owner and one order.
+//     pass  class          loops over                computes
+//     1     QueriesOfGraph  queries                   P and dS of each edge again, which it keeps; da; dc of edges with
+//     terms 2     KeysOfGraph     rows of keys and their edges, in the caller's order   db and dV from the kept P and dS
 //
-// Where edges have terms, the first finishes their gradients dc too, and the second adds these up: they are what each
-// edge gives db.
+// Where edges have terms, db is the sum of dc over the edges of a row.
 #pragma once
 
 #include "attention/backward.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-// How many problems have their P and dS kept at a time.
+// Problems whose P and dS are kept at a time.
 constexpr Size PROBLEMS_AT_ONCE = 8;
 
 // P, with dropout, and dS of an edge.
@@ -26,7 +25,7 @@ public:
         : score_gradients(arena, call), padded(score_gradients.scores->padded), d_a(arena.take<T>(padded)),
           d_keys(arena.take<T>(TILE * padded)), d_bias(arena.take<T>(TILE)) {}
 
-    // NODES queries of problem n, from the first-th on. d_weight: of these.
+    // Computes queries [first, first + NODES) of problem n. d_weight: the gradient of the weight from these queries.
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, Size n, Size first, const T* delta,
              EdgeGradient<T>* edge_gradients, T* d_weight) {
         Tile tile(call, n);
@@ -57,7 +56,7 @@ public:
 private:
     ScoreGradients<Scorer, T> score_gradients;
     Size padded;
-    T *d_a, *d_keys, *d_bias;  // d_keys: of use for terms; else the other pass finds them
+    T *d_a, *d_keys, *d_bias;  // d_keys: used for terms alone; the other pass computes d_b
 };
 
 template <class Scorer, class T> class KeysOfGraph {
@@ -72,7 +71,7 @@ public:
           unused(arena.take<T>((TILE + 1) * padded)), range(arena.take<T>(Scorer::Range::size(padded))),
           workspace(arena.take<T>((TILE + 2) * padded)) {}
 
-    // NODES rows of keys of problem n, from the first-th on.
+    // Computes rows of keys [first, first + NODES) of problem n.
     void run(const Call& call, const Backward& back, const KeySets<Scorer, T>& sets, Size n, Size first,
              const EdgeGradient<T>* edge_gradients) {
         bool is_new = weight.read_for(call, n, padded);
@@ -98,7 +97,7 @@ public:
     }
 
 private:
-    // Adds what `count` edges of row j give, from the e-th on in the order of keys; gives the sum of their dS.
+    // Adds the gradients from `count` edges of row j, from e on in the order of keys. Returns the sum of their dS.
     T add(const Call& call, const Backward& back, Size n, Size j, Size e, int count, const EdgeGradient<T>* edge_gradients) {
         const std::int64_t *order = call.edges.order + e, *queries = call.edges.row + e;
         T d_bias = 0;
@@ -119,7 +118,7 @@ private:
         int count;
     };
 
-    // Adds what the terms of edges were given.
+    // Adds dc of these edges to d_b.
     void add_terms(const Call& call, const Backward& back, Size n, IndexList edges) {
         for (int i = 0; i < edges.count; i++) {
             const T* row = address<T>(back.d_c, n, edges.index[i] * call.width);
@@ -127,7 +126,7 @@ private:
         }
     }
 
-    // Adds what these queries give row j.
+    // Adds the gradients of row j from these queries to d_b.
     void add_keys(const Call& call, Size n, Size j, IndexList of) {
         const int count = of.count;
         bool irregular[TILE];
@@ -143,7 +142,7 @@ private:
         scorer.gradients(count, 1, ds, unused_a, d_b, unused_weight);
     }
 
-    // Adds Pᵀ dO.
+    // Adds Pᵀ dO to d_value.
     void add_values(const Call& call, const Backward& back, Size n, IndexList of) {
         bool nonfinite[TILE];
         RowRange rows{back.d_output, n, 0, of.count, call.value_width, of.index};
@@ -160,12 +159,12 @@ private:
     Scorer scorer;
     Weight<T> weight;
     IrregularRows<typename Scorer::Literal, T> irregular_rows;
-    T *query, *key, *d_output, *p, *ds, *d_b, *d_value;  // ds: in the first column of a tile
-    T *unused, *range, *workspace;  // unused: gradients that the other pass finds
+    T *query, *key, *d_output, *p, *ds, *d_b, *d_value;  // ds: the first column of a tile
+    T *unused, *range, *workspace;  // unused: da and dw, which the other pass computes
     bool is_irregular_key = false;
 };
 
-// The sum of the weights' gradients, tile after tile of queries.
+// Sums the gradient of the weight over the tiles of queries, in order.
 template <class T>
 void add_weights(const Call& call, const Backward& back, Size n, const T* parts, Size tiles, Size padded) {
     if (!back.d_weight.data) return;
@@ -177,7 +176,7 @@ void add_weights(const Call& call, const Backward& back, Size n, const T* parts,
     }
 }
 
-// delta: D of all problems.
+// Computes all gradients of a graph. delta: D of all problems, (problems, queries).
 template <class Scorer, class T>
 void backward_of_graph(const Call& call, const Backward& back, const T* delta, int threads) {
     const Size padded = round_up(call.width, LANES<T>), tasks = tiles_of(call.queries, NODES);

@@ -1,9 +1,9 @@
-// Rows of one problem side by side, for the edges of a graph, which gather them from anywhere.
+// Rows of one problem copied to consecutive memory, for the edges of a graph, which gather rows in any order.
 //
-// Heads come as views of rows of all heads, so that what one head gathers falls into a few sets of a cache, and many
-// pages: of four heads, into a quarter of the cache. Where rows are gathered often, one problem is taken after the other,
-// and its rows are copied together first. Else problems are taken together, node by node: what a node has for all heads
-// is near each other.
+// Heads are views of rows of all heads. So the rows of one head fall into a part of the cache's sets, a quarter for
+// four heads, and into many pages. Where rows are gathered often, problems are computed one after the other, and each
+// copies its rows first. Else problems are computed together, node by node, as the heads of a node are near each
+// other.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// How often a row is gathered, on average, from which on a copy pays.
+// A copy pays if each row is gathered at least this often, on average.
 constexpr Size OFTEN = 4;
 
 class ContiguousRows {
@@ -25,10 +25,10 @@ public:
         if (zeros.data) std::memset(zeros.data, 0, std::size_t(call.problems) * sizeof(Size));
     }
 
-    // How many problems are taken together, of at most so many.
+    // Returns how many problems to compute together, at most `most`.
     Size problems_at_once(Size most) const { return copies ? 1 : most; }
 
-    // The call with keys and values of problem n side by side.
+    // Returns the call with the keys and values of problem n in consecutive rows.
     Call with_keys(const Call& call, Size n) {
         Call here = call;
         if (!copies) return here;
@@ -40,7 +40,8 @@ public:
         return here;
     }
 
-    // The call with queries, and what comes from above with dO, of problem n side by side.
+    // Returns the call with the queries of problem n in consecutive rows; with_output returns the backward with its
+    // dO so.
     Call with_queries(const Call& call, Size n) {
         Call here = call;
         if (copies) here.a = copy(call.a, n, call.queries, call.width, a_rows);
@@ -53,7 +54,7 @@ public:
     }
 
 private:
-    static constexpr Size MANY = 512;  // rows that one task copies
+    static constexpr Size MANY = 512;  // rows copied by one task
 
     Rows copy(const Rows& from, Size n, Size count, Size width, Block& to_block) {
         if (!from.data || from.stride == width || !width) return from;

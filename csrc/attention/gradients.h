@@ -1,4 +1,4 @@
-// The backward as a whole: tasks, and the sums over what they give.
+// The backward as a whole: its tasks, and the sums over their parts.
 #pragma once
 
 #include "attention/edges.h"
@@ -19,7 +19,7 @@ template <class T> struct WeightReader {
     Weight<T> weight;
 };
 
-// d_a: over the chunks, and over the problems that share a, in order.
+// Writes d_a: the sum over chunks, and over problems that share a, in order.
 template <class Scorer, class T>
 void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (partial.is_whole) return;
@@ -78,7 +78,8 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     make_delta(call, back, (T*)delta.data, threads);
     if (call.is_graph()) return backward_of_graph<Scorer>(call, back, (const T*)delta.data, threads);
     Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
-    Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;  // a bias may leave but few groups
+    // A bias shared by problems leaves few groups of them.
+    Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;
     Size chunks = back.tasks.count ? (wanted + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
     const bool is_whole = chunks == 1 && back.of_a.count == call.problems;

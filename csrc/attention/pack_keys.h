@@ -1,4 +1,4 @@
-// What a decoder keeps of its keys from step to step.
+// Packed keys, which a decoder keeps from step to step: a header row for the range, and converted rows of keys.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Below so many numbers a second thread costs more than it saves.
+// Packing fewer numbers than this uses one thread: a second one costs more than it saves.
 constexpr Size FEW = 1 << 16;
 
-// Packs the keys of one set: a row for the range, and the keys' rows.
+// Packs the keys of one key set, a tile at a time.
 template <class Scorer, class T> class KeyPacker {
     using Range = typename Scorer::Range;
 
@@ -19,8 +19,8 @@ public:
         : padded(round_up(call.width, LANES<T>)), scorer(arena, call), rows(arena.take<T>((TILE + 2) * padded)),
           packed_rows(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
 
-    // Writes the range of a set to `numbers` and to its row: that of the row, if it is there and takes the keys that
-    // came, or else that of the first `all`. Gives whether it is another.
+    // Writes the range of a key set to `numbers`. Keeps the range in the header row if it holds for the new keys.
+    // Else makes the range of the first `all` keys, and rewrites the row. Returns whether the range changed.
     bool range(const Call& call, Size set, Size all, const NewKeys& keys, T* numbers, T* to) {
         bool is_new = keys.start == 0;
         if (!is_new) {
@@ -36,7 +36,7 @@ public:
         return true;
     }
 
-    // Packs keys [from, end), at most a tile of them.
+    // Packs keys [from, end), at most TILE of them. An irregular key is marked by a NaN in its first number.
     void run(const Call& call, Size set, Size from, Size end, const T* numbers, T* to) {
         zero(weight, padded);
         scorer.begin(weight, true, Range(numbers, padded));
@@ -53,6 +53,7 @@ public:
     }
 
 private:
+    // Returns whether a range holds for the regular keys in [first, end), at most TILE of them.
     bool takes(const Call& call, const Range& range, Size set, Size first, Size end) {
         bool irregular[TILE], all = true;
         Tile tile(call, call.first_problem[set]);
@@ -67,7 +68,7 @@ private:
     T *rows, *packed_rows, *weight;
 };
 
-// Packs new keys of each set; where they do not fit into the range that was, all keys until then.
+// Packs the new keys of each key set; all keys so far, where new keys are outside its range.
 template <class Scorer, class T> void prepare(const Call& call, void* packed, const NewKeys& keys, int threads) {
     using Range = typename Scorer::Range;
     const Size all = keys.start < call.keys - keys.count ? keys.start + keys.count : call.keys;

@@ -7,11 +7,11 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
-// be attended, hold anything. PanelScores and RowScores differ in which way lanes go.
+// Scores s[i · TILE + j] of the queries and keys of a tile. Columns beyond the keys, and keys that may not be
+// attended, hold anything. Lanes go along keys in PanelScores, and along features in RowScores.
 template <class Scorer, class T> class TileScores {
 public:
-    // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
+    // Starts the problem of a tile. Then call queries and keys, whenever they change, and compute.
     void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
         bool is_new = weight.read_for(tile.call, tile.problem, padded);
         auto of_keys = sets.range(tile.call, tile.problem, range, workspace);
@@ -21,10 +21,10 @@ public:
 
     virtual void queries(const Tile& tile) = 0;
     virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
-    // The same, if only scores are wanted of them.
+    // Reads keys whose scores alone are needed, without gradients.
     virtual void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) { keys(tile, sets); }
     virtual void compute(const Tile& tile) = 0;
-    // Hands the scorer rows that gradients need, where it does not have them from above.
+    // Passes the scorer the rows that gradients need, unless queries and keys have done so.
     virtual void queries_for_gradients(const Tile&) {}
     virtual void keys_for_gradients(const Tile&) {}
 
@@ -36,7 +36,7 @@ public:
     Weight<T> weight;
     IrregularRows<typename Scorer::Literal, T> irregular_rows;
     T* s;
-    T* outer_slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
+    T* outer_slopes = nullptr;  // (TILE, TILE): derivatives of the outer function; null if the call needs none
 
 protected:
     static constexpr int L = LANES<T>;
@@ -58,7 +58,7 @@ protected:
         any_irregular_query |= weight.has_nonfinite;
     }
 
-    // What goes with keys that have been read: whether any is irregular, and the key bias.
+    // Reads the key bias of the keys last read, and finds whether a key is irregular.
     void finish_keys(const Tile& tile) {
         any_irregular_key = false;
         for (int j = 0; j < tile.keys; j++) any_irregular_key |= irregular_key[j];
@@ -72,7 +72,7 @@ protected:
         for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
     }
 
-    // Makes the scorer's sums scores: those of irregular rows, biases, and the outer function.
+    // Turns the scorer's sums into scores: computes irregular rows, and adds biases and the outer function.
     void finish(const Tile& tile) {
         if (has_irregular())
             for (int i = 0; i < tile.queries; i++) {
@@ -96,6 +96,7 @@ protected:
         if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
     }
 
+    // Adds a bias of pairs of queries and keys to the scores.
     void add(const Tile& tile, const Bias& of_pairs) {
         const Rows& from = of_pairs.entries;
         const Size at = from.at[tile.problem] + of_pairs.first + tile.first_key * of_pairs.column;
@@ -106,12 +107,12 @@ protected:
     }
 
     const T* query = nullptr;
-    T *query_copy, *key, *range, *workspace, *bias, *row;  // room: for panels, or whatever is made of keys
+    T *query_copy, *key, *range, *workspace, *bias, *row;  // workspace: for panels, converted keys, or a range
     Size panel_size = 0;
     bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
 };
 
-// Many queries: lanes along keys, which are made panels, or have been for all tasks.
+// For many queries: lanes along keys, in panels that this task makes, or that KeySets made for all tasks.
 template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
     using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::workspace, Base::s,
@@ -146,11 +147,11 @@ public:
 
 private:
     const T* panels = nullptr;
-    int all_keys = 0;  // that the panels hold
+    int all_keys = 0;  // keys in the panels
 };
 
-// A decoder's step: lanes along features. Keys may come prepared. And a backward of scores that were kept, whose rows
-// are for gradients alone.
+// For a decoder's step: lanes along features, of keys that may be packed. Also for a backward of kept scores, which
+// reads rows for gradients alone.
 template <class Scorer, class T> class RowScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
     using Base::irregular_key, Base::key, Base::padded, Base::query, Base::workspace, Base::s, Base::scorer,
@@ -210,7 +211,7 @@ public:
     void keys_for_gradients(const Tile& tile) override { scorer.keys(key_rows, tile.keys); }
 
 private:
-    // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
+    // Not inlined: the forward of many queries, which never calls this, took 5 % longer with it inlined.
     ANYSCORE_NOINLINE void find_keys(const Tile& tile) {
         key_rows = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
         if (!tile.call.kept) rows = scorer.decode_keys(key_rows, tile.keys, workspace);
@@ -233,13 +234,14 @@ private:
         return most < Bits<T>::INFINITE;
     }
 
-    const T *key_rows = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
-    Size stride = 0;  // of the latter
-    bool knows_irregular = true;  // whether it is known which keys are irregular
+    // key_rows: as read, if not packed; rows: converted, for decode_scores.
+    const T *key_rows = nullptr, *rows = nullptr;
+    Size stride = 0;  // of `rows`
+    bool knows_irregular = true;  // whether irregular_key is set; else finite scores show that no key is irregular
 };
 
-// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same scores, where
-// it computes them again.
+// PanelScores or RowScores, by the number of queries. A backward that computes scores again takes the same class as
+// its forward, so that both have the same scores.
 template <class Scorer, class T> class ScoresOf {
     using Panel = PanelScores<Scorer, T>;
     using Rows = RowScores<Scorer, T>;

@@ -1,4 +1,15 @@
-// What a tile makes of values: P V, and of what comes from above: dO Vᵀ and Pᵀ dO.
+// Products of a tile with its values: P V in the forward; dO Vᵀ and Pᵀ dO in the backward. Buffers, where `pairs` is
+// the number of bf16 pairs of a row (dots.h):
+//
+//     class           buffer          shape           contents
+//     TileValues      copy            (TILE, padded)  values of the tile, if not read in place; or a product of few queries
+//     ValueGradients  value_rows      (TILE, padded)  values of the tile
+//     ValueGradients  transposed      (padded, TILE)  Vᵀ; (pairs, TILE) of bf16 pairs
+//     ValueGradients  d_output_rows   (TILE, padded)  dO of the block, if not read in place
+//     ValueGradients  value_pairs     (TILE, pairs)   values as bf16 pairs
+//     ValueGradients  d_output_pairs  (TILE, pairs)   dO as bf16 pairs
+//     Delta           output          (L, padded)     O of L = LANES queries; output_pairs: as bf16 pairs
+//     Delta           d_output        (L, padded)     dO of the same queries; d_output_pairs: as bf16 pairs
 #pragma once
 
 #include "attention/tile.h"
@@ -15,8 +26,8 @@ template <class T> class TileValues {
 public:
     TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
 
-    // Adds P V of a tile to the output, whose rows are `padded` apart. whole: every query attends every key, so
-    // nothing has to be kept from being read. prefetcher: what memory is to bring meanwhile.
+    // Adds P V of a tile to output (queries, padded). The prefetcher fetches lines from memory meanwhile. Values may
+    // be read in place if `whole`: every query attends every key.
     void add(const Tile& tile, bool whole, const T* p, T* output, Prefetcher& prefetcher) {
         read(tile, whole);
         if (decodes(tile.call) && rows != copy && padded > 2 * WIDE_BLOCK * L)
@@ -52,8 +63,8 @@ private:
         rows = copy, stride = padded;
     }
 
-    // The same for few queries and long rows: some whole rows after each other, as they come from memory. By columns
-    // of what registers hold, as a product goes, 64 × 50 rows of 512 took 1.35 times as long.
+    // Adds P V for few queries and long rows: some whole rows after each other, in the order of memory. By columns
+    // that fit the registers, as in a product, 64 × 50 rows of 512 took 1.35 times as long.
     void add_in_order(int queries, int keys, const T* p, T* output) {
         constexpr int AT_ONCE = 8;
         zero(copy, queries * padded);
@@ -65,7 +76,7 @@ private:
                 store(output + i * padded + d, load(output + i * padded + d) + load(copy + i * padded + d));
     }
 
-    // Adds values that are not finite to the rows of output that attend them: c[i] += p[i, j] value[j].
+    // Adds values that are not finite to the output rows that attend them: c[i] += p[i, j] value[j].
     void add_nonfinite(const Tile& tile, const T* p, T* c) {
         if (!any_nonfinite) return;
         const Size width = tile.call.value_width;
@@ -85,15 +96,15 @@ private:
     bool nonfinite[TILE], any_nonfinite = false;
 };
 
-// Whether dO Vᵀ takes pairs of bfloat16 numbers.
+// Returns whether dO Vᵀ multiplies bf16 pairs.
 template <class T> bool takes_dots_of_values(const Call& call) {
     return TAKES_BF16_PAIRS<T> && call.dots && call.value_width > 0 && !decodes(call);
 }
 
-// The width of values as cells, 0 where they are none.
+// Returns the width of values in bf16 pairs; 0 if the call has none.
 template <class T> Size width_of_dots(const Call& call) { return takes_dots_of_values<T>(call) ? call.value_width : 0; }
 
-// The same for the backward: values are read for a tile of keys, what comes from above for a block of queries.
+// For the backward: reads values for a tile of keys, and dO for a block of queries.
 template <class T> class ValueGradients {
     static constexpr int L = LANES<T>;
 
@@ -104,7 +115,8 @@ public:
           by_dots(takes_dots_of_values<T>(call)), value_pairs(arena, width_of_dots<T>(call)),
           d_output_pairs(arena, width_of_dots<T>(call)) {}
 
-    // Of the tile's keys: as they are, as weights tell who attends them.
+    // Reads and transposes the values of the tile's keys. Masked keys are read too, as weights tell which keys are
+    // attended.
     void read_values(const Tile& tile) {
         const Call& call = tile.call;
         const int keys = tile.keys, end = int(round_up(keys, L));
@@ -131,7 +143,7 @@ public:
         transpose_rows(value_rows, padded, j, end);
     }
 
-    // Of the tile's queries, dO; value_rows that are not finite become 0.
+    // Reads dO of the tile's queries; rows that are not finite become 0.
     void read_output(const Tile& tile, const Backward& back) {
         any_nonfinite = false;
         if (!back.d_output.data) return;
@@ -142,10 +154,10 @@ public:
             if (by_dots) d_output_pairs.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }
 
-    // Of query i of the tile whose output was read last.
+    // Returns whether dO of query i, of the block last read, is not finite.
     bool is_nonfinite(int i) const { return any_nonfinite && nonfinite[i]; }
 
-    // Writes dO Vᵀ, of the keys and the rest of their last vector.
+    // Writes dO Vᵀ of the keys, and of the rest of their last vector.
     void multiply(const Tile& tile, T* dp) const {
         const int end = int(round_up(tile.keys, L));
         for (int i = 0; i < tile.queries; i++) zero(dp + i * TILE, end);
@@ -158,7 +170,7 @@ public:
         gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {transposed, TILE}, tile.queries, end, padded);
     }
 
-    // Adds Pᵀ dO to the gradients of values, `padded` apart.
+    // Adds Pᵀ dO to d_value (keys, padded).
     void add(const Tile& tile, const Backward& back, const T* p, T* d_value) {
         gemm<ProductTerm, T>({d_value, padded}, {p, 1, TILE}, {d_output, padded}, tile.keys, padded, tile.queries);
         add_nonfinite(tile, back, p, d_value);
@@ -186,15 +198,15 @@ private:
         }
     }
 
-    T *value_rows, *transposed, *d_output_rows;  // d_output_rows: for dO
+    T *value_rows, *transposed, *d_output_rows;
     const T* d_output = nullptr;
     bool nonfinite[TILE], any_nonfinite = false;
     const bool by_dots;
     Bf16PairRows value_pairs, d_output_pairs;
 };
 
-// D_i = dO_i · O_i, summed in the order in which the product above sums dO_i · v_j: where one key has all the weight,
-// their difference is then 0 exactly.
+// D_i = dO_i · O_i, summed in the order in which ValueGradients::multiply sums dO_i · v_j. So their difference is
+// exactly 0 where one key has all the weight.
 template <class T> class Delta {
     static constexpr int L = LANES<T>;
 
@@ -214,20 +226,21 @@ public:
         if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) sum = sum_of_halves();
         sum += multiply<ProductTerm>(output, d_output, padded);
-        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on
+        // A sigmoid has no D, but NaN must reach its gradients.
+        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;
         for (int i = 0; i < count; i++)
             delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : is_softmax ? sum[i] : T(0);
     }
 
 private:
-    // That of the output in bfloat16; leaves what is beyond.
+    // Returns D of the output rounded to bfloat16; leaves the rounding errors in `output`.
     Vector<T> sum_of_halves() {
         output_pairs.take(output, padded, L, padded), d_output_pairs.take(d_output, padded, L, padded);
         output_pairs.subtract_from(output, padded, L, padded);
         return multiply<DotTerm>(output_pairs.rows, d_output_pairs.rows, output_pairs.pairs);
     }
 
-    // Of L rows, `width` apart.
+    // Returns the sums of products of L rows, `width` apart.
     template <class Term> static Vector<T> multiply(const T* output, const T* d_output, Size width) {
         Vector<T> sum{};
         for (Size from = 0; from < width; from += PIECE) {

@@ -8,7 +8,7 @@ namespace anyscore {
 
 namespace {
 
-constexpr Size LONGEST = Size(1) << 32;  // of one axis
+constexpr Size LONGEST = Size(1) << 32;  // the largest size of one axis
 
 std::string text(const std::vector<Size>& sizes) {
     std::string all = "(";
@@ -57,7 +57,7 @@ void Arrays::check(const char* name, View& array, const std::vector<Size>& tail,
         if (n >= LONGEST) refuse(name, "has shape " + text(got) + ", which is too large");
 }
 
-// int32 as int64.
+// Replaces an int32 array by an int64 copy.
 void Arrays::widen(View& array) {
     copy(array);
     kept.push_back({});
@@ -66,7 +66,7 @@ void Arrays::widen(View& array) {
     array.data = kept.back().data(), array.dtype = nanobind::dtype<std::int64_t>();
 }
 
-// The array as a C-contiguous copy.
+// Replaces an array by a C-contiguous copy.
 void Arrays::copy(View& array) {
     Size bytes = array.dtype.bits / 8, count = array.size();
     std::size_t rank = array.shape.size();
@@ -197,8 +197,8 @@ Gradient Arrays::gradient(const char* name, Output& to, const View& input, Type 
     return {data, offsets(to, of_keys), reinterpret_cast<const bool*>(flags.back().data())};
 }
 
-// Problem n has part number[n], of `count`, of the arrays; they are numbered in the order of problems.
-// A leading dimension tells problems apart if all of the arrays have it.
+// Returns, for each problem, the number of its part of the arrays, and sets `count` to the number of parts. Parts are
+// numbered in the order of problems. A leading dimension separates problems only if all of the arrays have it.
 std::vector<Size> Arrays::numbered(const std::vector<const View*>& arrays, bool of_keys, Size& count) const {
     std::vector<Size> number(std::size_t(problems), 0);
     Size inner = problems;

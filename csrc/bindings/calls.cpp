@@ -1,4 +1,4 @@
-// What is asked of the kernels, whoever asks: arrays are checked and become plain data.
+// Arrays of a call checked, turned into plain data, and passed to the kernels.
 #include "bindings/calls.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ Kernels find(const std::string& pair, Type sums) {
 
 namespace {
 
-// The type that sums are taken in, and the leading dimensions, are those of stats.
+// Returns the type of the sums, which is that of stats; stats also has the leading dimensions.
 Type type_of_sums(const View& stats) {
     Type type = Arrays::type("stats", stats);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("stats", "must be float32 or float64");
@@ -30,21 +30,21 @@ Type type_of_sums(const View& stats) {
 
 std::vector<Size> lead_of(const View& stats) { return {stats.shape.begin(), stats.shape.end() - 2}; }
 
-// (*lead, T_q, columns)
+// Returns the shape (*lead, T_q, columns).
 std::vector<Size> rows_of(const View& stats, Size columns) {
     std::vector<Size> shape = lead_of(stats);
     shape.push_back(stats.shape.back()), shape.push_back(columns);
     return shape;
 }
 
-// The shape of scores, of edges where there are some.
+// Returns the shape of scores: (*lead, T_q, keys), or (*lead, edges) for a graph.
 std::vector<Size> scores_of(const View& stats, const Call& call) {
     std::vector<Size> shape = rows_of(stats, call.keys);
     if (call.is_graph()) shape.erase(shape.end() - 2);
     return shape;
 }
 
-// Every number is looked at: kernels follow them.
+// Returns the edges. Checks every index, as kernels follow them.
 Edges edges_of(Arrays& arrays, Operands& in, Size queries, Size rows) {
     const Size count = in.col.size();
     Edges edges;
@@ -153,7 +153,7 @@ void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
 
 namespace {
 
-// The kernels for the type of a result (..., keys), and how many rows that has.
+// Returns the kernels for the type of a result (..., keys), and its number of rows.
 std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
     if (power != 1 && power != 2) Arrays::refuse("power", "must be 1 or 2");
     Type type = Arrays::type("the result", to);
@@ -164,7 +164,7 @@ std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
     return {kernels(type).sparse, keys ? to.size() / keys : 0};
 }
 
-// The data of an array of the type and shape of another, C-contiguous.
+// Returns the data of a C-contiguous array of another's type and shape.
 const void* alike(const char* name, const View& array, const View& other) {
     if (Arrays::type(name, array) != Arrays::type(name, other)) Arrays::refuse(name, "must have the type of the result");
     return Arrays::contiguous(name, array, other.shape);
@@ -228,7 +228,7 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
     };
     clear(to.bias);
-    if (!arrays.problems) {  // nothing reaches any of them
+    if (!arrays.problems) {  // no problem contributes to any gradient
         for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value, to.c}) clear(one);
         return;
     }
@@ -249,7 +249,7 @@ void sparse_backward(int power, const View& w, const View& dw, Output& ds, int t
 
 namespace {
 
-// The data of an array of the type of key, C-contiguous.
+// Returns the data of a C-contiguous array of the type of key.
 void* dense(const char* name, const View& array, const Located& x, const std::vector<Size>& shape) {
     if (Arrays::type(name, array) != Arrays::type("key", x.key)) Arrays::refuse(name, "must have the type of key");
     return Arrays::contiguous(name, array, shape);
@@ -257,7 +257,7 @@ void* dense(const char* name, const View& array, const Located& x, const std::ve
 
 const EnergyKernels& energy_kernels(const Located& x) { return kernels(Arrays::type("key", x.key)).energies; }
 
-// The arrays of a step, checked against each other.
+// Returns the arrays of a step as plain data, checked against each other.
 Energies describe(const Located& x) {
     const Type type = Arrays::type("key", x.key);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("key", "must be float32 or float64");

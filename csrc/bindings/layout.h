@@ -1,4 +1,4 @@
-// Arrays that come in the place of others of the same type, shape and strides.
+// The layouts of arrays: type, shape and strides, which arrays of a repeated call must have.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,13 +12,13 @@
 
 namespace anyscore {
 
-// An array that came, and what another must be like to take its place.
+// The layout of one array, and its class in Python. Another array must have the same.
 struct ArrayLayout {
     PyTypeObject* type;
-    Exchange exchange;  // or none: it has a buffer, as NumPy's arrays have
+    Exchange exchange;  // DLPack's exchange; null for an array with a buffer, such as NumPy's
     nanobind::dlpack::dtype dtype;
-    std::string format;  // of the buffer
-    std::vector<Size> shape, strides;  // strides: in elements, of a buffer in bytes
+    std::string format;  // of a buffer
+    std::vector<Size> shape, strides;  // strides: in elements; in bytes for a buffer
     bool writes;
 
     ArrayLayout(PyObject* x, const View& view, bool writes = false)
@@ -37,7 +37,7 @@ struct ArrayLayout {
         }
     }
 
-    // The memory of an array, null if it is of another kind.
+    // Returns the memory of an array of this layout; nullptr for any other.
     void* memory(PyObject* x) const {
         if (Py_TYPE(x) != type) return nullptr;
         if (exchange) {
@@ -50,7 +50,7 @@ struct ArrayLayout {
         const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(x, &lent, flags)) return PyErr_Clear(), nullptr;
         void* data = format == lent.format && is_alike(lent.ndim, lent.shape, lent.strides) ? lent.buf : nullptr;
-        PyBuffer_Release(&lent);  // whoever calls holds the array
+        PyBuffer_Release(&lent);  // the caller holds the array
         return data;
     }
 
@@ -61,7 +61,7 @@ private:
     }
 };
 
-// What an array lends. Raises std::invalid_argument: nothing.
+// Returns a view of an array. Raises std::invalid_argument if the array does not lend its memory.
 inline View lent(nanobind::handle x, bool writes = false) {
     View array;
     if (!view(x.ptr(), writes, array)) throw std::invalid_argument("its arrays are not lent.");
