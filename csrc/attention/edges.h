@@ -1,8 +1,9 @@
 // The gradients of attention over the edges of a graph, in two passes, so that every sum has one owner and one order.
 //
-//     pass  class          loops over                computes
-//     1     QueriesOfGraph  queries                   P and dS of each edge again, which it keeps; da; dc of edges with
-//     terms 2     KeysOfGraph     rows of keys and their edges, in the caller's order   db and dV from the kept P and dS
+//     pass  class           loops over                   computes
+//     1     QueriesOfGraph  queries                      da; P and dS of each edge, which it keeps; dc of edges with terms
+//     2     KeysOfGraph     rows of keys, and their      db and dV, from the kept P and dS
+//                           edges in `order`
 //
 // Where edges have terms, db is the sum of dc over the edges of a row.
 #pragma once

@@ -36,8 +36,8 @@ public:
           output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)), sum(arena.take<T>(TILE * L)),
           factors(arena.take<T>(TILE)) {}
 
-    // Sets the block of queries that this thread will compute after its next one. Its inputs and its output are
-    // prefetched meanwhile.
+    // Sets the block of queries that this thread will compute after its next one. Its queries, keys without panels
+    // and output are prefetched meanwhile.
     void prepare_prefetch(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         prefetcher.clear();
         if (n >= call.problems || !is_large) return;
