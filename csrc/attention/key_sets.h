@@ -22,10 +22,10 @@ inline void widen(const Call& call, Size n, Size& from, Size& to) {
 
 // The data of key sets: problems with the same keys share one.
 //
-//     data    shape, for each key set                 made by                        read by
-//     ranges  (Range::size(padded))                   make_ranges, if with_ranges    range()
-//     panels  (tiles.count, TILE / LANES, panel_size)  make_panels, if with_panels    PanelScores::keys
-//     marks   (tiles.count, TILE), bool               make_panels, if with_panels    PanelScores::keys
+//     data    shape, for each key set                    made by                        read by
+//     ranges  (Range::size(padded))                      make_ranges, if with_ranges    range()
+//     panels  (tiles.count, TILE / LANES, panel_size)    make_panels, if with_panels    PanelScores::keys
+//     marks   (tiles.count, TILE), bool                  make_panels, if with_panels    PanelScores::keys
 //
 // Without shared ranges, each task makes the range of its problem, or reads it from packed keys. Without shared
 // panels, it makes the panels of its tiles.

@@ -101,7 +101,7 @@ template <class T> bool takes_dots_of_values(const Call& call) {
     return TAKES_BF16_PAIRS<T> && call.dots && call.value_width > 0 && !decodes(call);
 }
 
-// Returns the width of values in bf16 pairs; 0 if the call has none.
+// Returns the width of values if dO Vᵀ multiplies bf16 pairs; else 0, so that their buffers are empty.
 template <class T> Size width_of_dots(const Call& call) { return takes_dots_of_values<T>(call) ? call.value_width : 0; }
 
 // For the backward: reads values for a tile of keys, and dO for a block of queries.
@@ -128,7 +128,7 @@ public:
             }
         int j = 0;
         if (!tile.index && call.value.data && call.value.type == TYPE_OF<T> &&
-            call.value_width == padded)  // whole squares as they stand
+            call.value_width == padded)  // whole squares, read in place
             for (; j + L <= keys; j += L) {
                 const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, value_rows);
                 for (Size d = 0; d < padded; d += L)

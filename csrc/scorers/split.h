@@ -1,16 +1,17 @@
 // Pairs that split into a part of the query, a part of the key, and a joint part of one instruction.
 //
-// An example: Squared has the weight w and (a − b)² = a² + b² − 2ab. Here a = 3 for the query, b = 1 and 5 for two
-// keys, w = 1:
+// An example: Squared, (a − b)² = a² + b² − 2ab, with one feature, a query a = 3, keys b = 1 and 5, and a weight w =
+// 1:
 //
-//     query part  Σ w a²   query_sums = 9            one sum for each query of a tile
-//     key part    Σ w b²   key_sums   = 1, 25        one sum for each key of a tile
-//     joint part  Σ (−2 w a) b        = −6, −30      joint_query = −6; one multiply-add for each query, key and feature
-//     scores                          = 4, 4         9 + 1 − 6 and 9 + 25 − 30
+//     part     formula       value                   buffer
+//     query    Σ w a²        9                       query_sums: one sum for each query of a tile
+//     key      Σ w b²        1, 25                   key_sums: one sum for each key of a tile
+//     joint    Σ (−2 w a) b  −6, −30                 joint_query holds −2 w a = −6 for each query and feature
+//     score    their sum     9 + 1 − 6 = 4, 9 + 25 − 30 = 4
 //
-// Parts may be large where their sum is small, and their roundings with them. For a = 1000 and b = 1000.1 the
-// distance is 0.01, and float32 rounds numbers near 10⁶ to multiples of 0.0625. So each tile has a bound on its
-// parts. Plain computes the tile where the bound is exceeded.
+// An element costs one multiply-add, of joint_query and the key. Parts may be large where their sum is small, and
+// their roundings with them. For a = 1000 and b = 1000.1 the distance is 0.01, and float32 rounds numbers near 10⁶ to
+// multiples of 0.0625. So each tile has a bound on its parts. Plain computes the tile where the bound is exceeded.
 #pragma once
 
 #include <cmath>

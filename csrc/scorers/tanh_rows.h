@@ -192,18 +192,18 @@ private:
         const T* key = column.key;
         T* db = column.sum;
         const int keys = column.keys;
-        V a[ROWS], more[ROWS], sum_a[ROWS], sums_w[ROWS];
+        V a[ROWS], second[ROWS], sum_a[ROWS], sums_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             a[t] = load(query + t * padded), sum_a[t] = sums_w[t] = V{};
-            more[t] = FORM == ORDINARY ? V{} : load(query + plane + t * padded);
+            second[t] = FORM == ORDINARY ? V{} : load(query + plane + t * padded);
         }
 #pragma GCC unroll 2
         for (int j = 0; j < keys; j++, key += next, db += next, ds++) {
             V b = load(key), e = FORM == WIDE ? load(key + plane) : V{};
             V u[ROWS], x[ROWS], r[ROWS];
             for (int t = 0; t < ROWS; t++) {
-                V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, more[t] + e) : a[t] * b;
-                u[t] = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b); minus 1 if small
+                V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, second[t] + e) : a[t] * b;
+                u[t] = FORM == SMALL ? power + second[t] : power;  // e^(2a + 2b); minus 1 if small
                 x[t] = u[t] + T(FORM == SMALL ? 2 : 1);
             }
             Reciprocal::template reciprocals<T, ROWS, IS_BOUNDED>(x, r);
