@@ -63,6 +63,7 @@ public:
     }
 
 private:
+    // Computes one block of queries: an online softmax, or a sigmoid, over all tiles of keys that it attends.
     void block(Tile& tile, const KeySets<Scorer, T>& sets, const Forward& to) {
         const Call& call = tile.call;
         const Size n = tile.problem, at = n * call.queries + tile.first_query;
@@ -73,9 +74,9 @@ private:
         for (int i = 0; i < count; i++)
             top[i] = is_softmax ? minus_infinity<T>() : shift_of<T>(tile, i), poisoned[i] = false;
         zero(sum, count * L);
-        T* kept = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
-        if (kept && !call.is_graph()) {
-            T* rows = kept + tile.first_query * call.keys;
+        T* all_scores = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
+        if (all_scores && !call.is_graph()) {
+            T* rows = all_scores + tile.first_query * call.keys;
             std::fill(rows, rows + count * call.keys, minus_infinity<T>());
         }
         const Size high = tile.bounds.high;
@@ -84,7 +85,7 @@ private:
             tile.move_to_keys(j0, end < high ? end : high);
             scores->keys_for_scores(tile, sets);
             scores->compute(tile);
-            if (kept) keep(tile, kept);
+            if (all_scores) write_scores(tile, all_scores);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
             // Whether the values of these keys are read for the first time.
             const bool are_new = is_large && tile.first_query == 0 && call.value.data;
@@ -117,11 +118,11 @@ private:
     }
 
     // Writes the scores of a tile into those of the problem, −∞ where not attended.
-    void keep(const Tile& tile, T* kept) {
+    void write_scores(const Tile& tile, T* all_scores) {
         for (int i = 0; i < tile.queries; i++) {
             AttendedColumns attended(tile, i);
             const T* s = scores->s + i * TILE;
-            T* to = kept + tile.scores_of(i);
+            T* to = all_scores + tile.scores_of(i);
             if (tile.call.is_graph()) {  // the other columns belong to other queries
                 std::copy(s + attended.from, s + attended.to, to + attended.from);
                 continue;

@@ -5,6 +5,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
+// Writes D of all problems (problems, queries); 0 for a backward without output.
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
     if (!back.output.data) return zero(delta, call.problems * call.queries);
     Slots<Delta<T>> slots(call, threads);
@@ -42,6 +43,7 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
     });
 }
 
+// Writes d_weight: the sum over chunks, and over problems that share a weight, in order.
 template <class T> void sum_weights(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (!back.d_weight.data) return;
     for_each(threads, back.of_weight.count, [&](Size set, int) {
@@ -56,6 +58,7 @@ template <class T> void sum_weights(const Call& call, const Backward& back, cons
     });
 }
 
+// Writes the gradient of a bias of diagonals: the sum over chunks, and over problems that share it, in order.
 template <class T> void sum_diagonals(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (!partial.diagonals) return;
     for_each(threads, back.of_diagonals.count, [&](Size set, int) {

@@ -111,7 +111,7 @@ public:
                 most[d] = from_bits<T>(next > now ? next : now);
             }
         }
-        if (largest(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
+        if (largest_bits(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
         // Some keys are large: the range needs the lowest and the highest number of each feature, without irregular
         // rows.
         T *low = workspace, *high = workspace + padded, *rows = workspace + 2 * padded;

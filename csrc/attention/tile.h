@@ -167,7 +167,7 @@ template <class T> struct Weight {
             for (Size d = 0; d < call.width; d++) raw[d] = T(1);
         for (Size d = 0; d < call.width; d++) raw[d] *= T(call.scale);
         for (Size d = call.width; d < padded; d++) raw[d] = 0;
-        has_nonfinite = largest(raw, call.width) >= Bits<T>::INFINITE;
+        has_nonfinite = largest_bits(raw, call.width) >= Bits<T>::INFINITE;
         for (Size d = 0; d < padded; d++) finite[d] = has_nonfinite ? T(0) : raw[d];
         return true;
     }

@@ -228,7 +228,7 @@ private:
     bool are_finite(const Tile& tile) const {
         typename Bits<T>::Unsigned most = 0;
         for (int i = 0; i < tile.queries; i++) {
-            auto here = largest(s + i * TILE, tile.keys);
+            auto here = largest_bits(s + i * TILE, tile.keys);
             most = here > most ? here : most;
         }
         return most < Bits<T>::INFINITE;

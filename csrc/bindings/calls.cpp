@@ -250,15 +250,15 @@ void sparse_backward(int power, const View& w, const View& dw, Output& ds, int t
 namespace {
 
 // Returns the data of a C-contiguous array of the type of key.
-void* dense(const char* name, const View& array, const Located& x, const std::vector<Size>& shape) {
+void* dense(const char* name, const View& array, const EnergyOperands& x, const std::vector<Size>& shape) {
     if (Arrays::type(name, array) != Arrays::type("key", x.key)) Arrays::refuse(name, "must have the type of key");
     return Arrays::contiguous(name, array, shape);
 }
 
-const EnergyKernels& energy_kernels(const Located& x) { return kernels(Arrays::type("key", x.key)).energies; }
+const EnergyKernels& energy_kernels(const EnergyOperands& x) { return kernels(Arrays::type("key", x.key)).energies; }
 
 // Returns the arrays of a step as plain data, checked against each other.
-Energies describe(const Located& x) {
+Energies describe(const EnergyOperands& x) {
     const Type type = Arrays::type("key", x.key);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("key", "must be float32 or float64");
     if (x.key.rank() != 3) Arrays::refuse("key", "must have shape (B, T_k, h)");
@@ -278,13 +278,13 @@ Energies describe(const Located& x) {
 
 }  // namespace
 
-void energies(const Located& x, Output& to, int threads) {
+void energies(const EnergyOperands& x, Output& to, int threads) {
     Energies of = describe(x);
     of.energies = dense("energies", to, x, {of.batch, of.keys});
     energy_kernels(x).forward(of, threads);
 }
 
-void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
+void energies_backward(const EnergyOperands& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
                        Output& d_vector, int threads) {
     Energies of = describe(x);
     of.upstream = dense("upstream", upstream, x, {of.batch, of.keys});

@@ -92,11 +92,11 @@ void sparse(int power, const View& s, Output& w, int threads);
 void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads);
 // The arrays of a step of location-sensitive attention, as `Energies` in call.h. Results outside of the spans stay as
 // they are; gradients of keys are added.
-struct Located {
+struct EnergyOperands {
     View key, feature, stacked, vector, spans;
 };
-void energies(const Located& x, Output& to, int threads);
-void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
+void energies(const EnergyOperands& x, Output& to, int threads);
+void energies_backward(const EnergyOperands& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
                        Output& d_vector, int threads);
 // prepare_keys packs all keys b; append_keys packs new keys, which are already rows of b.
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);

@@ -108,19 +108,19 @@ void python_sparse_backward(int power, View w, View dw, Output ds, int threads) 
 }
 
 // Returns the operands of a step: key, feature, stacked, vector and spans.
-Located located(const nb::tuple& from) {
+EnergyOperands energy_operands(const nb::tuple& from) {
     auto [key, feature, stacked, vector, spans] = borrowed<View>({"key", "feature", "stacked", "vector", "spans"}, from);
     return {std::move(key), std::move(feature), std::move(stacked), std::move(vector), std::move(spans)};
 }
 
 void python_energies(nb::tuple from, Output to, int threads) {
-    Located x = located(from);
+    EnergyOperands x = energy_operands(from);
     Released released;
     energies(x, to, threads);
 }
 
 void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients, int threads) {
-    Located x = located(from);
+    EnergyOperands x = energy_operands(from);
     auto [d_key, d_feature, d_stacked, d_vector] =
         borrowed<Output>({"d_key", "d_feature", "d_stacked", "d_vector"}, gradients);
     Released released;

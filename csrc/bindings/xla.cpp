@@ -52,10 +52,10 @@ Output result(ffi::RemainingRets results, std::size_t i) {
 }
 
 // The operands by name; other operands stay absent.
-struct Given : Operands {
+struct NamedOperands : Operands {
     View seed, counter, output, stats, scores, d_output, d_stats, d_scores;
 
-    Given(ffi::RemainingArgs operands, std::string_view names) {
+    NamedOperands(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
         std::string name;
         for (std::size_t i = 0; all >> name; i++) {
@@ -103,10 +103,10 @@ std::vector<Stream> streams_of(const View& seed, const View& counter, const View
 }
 
 // Copies an operand to the full `lead` if vmap did not batch it and the kernel needs it in full.
-struct Spread {
+struct ExpandedOperand {
     std::vector<char> memory;
 
-    Spread(View& x, const std::vector<Size>& lead) {
+    ExpandedOperand(View& x, const std::vector<Size>& lead) {
         if (!x) return;
         std::vector<Size> shape = x.shape;
         std::copy(lead.begin(), lead.end(), shape.begin());
@@ -154,7 +154,7 @@ template <class Work> ffi::Error guarded(Work work) {
 ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                        std::string_view names, Numbers numbers) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Settings s = settings(numbers);
         std::size_t next = 0;
         Outputs to;
@@ -180,11 +180,11 @@ Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
 ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                         std::string_view names, Numbers numbers) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Settings s = settings(numbers);
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&x.stats, &d_a}, std::size_t(x.stats.rank()) - 2);
-        Spread stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
+        ExpandedOperand stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
         if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.stats);
         std::size_t next = 0;
         Gradients to;
@@ -203,7 +203,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
 ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                             std::string_view names) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Output packed = result(results, 0);
         prepare_keys(std::string(pair), x.b, packed, threads());
     });
@@ -214,7 +214,7 @@ ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets resu
 ffi::Error xla_append_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                            std::string_view names, std::int64_t count) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Output packed = result(results, 0);
         if (packed.shape != x.packed.shape || packed.dtype != x.packed.dtype)
             throw std::invalid_argument("the result is not like packed.");

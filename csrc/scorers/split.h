@@ -97,8 +97,8 @@ private:
         Sums<KeyPartTerm, T>{weight, weight, panels, width, padded, stride}.write(1, count, key_sums);
         if (!is_distance)
             Sums<KeyMagnitudeTerm, T>{abs_weight, abs_weight, panels, width, padded, stride}.write(1, count, key_magnitudes);
-        const T most = from_bits<T>(largest(query_magnitudes, rows)) +
-                       from_bits<T>(largest(is_distance ? key_sums : key_magnitudes, keys));
+        const T most = from_bits<T>(largest_bits(query_magnitudes, rows)) +
+                       from_bits<T>(largest_bits(is_distance ? key_sums : key_magnitudes, keys));
         if (bits(most) > bits(largest_finite<T>())) return false;
         if (!is_distance && most * slope_from(0) > (has_positive && has_negative ? LIMIT_OF_BOTH_SIGNS : LIMIT))
             return false;

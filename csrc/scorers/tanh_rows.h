@@ -46,6 +46,8 @@ public:
         return is_new;
     }
 
+    // Takes queries for `gradients`. A small feature whose |a| exceeds 8 for some query takes the ordinary form
+    // there: its slope is then 0 where tanh is ±1.
     void queries(const T* rows, int count) {
         for (Size d = 0; d < padded; d += L) {
             query_forms[d / L] = forms[d / L];

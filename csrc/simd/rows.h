@@ -125,7 +125,7 @@ template <class T> inline const T* find_row(const Rows& from, Size n, Size i, Si
 }
 
 // Returns the largest |x| of n numbers, as bits: NaN counts as the largest.
-template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n) {
+template <class T> inline typename Bits<T>::Unsigned largest_bits(const T* x, Size n) {
     typename Bits<T>::Unsigned most = 0;
     for (Size i = 0; i < n; i++) {
         auto u = bits(x[i]) << 1;
@@ -166,9 +166,9 @@ template <class T> inline void read_rows(const RowRange& from, Size padded, T* x
 // finite numbers pass over them; the literal formula computes their scores. Returns whether a row is irregular.
 template <class T> ANYSCORE_NOINLINE bool mark_irregular(T* x, int count, Size padded, T limit, bool* irregular) {
     for (int i = 0; i < count; i++) irregular[i] = false;
-    if (largest(x, count * padded) <= bits(limit)) return false;
+    if (largest_bits(x, count * padded) <= bits(limit)) return false;
     for (int i = 0; i < count; i++) {
-        irregular[i] = largest(x + i * padded, padded) > bits(limit);
+        irregular[i] = largest_bits(x + i * padded, padded) > bits(limit);
         if (irregular[i]) zero(x + i * padded, padded);
     }
     return true;
@@ -191,7 +191,7 @@ template <class T> inline const T* rows_in_place(const RowRange& from, Size padd
 // irregular; else x with the rows read into it. Sets `any` to whether a row is irregular.
 template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
     const T* rows = rows_in_place<T>(from, padded);
-    if (rows && largest(rows, from.count * padded) <= bits(limit)) {
+    if (rows && largest_bits(rows, from.count * padded) <= bits(limit)) {
         for (int i = 0; i < from.count; i++) irregular[i] = false;
         any = false;
         return rows;
