@@ -2,7 +2,7 @@
 //
 //     e_j = Σ_d v_d tanh(x_jd)        x_j = k_j + f_j S
 //
-// and the gradients of a loss, from g_j, its derivative by e_j. Hidden units live for a few keys at a time.
+// and the gradients of a loss from g_j = ∂loss/∂e_j. Hidden units x exist for a few keys at a time.
 #pragma once
 
 #include "runtime/parallel.h"
@@ -11,7 +11,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// The hidden units of up to ROWS keys of one item, and what they are made of, as rows of `padded` numbers.
+// The hidden units of up to ROWS keys of one item, and their operands, in rows of `padded` numbers.
 template <class T> class HiddenUnits {
     static constexpr int L = LANES<T>, ROWS = 16, AT_ONCE = 4;
 
@@ -30,8 +30,8 @@ public:
         for (; j < to; j++) add_energies<1>(item, j);
     }
 
-    // Writes the gradients of an item, of which those of features and keys are 0 outside of [from, to): those of v to d_v,
-    // which is the item's own.
+    // Adds the gradients of keys [from, to) to d_key; writes those of their features, of S, and of v to d_v (width).
+    // Rows of other keys stay as they are.
     void backward(Size item, Size from, Size to, T* d_v) {
         const Size wide = round_up(of.features, L);
         read(item);
@@ -39,7 +39,7 @@ public:
         for (Size m = 0; m < of.features; m++)
             for (Size d = 0; d < of.width; d++) transposed[d * wide + m] = stacked[m * padded + d];
         for (Size j = from; j < to; j += ROWS) {
-            const int count = left_of(to, j, ROWS);
+            const int count = remaining(to, j, ROWS);
             const T *g = (const T*)of.upstream + item * of.keys + j, *f = feature(item, j);
             add_up(item, j, count);
             for (int i = 0; i < count; i++) slopes(x + i * padded, g[i]);
@@ -76,14 +76,14 @@ private:
         for (Size d = of.width; d < padded; d++) to[d] = 0;
     }
 
-    // Writes x of `count` keys from the j-th on.
+    // Writes x of keys [j, j + count).
     void add_up(Size item, Size j, int count) {
         const T* keys = (const T*)of.key + (item * of.keys + j) * of.width;
         for (int i = 0; i < count; i++) fill_up(keys + i * of.width, x + i * padded);
         gemm<ProductTerm, T>({x, padded}, {feature(item, j), of.features}, {stacked, padded}, count, padded, of.features);
     }
 
-    // Writes the energies of ROWS keys from the j-th on; hidden units stay in registers.
+    // Writes the energies of keys [j, j + ROWS); hidden units stay in registers.
     template <int ROWS> void add_energies(Size item, Size j) {
         const T *key = (const T*)of.key + (item * of.keys + j) * of.width, *f = feature(item, j);
         const Size whole = of.width / L * L, paired = of.width / (2 * L) * 2 * L;
@@ -103,7 +103,7 @@ private:
         }
     }
 
-    // Adds 2 v / (e²ˣ + 1) of N vectors of features to the sums, and x to the traces.
+    // Adds 2 v / (e²ˣ + 1) of N vectors of features to the sums, and x to the traces, which tell whether x is finite.
     template <int ROWS, int N>
     ANYSCORE_INLINE void add_features(const T* key, Size stride, const T* f, Size d, Vector<T>* sums,
                                       Vector<T>* traces) const {
@@ -123,7 +123,7 @@ private:
             }
     }
 
-    // e²ˣ of every lane, clamped: by powers of 2, whose rounding of large x a tanh does not see.
+    // Returns e²ˣ of every lane, clamped, as a power of 2: tanh hides the rounding of a large x.
     static ANYSCORE_INLINE Vector<T> exp_of_twice(Vector<T> x) {
         using E = Exp<T>;
         typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
@@ -136,7 +136,7 @@ private:
 
     static ANYSCORE_INLINE bool is_finite(T x) { return bits(x) << 1 < Bits<T>::INFINITE << 1; }
 
-    // Makes tanh(x) of a row of x. tanh x = 1 − 2/(e²ˣ + 1) is as exact as a sum with others needs it.
+    // Replaces a row of x by tanh x = 1 − 2/(e²ˣ + 1), which is exact enough for a sum with others.
     void activate(T* row) const {
         Vector<T> trace{};
         for (Size d = 0; d < padded; d += L) trace += load(row + d);
@@ -146,7 +146,7 @@ private:
             for (Size d = 0; d < padded; d++) row[d] = tanh_of(row[d]);
     }
 
-    // The energy of a row of x, which becomes tanh(x).
+    // Returns the energy of a row of x, and replaces the row by tanh(x).
     T energy(T* row) const {
         activate(row);
         Vector<T> sum{};
@@ -154,7 +154,7 @@ private:
         return sum_lanes<T>(sum);
     }
 
-    // Makes g v (1 − tanh²) of a row of x, and adds g tanh to the gradient of v.
+    // Replaces a row of x by g v (1 − tanh² x), and adds g tanh x to the gradient of v.
     void slopes(T* row, T g) {
         activate(row);
         const Vector<T> upstream = fill(g);
@@ -167,11 +167,11 @@ private:
 
     const Energies& of;
     Size padded;
-    T total = 0;  // of v
+    T total = 0;  // the sum of v
     T *vector, *stacked, *x, *d_vector, *d_stacked, *transposed, *d_feature;
 };
 
-// Keys that one task takes.
+// Keys of one task of the forward.
 constexpr Size SPAN = 128;
 
 template <class T> void energies(const Energies& of, int threads) {
@@ -185,7 +185,7 @@ template <class T> void energies(const Energies& of, int threads) {
     });
 }
 
-// An item is one task, whose sums have an order.
+// Each item is one task, so that its sums have one order.
 template <class T> void energies_backward(const Energies& of, int threads) {
     Slots<HiddenUnits<T>> slots(of, threads);
     for_each(threads, of.batch, [&](Size item, int slot) {

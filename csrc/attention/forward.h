@@ -1,4 +1,4 @@
-// Output and statistics, by an online softmax over tiles of keys; and the scores, for those who ask.
+// Output and statistics, by an online softmax over tiles of keys; and scores, if asked for.
 #pragma once
 
 #include <algorithm>
@@ -9,19 +9,20 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Below this many elements a second thread costs more than it saves.
+// Returns the threads of a call: below 10⁶ elements a second one costs more than it saves.
 inline int threads_for(const Call& call, int threads) {
     double elements = double(call.problems) * double(call.scores()) * double(call.width + call.value_width / 2 + 8);
     return elements < 1e6 ? 1 : threads;
 }
 
-// Whether to prefetch: not what the caches are likely to hold, where it would cost a twentieth.
+// Returns whether to prefetch: only for calls larger than the caches are likely to hold. Small calls would take a
+// twentieth longer.
 template <class T> bool prefetches(const Call& call) {
     const Size tokens = call.problems * (call.queries + call.keys), width = call.width + call.value_width;
     return !decodes(call) && tokens * width * Size(sizeof(T)) > 1 << 20;
 }
 
-// Whether tasks of one block of queries each share the panels of their keys.
+// Returns whether several tasks, of one block of queries each, share the panels of their keys.
 inline bool shares_panels(const Call& call) {
     return !decodes(call) && call.problems * tiles_of(call.queries) > call.key_sets;
 }
@@ -35,26 +36,26 @@ public:
           output(arena.take<T>(TILE * values.padded)), top(arena.take<T>(TILE)), sum(arena.take<T>(TILE * L)),
           factors(arena.take<T>(TILE)) {}
 
-    // Says which tile of queries comes after the next one: what it reads first, and where it writes, is prefetched while
-    // that one is computed.
-    void expect(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
+    // Sets the block of queries that this thread will compute after its next one. Its queries, keys without panels
+    // and output are prefetched meanwhile.
+    void prepare_prefetch(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         prefetcher.clear();
         if (n >= call.problems || !is_large) return;
-        const int count = left_of(call.queries, first);
+        const int count = remaining(call.queries, first);
         if (QueryBounds bounds; !sets.has_panels()) {
             bounds.read(call, n, first, count);
-            prefetcher.add({call.b, n, bounds.low, left_of(bounds.high, bounds.low), call.width});
+            prefetcher.add({call.b, n, bounds.low, remaining(bounds.high, bounds.low), call.width});
         }
         prefetcher.add({call.a, n, first, count, call.width});
         const Size bytes = call.value_width * bytes_of(to.output_type);
         if (to.output) prefetcher.add((const char*)to.output + (n * call.queries + first) * bytes, bytes, bytes, count);
     }
 
-    // A tile of queries of problem n from the first-th on, of all problems' results.
+    // Computes the queries of problem n in one tile from `first` on. `to` holds the results of all problems.
     void run(const Call& call, const KeySets<Scorer, T>& sets, Size n, Size first, const Forward& to) {
         Tile tile(call, n);
         scores->begin(tile, sets);
-        const int count = left_of(call.queries, first, call.is_graph() ? NODES : TILE);
+        const int count = remaining(call.queries, first, call.is_graph() ? NODES : TILE);
         for (Size i = first; i < first + count; i += tile.queries) {
             tile.move_to_queries(i);
             block(tile, sets, to);
@@ -62,6 +63,7 @@ public:
     }
 
 private:
+    // Computes one block of queries: an online softmax, or a sigmoid, over all tiles of keys that it attends.
     void block(Tile& tile, const KeySets<Scorer, T>& sets, const Forward& to) {
         const Call& call = tile.call;
         const Size n = tile.problem, at = n * call.queries + tile.first_query;
@@ -72,9 +74,9 @@ private:
         for (int i = 0; i < count; i++)
             top[i] = is_softmax ? minus_infinity<T>() : shift_of<T>(tile, i), poisoned[i] = false;
         zero(sum, count * L);
-        T* kept = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
-        if (kept && !call.is_graph()) {
-            T* rows = kept + tile.first_query * call.keys;
+        T* all_scores = to.scores ? (T*)to.scores + n * call.scores() : nullptr;
+        if (all_scores && !call.is_graph()) {
+            T* rows = all_scores + tile.first_query * call.keys;
             std::fill(rows, rows + count * call.keys, minus_infinity<T>());
         }
         const Size high = tile.bounds.high;
@@ -83,9 +85,10 @@ private:
             tile.move_to_keys(j0, end < high ? end : high);
             scores->keys_for_scores(tile, sets);
             scores->compute(tile);
-            if (kept) keep(tile, kept);
+            if (all_scores) write_scores(tile, all_scores);
             bool whole = true, any_poison = has_poison(scores->s, count, int(round_up(tile.keys, L)));
-            const bool are_new = is_large && tile.first_query == 0 && call.value.data;  // the values
+            // Whether the values of these keys are read for the first time.
+            const bool are_new = is_large && tile.first_query == 0 && call.value.data;
             for (int i = 0; i < count; i++) {
                 if (are_new) prefetch_values(tile, i);
                 whole &= is_softmax ? raise_top(tile, i, any_poison) : weights_by_sigmoid(tile, i, any_poison);
@@ -105,7 +108,7 @@ private:
         }
     }
 
-    // Prefetches the part of the tile's values that falls to query i.
+    // Prefetches query i's share of the tile's values.
     static ANYSCORE_NOINLINE void prefetch_values(const Tile& tile, int i) {
         const Call& call = tile.call;
         RowRange part = tile.keys_of(call.value, call.value_width);
@@ -114,13 +117,13 @@ private:
         prefetch(part);
     }
 
-    // Writes the scores of a tile among those of the problem, −∞ where not attended.
-    void keep(const Tile& tile, T* kept) {
+    // Writes the scores of a tile into those of the problem, −∞ where not attended.
+    void write_scores(const Tile& tile, T* all_scores) {
         for (int i = 0; i < tile.queries; i++) {
             AttendedColumns attended(tile, i);
             const T* s = scores->s + i * TILE;
-            T* to = kept + tile.scores_of(i);
-            if (tile.call.is_graph()) {  // where other columns are other queries'
+            T* to = all_scores + tile.scores_of(i);
+            if (tile.call.is_graph()) {  // the other columns belong to other queries
                 std::copy(s + attended.from, s + attended.to, to + attended.from);
                 continue;
             }
@@ -129,8 +132,8 @@ private:
         }
     }
 
-    // Whether a score is NaN or +∞, perhaps one that is masked: where attended, it makes its query NaN. Of all bits, those
-    // of +∞ and NaN are the highest as signed integers, those of a NaN with a sign as unsigned ones.
+    // Returns whether a score is NaN or +∞, perhaps a masked one; an attended one makes its query NaN. As signed
+    // integers, the bits of +∞ and NaN are the highest; as unsigned integers, the bits of a negative NaN.
     static bool has_poison(const T* s, int rows, int end) {
         using V = Vector<T>;
         SignedOf<V> highest{};
@@ -147,7 +150,7 @@ private:
         return found;
     }
 
-    // Raises the running maximum of query i to its scores; gives whether it attends all keys of the tile.
+    // Raises the running maximum of query i to its scores. Returns whether it attends all keys of the tile.
     bool raise_top(const Tile& tile, int i, bool any_poison) {
         AttendedColumns attended(tile, i);
         T* s = scores->s + i * TILE;
@@ -165,13 +168,13 @@ private:
         return whole;
     }
 
-    // Turns the scores of query i into weights relative to the running maximum. A loop of its own over queries: what one
-    // waits for is done while others are computed.
+    // Turns the scores of query i into weights relative to the running maximum. This loop over queries is separate,
+    // so that the latencies of one query overlap the work for others.
     void softmax(const Tile& tile, int i) {
         T *s = scores->s + i * TILE, here = top[i];
         const int end = int(round_up(tile.keys, L));
         if (poisoned[i] || here == minus_infinity<T>())
-            return zero(s, end);  // attends nothing so far, or scores of −∞ alone
+            return zero(s, end);  // the query has attended no key so far, or only scores of −∞
         Vector<T> total = load(sum + i * L);
         for (int j = 0; j < end; j += L) {
             const Vector<T> weight = exp_or_zero<T>(load(s + j) - here);
@@ -187,7 +190,7 @@ private:
         for (Size d = 0; d < values.padded; d++) row[d] *= factor;
     }
 
-    // Turns the scores of query i into weights; gives whether it attends all keys of the tile.
+    // Turns the scores of query i into weights by the sigmoid. Returns whether it attends all keys of the tile.
     bool weights_by_sigmoid(const Tile& tile, int i, bool any_poison) {
         AttendedColumns attended(tile, i);
         T* s = scores->s + i * TILE;
@@ -214,7 +217,8 @@ private:
     ScoresOf<Scorer, T> scores;
     TileValues<T> values;
     Prefetcher prefetcher;
-    T *output, *top, *sum, *factors;  // top: the running maximum, or what the sigmoid subtracts
+    // top: the running maximum, or the shift of the sigmoid; sum (TILE, L): Σ e^(s − top), lane by lane.
+    T *output, *top, *sum, *factors;
     bool poisoned[TILE];
 };
 
@@ -226,18 +230,18 @@ template <class Scorer, class T> void forward(const Call& call, const Forward& t
     Slots<ForwardBlock<Scorer, T>> slots(call, threads);
     if (call.is_graph()) {
         ContiguousRows rows(call, threads);
-        const Size together = rows.together(call.problems);
-        for (Size from = 0; from < call.problems; from += together) {
+        const Size at_once = rows.problems_at_once(call.problems);
+        for (Size from = 0; from < call.problems; from += at_once) {
             const Call here = rows.with_keys(call, from);
             for_each(threads, tiles_of(call.queries, NODES), [&](Size t, int slot) {
-                for (Size n = from; n < from + together; n++) slots.task(slot).run(here, sets, n, t * NODES, to);
+                for (Size n = from; n < from + at_once; n++) slots.task(slot).run(here, sets, n, t * NODES, to);
             });
         }
         return;
     }
     for_each(threads, call.problems * blocks, [&](Size index, int slot) {
-        const Size next = index + threads;  // likely this thread's next
-        slots.task(slot).expect(call, sets, next / blocks, next % blocks * TILE, to);
+        const Size next = index + threads;  // probably the next task of this thread
+        slots.task(slot).prepare_prefetch(call, sets, next / blocks, next % blocks * TILE, to);
         slots.task(slot).run(call, sets, index / blocks, index % blocks * TILE, to);
     });
 }

@@ -1,10 +1,11 @@
-// The backward as a whole: tasks, and the sums over what they give.
+// The backward as a whole: its tasks, and the sums over their parts.
 #pragma once
 
 #include "attention/edges.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
+// Writes D of all problems (problems, queries); 0 for a backward without output.
 template <class T> void make_delta(const Call& call, const Backward& back, T* delta, int threads) {
     if (!back.output.data) return zero(delta, call.problems * call.queries);
     Slots<Delta<T>> slots(call, threads);
@@ -19,7 +20,7 @@ template <class T> struct WeightReader {
     Weight<T> weight;
 };
 
-// d_a: over the chunks, and over the problems that share a, in order.
+// Writes d_a: the sum over chunks, and over problems that share a, in order.
 template <class Scorer, class T>
 void sum_queries(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (partial.is_whole) return;
@@ -28,7 +29,7 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
     for_each(threads, back.of_a.count * blocks, [&](Size index, int slot) {
         WeightReader<T>& rows = slots.task(slot);
         Size set = index / blocks, first = index % blocks * TILE;
-        Size end = first + left_of(call.queries, first);
+        Size end = first + remaining(call.queries, first);
         for (Size m = back.of_a.first[set]; m < back.of_a.first[set + 1]; m++) {
             Size n = back.of_a.members[m];
             rows.weight.read_for(call, n, call.width);
@@ -42,6 +43,7 @@ void sum_queries(const Call& call, const Backward& back, const Partial<T>& parti
     });
 }
 
+// Writes d_weight: the sum over chunks, and over problems that share a weight, in order.
 template <class T> void sum_weights(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (!back.d_weight.data) return;
     for_each(threads, back.of_weight.count, [&](Size set, int) {
@@ -56,6 +58,7 @@ template <class T> void sum_weights(const Call& call, const Backward& back, cons
     });
 }
 
+// Writes the gradient of a bias of diagonals: the sum over chunks, and over problems that share it, in order.
 template <class T> void sum_diagonals(const Call& call, const Backward& back, const Partial<T>& partial, int threads) {
     if (!partial.diagonals) return;
     for_each(threads, back.of_diagonals.count, [&](Size set, int) {
@@ -78,7 +81,8 @@ template <class Scorer, class T> void backward(const Call& call, const Backward&
     make_delta(call, back, (T*)delta.data, threads);
     if (call.is_graph()) return backward_of_graph<Scorer>(call, back, (const T*)delta.data, threads);
     Size padded = round_up(call.width, LANES<T>), tiles = tiles_of(call.keys);
-    Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;  // a bias may leave but few groups
+    // A bias shared by problems leaves few groups of them.
+    Size wanted = back.d_bias.data && !call.bias.diagonal ? 16 : 4;
     Size chunks = back.tasks.count ? (wanted + back.tasks.count - 1) / back.tasks.count : 1;
     chunks = chunks < tiles ? chunks : tiles ? tiles : 1;
     const bool is_whole = chunks == 1 && back.of_a.count == call.problems;

@@ -1,4 +1,5 @@
-// The kernels of one instruction set, ANYSCORE_ISA, and one type of the sums, ANYSCORE_SUMS, for every pair of pair_list.h.
+// The kernels of every pair in pair_list.h, for one instruction set, ANYSCORE_ISA, and one type of the sums,
+// ANYSCORE_SUMS.
 #include "attention/energies.h"
 #include "attention/gradients.h"
 #include "attention/pack_keys.h"
@@ -15,7 +16,7 @@ template <class Scorer, class T> constexpr Kernels make() {
     return {forward<Scorer, T>, backward<Scorer, T>, prepare<Scorer, T>};
 }
 
-// The product by Bf16Product where that takes the call.
+// The kernels of products: Bf16Product where it can compute the call, else Plain.
 template <> constexpr Kernels make<Plain<Product, float>, float>() {
     using Whole = Plain<Product, float>;
     if constexpr (!HAS_DOTS) return {forward<Whole, float>, backward<Whole, float>, prepare<Whole, float>};
@@ -30,7 +31,7 @@ template <> constexpr Kernels make<Plain<Product, float>, float>() {
             prepare<Whole, float>};
 }
 
-// product_kernels<T, Reciprocal>() and so on, one of each pair.
+// Defines product_kernels<T, Reciprocal>() and so on, one for each pair.
 #define ANYSCORE_KERNELS(name, ...) \
     template <class T, class Reciprocal> constexpr Kernels name##_kernels() { return make<__VA_ARGS__, T>(); }
 ANYSCORE_PAIRS(ANYSCORE_KERNELS)
@@ -42,13 +43,13 @@ template <class T, class Reciprocal> constexpr KernelTable make_all() {
 #undef ANYSCORE_ROW
 }
 
-// Made by the compiler: no instruction of the set runs before it is chosen.
+// Constants: no instruction of the set runs before it is chosen.
 template <class T> struct Tables {
     static const KernelTable DIVIDING, ESTIMATING;
 };
 constexpr KernelTable OF_DIVISIONS = make_all<ANYSCORE_SUMS, Divide>();
 template <> const KernelTable Tables<ANYSCORE_SUMS>::DIVIDING = OF_DIVISIONS;
-#if defined(__AVX512F__)  // sums of float64 divide
+#if defined(__AVX512F__)  // float64 always divides
 using Reciprocal = std::conditional_t<sizeof(ANYSCORE_SUMS) == 4, Estimate, Divide>;
 constexpr KernelTable OF_ESTIMATES = make_all<ANYSCORE_SUMS, Reciprocal>();
 template <> const KernelTable Tables<ANYSCORE_SUMS>::ESTIMATING = OF_ESTIMATES;

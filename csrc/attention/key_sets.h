@@ -1,4 +1,4 @@
-// What is made of the keys before the tiles: their ranges, and their panels.
+// Key sets: ranges and panels of keys, made before the tiles.
 #pragma once
 
 #include "attention/key_tiles.h"
@@ -7,26 +7,34 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Widens [from, to) to all keys that any query of problem n may attend: of a graph all rows of b, or all edges where
-// these have terms.
+// Widens [from, to) to all keys that any query of problem n may attend. For a graph: to all rows of b, or to all
+// edges if they have terms.
 inline void widen(const Call& call, Size n, Size& from, Size& to) {
     if (call.is_graph()) from = 0, to = call.has_terms() ? call.keys : call.edges.rows;
     QueryBounds block;
     for (Size i = 0, count; i < call.queries && !call.is_graph() && (from > 0 || to < call.keys); i += count) {
-        count = block.read(call, n, i, left_of(call.queries, i));
+        count = block.read(call, n, i, remaining(call.queries, i));
         if (block.low == block.high) continue;
         from = block.low < from ? block.low : from;
         to = block.high > to ? block.high : to;
     }
 }
 
-// What is made of the keys that problems share. Where each task has its own, it makes it itself.
+// The data of key sets: problems with the same keys share one.
+//
+//     data    shape, for each key set                    made by                        read by
+//     ranges  (Range::size(padded))                      make_ranges, if with_ranges    range()
+//     panels  (tiles.count, TILE / LANES, panel_size)    make_panels, if with_panels    PanelScores::keys
+//     marks   (tiles.count, TILE), bool                  make_panels, if with_panels    PanelScores::keys
+//
+// Without shared ranges, each task makes the range of its problem, or reads it from packed keys. Without shared
+// panels, it makes the panels of its tiles.
 template <class Scorer, class T> class KeySets {
     static constexpr int L = LANES<T>;
     using Range = typename Scorer::Range;
 
 public:
-    // with_ranges, with_panels: whether several tasks work with one set.
+    // with_ranges, with_panels: whether to make them for all tasks, as several tasks read one key set.
     KeySets(const Call& call, bool with_ranges, bool with_panels, int threads)
         : tiles(call), padded(round_up(call.width, L)),
           ranges(with_ranges ? allocate(Range::size(padded) * Size(sizeof(T)), call.key_sets) : Block()) {
@@ -36,14 +44,15 @@ public:
     }
 
     bool has_panels() const { return panels.data; }
-    // The panels of tile t of a set.
+    // Returns the panels of tile t of a key set.
     const T* panel(Size set, Size t) const {
         return (const T*)panels.data + (set * tiles.count + t) * (TILE / L) * Scorer::panel_size(padded, any_wide);
     }
-    // Of each key of that tile, whether it is irregular.
+    // Returns, for each key of that tile, whether it is irregular.
     const bool* irregular(Size set, Size t) const { return (const bool*)marks.data + (set * tiles.count + t) * TILE; }
 
-    // Where the first tile of keys of a block of queries begins, and where that ends which holds a key.
+    // first_key: the beginning of the first tile of keys of a block of queries; end_of_tile: the end of the tile that
+    // holds a key.
     Size first_key(const Tile& tile) const {
         const Size low = tile.bounds.low;
         return tile.call.is_graph() ? low : tiles.begin(tiles.holding(low));
@@ -52,46 +61,47 @@ public:
         return tile.call.is_graph() ? key + TILE : tiles.end(tiles.holding(key));
     }
 
-    // Whether what `prepare` wrote is there to be used.
+    // Returns whether packed keys hold the ranges.
     static bool is_prepared(const Call& call) { return call.packed.data && Range::size(1); }
     const T* numbers(Size set) const { return (const T*)ranges.data + set * Range::size(padded); }
 
-    // The range of the keys of problem n; `own` is where it is made if it is not shared, with room
-    // for TILE + 2 rows to work in.
-    Range range(const Call& call, Size n, T* own, T* room) const {
+    // Returns the range of the keys of problem n. A range that is not shared is written to own_numbers. workspace:
+    // (TILE + 2) rows.
+    Range range(const Call& call, Size n, T* own_numbers, T* workspace) const {
         if (ranges.data) return Range(numbers(call.key_set[n]), padded);
         if (is_prepared(call)) {
-            Range::unpack((const T*)call.packed.data + call.packed.at[n], call.width, padded, own);
+            Range::unpack((const T*)call.packed.data + call.packed.at[n], call.width, padded, own_numbers);
         } else if (Range::size(1)) {
             Size from = call.keys, to = 0;
             widen(call, n, from, to);
-            make_range(call, n, from, to, room, own);
+            make_range(call, n, from, to, workspace, own_numbers);
         }
-        return Range(own, padded);
+        return Range(own_numbers, padded);
     }
 
-    // Finds the keys of a tile as rows, in `room` where they do not stand so.
-    static const T* find_keys(const Tile& tile, Size padded, T* room, bool* irregular) {
-        const T* rows = room;
+    // Returns the keys of a tile as rows (keys, padded): in place where possible, else read into `workspace`. Marks
+    // irregular ones.
+    static const T* find_keys(const Tile& tile, Size padded, T* workspace, bool* irregular) {
+        const T* rows = workspace;
         bool any = false;
         if (tile.call.has_terms())
-            read_tile_of_keys(tile, padded, Scorer::limit(), room, irregular);
+            read_tile_of_keys(tile, padded, Scorer::limit(), workspace, irregular);
         else
-            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), room, irregular, any);
+            rows = find_tile(tile.keys_of(tile.call.b, tile.call.width), padded, Scorer::limit(), workspace, irregular, any);
         for (int j = tile.keys; j < TILE; j++) irregular[j] = false;
         return rows;
     }
 
-    // Makes panels of `count` such rows, one after the other.
+    // Writes the panels of `count` rows of keys, one after the other.
     static void make_panels_of(Scorer& scorer, const T* rows, int count, Size panel_size, T* to) {
         scorer.keys(rows, count);
-        for (int j = 0; j < count; j += L) scorer.panel(j, left_of(count, j, L), to + j / L * panel_size);
+        for (int j = 0; j < count; j += L) scorer.panel(j, remaining(count, j, L), to + j / L * panel_size);
     }
 
-    // Makes the range of keys [from, to) of problem n; room: for TILE + 2 rows to work in.
-    static void make_range(const Call& call, Size n, Size from, Size to, T* room, T* numbers) {
+    // Writes the range of keys [from, to) of problem n to `numbers`. workspace: (TILE + 2) rows.
+    static void make_range(const Call& call, Size n, Size from, Size to, T* workspace, T* numbers) {
         Size padded = round_up(call.width, L);
-        T *most = room, *copy = room + padded;
+        T *most = workspace, *copy = workspace + padded;
         zero(most, padded);
         for (Size j = from; j < to; j++) {
             const T* row = call.has_terms() ? copy : find_row(call.b, n, j, call.width, copy);
@@ -101,14 +111,15 @@ public:
                 most[d] = from_bits<T>(next > now ? next : now);
             }
         }
-        if (largest(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
-        // Some are large: both ends of what each feature holds, irregular rows left out.
-        T *low = room, *high = room + padded, *rows = room + 2 * padded;
+        if (largest_bits(most, padded) <= bits(Scorer::limit()) && Range::from_largest(most, padded, numbers)) return;
+        // Some keys are large: the range needs the lowest and the highest number of each feature, without irregular
+        // rows.
+        T *low = workspace, *high = workspace + padded, *rows = workspace + 2 * padded;
         bool irregular[TILE], first = true;
         zero(low, 2 * padded);
         for (Size j0 = from; j0 < to; j0 += TILE) {
             Tile tile(call, n);
-            tile.first_key = j0, tile.keys = left_of(to, j0);
+            tile.first_key = j0, tile.keys = remaining(to, j0);
             if (call.has_terms()) tile.index = call.edges.col + j0;
             const int count = tile.keys;
             read_tile_of_keys(tile, padded, Scorer::limit(), rows, irregular);

@@ -1,12 +1,13 @@
-// Where tiles of keys begin: every TILE keys, and anew where a packed sequence begins, so that no tile holds keys of two.
+// Tiles of keys: each has up to TILE keys, and a packed sequence begins a new one, so that no tile holds keys of two.
 #pragma once
 
 #include "attention/tile.h"
 
 namespace anyscore::ANYSCORE_ISA {
 
-// The tiles of a call, the same in its forward and a backward that computes its scores again, and of all its problems: tasks
-// that share gradients share them by tiles. So a sequence begins one only where it does in all problems.
+// The tiles of a call, for all of its problems: tasks that share gradients share them by tiles. So a sequence begins
+// a new tile only if it begins there in all problems. A forward has the same tiles as a backward that computes its
+// scores again.
 class KeyTiles {
 public:
     explicit KeyTiles(const Call& call) : count(tiles_of(call.keys)), keys(call.keys) {
@@ -18,7 +19,7 @@ public:
 
     Size begin(Size t) const { return begins.data ? ((const Size*)begins.data)[t] : t * TILE; }
     Size end(Size t) const { return t + 1 < count ? begin(t + 1) : keys; }
-    // The tile that holds a key.
+    // Returns the tile that holds a key.
     Size holding(Size key) const {
         if (!begins.data) return key / TILE;
         Size low = 0, high = count;
@@ -32,7 +33,7 @@ public:
     Size count;
 
 private:
-    // Whether there are bounds from below, and no problem has others.
+    // Returns whether keys have a lower bound, and all problems have the same bounds.
     static bool is_one_for_all(const Call& call) {
         if (!call.start.data) return false;
         for (Size n = 1; n < call.problems; n++)
@@ -40,16 +41,16 @@ private:
         return call.problems > 0;
     }
 
-    // Writes where tiles begin, unless null; gives how many there are.
+    // Writes the first key of each tile to `to`, unless null. Returns the number of tiles.
     static Size find(const Call& call, Size* to) {
         Size count = 0, begun = 0, reached = 0;
         auto cut_up = [&](Size end) {
-            for (; begun < end; begun += left_of(end, begun), count++)
+            for (; begun < end; begun += remaining(end, begun), count++)
                 if (to) to[count] = begun;
         };
         QueryBounds block;
         for (Size i = 0, queries; i < call.queries; i += queries) {
-            queries = block.read(call, 0, i, left_of(call.queries, i));
+            queries = block.read(call, 0, i, remaining(call.queries, i));
             if (block.low == block.high) continue;
             if (block.low >= reached) cut_up(block.low);
             reached = block.high > reached ? block.high : reached;

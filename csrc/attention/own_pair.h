@@ -1,10 +1,10 @@
-// The frame around a pair that is compiled after the core, with one instruction set and one type of the sums.
-// What is generated defines ANYSCORE_ISA, ANYSCORE_SUMS and the pair, Own, and includes this.
+// The frame around a pair that is compiled after the core, for one instruction set and one type of the sums.
+// Generated code defines ANYSCORE_ISA, ANYSCORE_SUMS and the pair, Own, and includes this file.
 #pragma once
 
 #include "attention/gradients.h"
 #include "attention/pack_keys.h"
-#include "runtime/memory.cpp"  // a copy of its own
+#include "runtime/memory.cpp"  // each library has its own copy
 #include "runtime/own_pairs.h"
 #include "scorers/plain.h"
 
@@ -20,7 +20,7 @@ decltype(parallel_for)* of_core = nullptr;
 
 }  // namespace
 
-// Threads are the core's, which every library shares.
+// Runs tasks on the core's threads, which every library shares.
 void parallel_for(int threads, std::int64_t count, void (*task)(void*, std::int64_t, int), void* context) {
     of_core(threads, count, task, context);
 }

@@ -1,4 +1,4 @@
-// What a decoder keeps of its keys from step to step.
+// Packed keys, which a decoder keeps from step to step: a header row for the range, and converted rows of keys.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Below so many numbers a second thread costs more than it saves.
+// Packing fewer numbers than this uses one thread: a second one costs more than it saves.
 constexpr Size FEW = 1 << 16;
 
-// Packs the keys of one set: a row for the range, and the keys' rows.
-template <class Scorer, class T> class PreparedTile {
+// Packs the keys of one key set, a tile at a time.
+template <class Scorer, class T> class KeyPacker {
     using Range = typename Scorer::Range;
 
 public:
-    PreparedTile(Arena& arena, const Call& call)
+    KeyPacker(Arena& arena, const Call& call)
         : padded(round_up(call.width, LANES<T>)), scorer(arena, call), rows(arena.take<T>((TILE + 2) * padded)),
-          made(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
+          packed_rows(arena.take<T>(TILE * padded)), weight(arena.take<T>(padded)) {}
 
-    // Writes the range of a set to `numbers` and to its row: that of the row, if it is there and takes the keys that
-    // came, or else that of the first `all`. Gives whether it is another.
+    // Writes the range of a key set to `numbers`. Keeps the range in the header row if it holds for the new keys.
+    // Else makes the range of the first `all` keys, and rewrites the row. Returns whether the range changed.
     bool range(const Call& call, Size set, Size all, const NewKeys& keys, T* numbers, T* to) {
         bool is_new = keys.start == 0;
         if (!is_new) {
@@ -36,15 +36,15 @@ public:
         return true;
     }
 
-    // Packs keys [from, end), at most a tile of them.
+    // Packs keys [from, end), at most TILE of them. An irregular key is marked by a NaN in its first number.
     void run(const Call& call, Size set, Size from, Size end, const T* numbers, T* to) {
         zero(weight, padded);
         scorer.begin(weight, true, Range(numbers, padded));
         bool irregular[TILE];
         Tile tile(call, call.first_problem[set]);
         tile.move_to_keys(from, end);
-        const T* found = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
-        const T* keys = scorer.decode_keys(found, tile.keys, made);
+        const T* key_rows = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
+        const T* keys = scorer.decode_keys(key_rows, tile.keys, packed_rows);
         for (int j = 0; j < tile.keys; j++) {
             T* row = to + (1 + from + j) * call.width;
             for (Size d = 0; d < call.width; d++) row[d] = keys[j * padded + d];
@@ -53,33 +53,34 @@ public:
     }
 
 private:
+    // Returns whether a range holds for the regular keys in [first, end), at most TILE of them.
     bool takes(const Call& call, const Range& range, Size set, Size first, Size end) {
         bool irregular[TILE], all = true;
         Tile tile(call, call.first_problem[set]);
         tile.move_to_keys(first, end);
-        const T* found = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
-        for (int j = 0; j < tile.keys; j++) all &= irregular[j] || range.takes(found + j * padded, padded);
+        const T* key_rows = KeySets<Scorer, T>::find_keys(tile, padded, rows, irregular);
+        for (int j = 0; j < tile.keys; j++) all &= irregular[j] || range.takes(key_rows + j * padded, padded);
         return all;
     }
 
     Size padded;
     Scorer scorer;
-    T *rows, *made, *weight;
+    T *rows, *packed_rows, *weight;
 };
 
-// Packs new keys of each set; where they do not fit into the range that was, all keys until then.
+// Packs the new keys of each key set; all keys so far, where new keys are outside its range.
 template <class Scorer, class T> void prepare(const Call& call, void* packed, const NewKeys& keys, int threads) {
     using Range = typename Scorer::Range;
     const Size all = keys.start < call.keys - keys.count ? keys.start + keys.count : call.keys;
     const Size size = Range::size(round_up(call.width, LANES<T>)), tiles = tiles_of(all);
     const auto threads_of = [&](Size rows) { return call.key_sets * rows * call.width < FEW ? 1 : threads; };
     Block numbers = allocate(size * Size(sizeof(T)), call.key_sets), changed = allocate(1, call.key_sets);
-    Slots<PreparedTile<Scorer, T>> slots(call, threads);
+    Slots<KeyPacker<Scorer, T>> slots(call, threads);
     auto of = [&](Size set) { return (T*)packed + set * (call.keys + 1) * call.width; };
     auto numbers_of = [&](Size set) { return (T*)numbers.data + set * size; };
     auto pack = [&](Size set, int slot, Size first, Size end) {
         for (; first < end; first += TILE)
-            slots.task(slot).run(call, set, first, first + left_of(end, first), numbers_of(set), of(set));
+            slots.task(slot).run(call, set, first, first + remaining(end, first), numbers_of(set), of(set));
     };
     for_each(threads_of(keys.count), call.key_sets, [&](Size set, int slot) {
         bool is_new = slots.task(slot).range(call, set, all, keys, numbers_of(set), of(set));
@@ -90,7 +91,7 @@ template <class Scorer, class T> void prepare(const Call& call, void* packed, co
     if (std::none_of(is_new, is_new + call.key_sets, [](bool x) { return x; })) return;
     for_each(threads_of(all), call.key_sets * tiles, [&](Size index, int slot) {
         const Size set = index / tiles, first = index % tiles * TILE;
-        if (is_new[set]) pack(set, slot, first, first + left_of(all, first));
+        if (is_new[set]) pack(set, slot, first, first + remaining(all, first));
     });
 }
 

@@ -1,6 +1,7 @@
-// Sparsemax and entmax-1.5 of rows of scores: w_j = max(s_j / POWER − τ, 0)^POWER, Σ_j w_j = 1.
+// Sparsemax (POWER 1) and entmax-1.5 (POWER 2) of rows of scores:
 //
-//     ds_j = g_j (dw_j − Σ_l g_l dw_l / Σ_l g_l)        g_j = 1 if w_j > 0, or √w_j for POWER 2
+//     w_j = max(s_j / POWER − τ, 0)^POWER,  Σ_j w_j = 1
+//     ds_j = g_j (dw_j − Σ_l g_l dw_l / Σ_l g_l),  g_j = 1 if w_j > 0, or √w_j for POWER 2
 #pragma once
 
 #include <cmath>
@@ -10,23 +11,24 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// One row z, whose largest entry is 0; −∞ has no weight. n: up to the last whole vector; tail: the rest,
-// filled up with what has no weight.
+// One row z of scaled scores; the largest is 0, and −∞ has no weight. Its whole vectors end at n; `tail` is the rest,
+// filled up with numbers that have no weight.
 template <class T, int POWER> struct Row {
     const T* z;
     Size n;
     Vector<T> tail;
 
-    // Where Newton's step leads to from t, for the norm of max(z − t, 0) less 1: that is convex in t, so
-    // it never passes the root.
+    // Returns t after a step of Newton's method for norm(max(z − t, 0)) − 1. The norm is convex in t, so a step from
+    // the left never passes the root.
     T step_from(T t) const {
         T total, slope;
         sums(t, total, slope);
-        if (slope == 0) return t;  // nothing has a weight, and 0/0 is no number to compare with
+        if (slope == 0) return t;  // no entry has a weight, and 0/0 would break the comparisons
         if (POWER == 1) return t + (total - 1) / slope;
         T norm = std::sqrt(total);
         return t + (norm - 1) * norm / slope;
     }
+    // Returns whether t is at or below the root.
     bool is_below(T t) const {
         T total, slope;
         sums(t, total, slope);
@@ -34,7 +36,7 @@ template <class T, int POWER> struct Row {
     }
 
 private:
-    // Σ max(z − t, 0)^POWER, and Σ max(z − t, 0)^(POWER − 1).
+    // Writes Σ max(z − t, 0)^POWER and Σ max(z − t, 0)^(POWER − 1).
     void sums(T t, T& total, T& slope) const {
         constexpr int L = LANES<T>, AT_ONCE = 4;
         Vector<T> totals[AT_ONCE] = {}, slopes[AT_ONCE] = {};
@@ -55,7 +57,8 @@ private:
     }
 };
 
-// Newton's steps from the left, every fourth followed by one of bisection, which bounds their number.
+// Returns τ, by Newton's steps from the left. A step of bisection follows every fourth one, which bounds their
+// number.
 template <class T, int POWER> inline T threshold_of(const T* z, Size keys) {
     constexpr int L = LANES<T>, MOST = 4 * 8 * int(sizeof(T));
     Row<T, POWER> row{z, keys / L * L, fill<T>(-2)};
@@ -76,7 +79,7 @@ template <class T, int POWER> inline T threshold_of(const T* z, Size keys) {
 }
 
 template <class T, int POWER> struct Sparse {
-    // w: the weights of s; a row with NaN or +∞ becomes NaN, but for what is −∞ there.
+    // Writes the weights of s. In a row with NaN or +∞ every weight becomes NaN, except those of scores −∞.
     static void forward(const T* s, Size keys, T* w) {
         T top = -largest_finite<T>();
         bool poisoned = false;
@@ -84,7 +87,8 @@ template <class T, int POWER> struct Sparse {
         for (Size j = 0; j < keys; j++) poisoned |= is_nan(s[j]) || bits(s[j]) == Bits<T>::INFINITE;
         if (poisoned) return fill_attended(s, keys, w);
         for (Size j = 0; j < keys; j++) {
-            // By halves, which cannot overflow; what is 4 below the top has no weight, nor has −∞, told by its bits.
+            // Halves cannot overflow. A score 4 below the largest has no weight; nor has −∞, which only its bits
+            // tell.
             T half = s[j] * T(0.5) - top * T(0.5);
             half = bits(s[j]) == bits(minus_infinity<T>()) ? T(-2) : max(half, T(-2));
             w[j] = half * T(2.0 / POWER);
@@ -96,7 +100,7 @@ template <class T, int POWER> struct Sparse {
         }
     }
 
-    // ds: of the scores, from the weights w and the gradients of these; 0 where there is no weight.
+    // Writes ds from the weights w and their gradients dw; 0 where a weight is 0.
     static void backward(const T* w, const T* dw, Size keys, T* ds) {
         T total = 0, slope = 0;
         bool poisoned = false;

@@ -1,4 +1,4 @@
-// What is common to forward and backward: a tile, who attends in it, and scores of irregular rows.
+// Shared by forward and backward: a tile, the keys that its queries attend, and scores of irregular rows.
 #pragma once
 
 #include <cmath>
@@ -13,10 +13,11 @@ namespace anyscore::ANYSCORE_ISA {
 // The keys [start, stop) that each query of a block may attend, by the bounds of the call.
 struct QueryBounds {
     Size start[TILE], stop[TILE];
-    Size low, high;  // of all queries of the block that attend anything; low = high if none does
+    Size low, high;  // the keys [low, high) that the block attends; low = high if it attends none
 
-    // Reads those of up to `count` queries of problem n from the first-th on; gives of how many: of those before one that
-    // shares no key with them, as where a packed sequence ends. A block of both would take the keys of both.
+    // Reads the bounds of up to `count` queries of problem n from `first` on. Returns the number of queries in the
+    // block. A block ends before a query that shares no key with earlier ones, as at the end of a packed sequence. A
+    // block across that end would compute both sequences' keys for all its queries.
     int read(const Call& call, Size n, Size first, int count) {
         low = call.keys, high = 0;
         for (int i = 0; i < count; i++) {
@@ -37,52 +38,55 @@ private:
     }
 };
 
-// Queries, or rows of keys, of a graph that a task takes, for all problems: heads of a token stand side by side, and to
-// find a page of memory may take longer than to read from it.
+// Queries, or rows of keys, of a graph in one task. A task computes them for all problems. The heads of a token are
+// near each other, and finding a page of memory may take longer than reading from it.
 constexpr int NODES = 32;
 
-// A block of queries and a tile of keys of one problem: where a kernel is, and what may be attended there.
+// A block of queries and a tile of keys of one problem: the position of a kernel in a call, and the bounds there.
 struct Tile {
     const Call& call;
     const Size problem;
     Size first_query = 0, first_key = 0;
-    int queries = 0, keys = 0;  // how many there are, from the first on
-    const std::int64_t* index = nullptr;  // of a graph: the rows of these keys
+    int queries = 0, keys = 0;  // numbers of queries and keys in the tile
+    const std::int64_t* index = nullptr;  // for a graph: the rows of these keys in b
     QueryBounds bounds;
 
     Tile(const Call& call, Size problem) : call(call), problem(problem) {}
 
-    // Queries of a graph have few keys in common: each is a block.
+    // Returns the queries of a block. Queries of a graph have few keys in common, so each is a block.
     static int block(const Call& call) { return call.is_graph() ? 1 : TILE; }
-    // Moves to the block that begins with query `first`, or an end of one: blocks are the same in a backward.
+    // Moves to the block of queries from `first` on, up to a multiple of TILE. QueryBounds::read may end the block
+    // earlier. A backward has the same blocks.
     void move_to_queries(Size first) {
         const int most = block(call);
         first_query = first,
-        queries = bounds.read(call, problem, first, left_of(call.queries, first, most - int(first % most)));
+        queries = bounds.read(call, problem, first, remaining(call.queries, first, most - int(first % most)));
     }
-    // Moves to the tile of keys from the first-th on, of keys up to `end`.
+    // Moves to the tile of keys from `first` on, up to `end`.
     void move_to_keys(Size first, Size end) {
-        first_key = first, keys = left_of(end, first);
+        first_key = first, keys = remaining(end, first);
         if (call.is_graph()) index = call.edges.col + first;
     }
 
     RowRange queries_of(const Rows& rows, Size width) const { return {rows, problem, first_query, queries, width}; }
     RowRange keys_of(const Rows& rows, Size width) const { return {rows, problem, first_key, keys, width, index}; }
     Size key(int j) const { return index ? index[j] : first_key + j; }
-    // Where the scores of query i are among those of the problem, and what dropout counts as its row.
+    // scores_of: the offset of query i's scores of this tile in the problem's scores; row_of: the row that dropout
+    // counts.
     Size scores_of(int i) const { return row_of(i) * call.keys + first_key; }
     Size row_of(int i) const { return call.is_graph() ? 0 : first_query + i; }
 
-    // Keys from the first on that hold all that the bounds let any query attend: in a backward as in its forward.
+    // Returns the number of leading keys of the tile that contain all keys within bounds; the same in a backward as
+    // in its forward.
     int attended_keys() const { return bounds.high - first_key < keys ? int(bounds.high - first_key) : keys; }
-    // Whether the bounds let any query attend any key.
+    // Returns whether the bounds let any query of the block attend any key of the tile.
     bool is_attended() const { return bounds.high > first_key && bounds.low < first_key + keys; }
 };
 
-// The columns of a tile that its query i may attend: [from, to), and of these what the mask says.
+// The columns of a tile that its query i may attend: [from, to), where the mask allows it.
 struct AttendedColumns {
     int from, to;
-    const bool* mask;  // of column j: mask[j · column]; null if all
+    const bool* mask;  // mask[j · column] allows column j; null allows all
     Size column;
 
     AttendedColumns(const Tile& tile, int i) {
@@ -99,7 +103,7 @@ struct AttendedColumns {
     bool has(int j) const { return j >= from && j < to && (!mask || mask[j * column]); }
     bool is_whole(int keys) const { return from == 0 && to == keys && !mask; }
 
-    // Writes `otherwise` to x[j] for the columns up to `end` that are not attended.
+    // Writes `otherwise` to x[j] for the columns below `end` that are not attended.
     template <class T> void fill_others(T* x, int end, T otherwise) const {
         for (int j = 0; j < from; j++) x[j] = otherwise;
         for (int j = to; j < end; j++) x[j] = otherwise;
@@ -108,7 +112,7 @@ struct AttendedColumns {
     }
 };
 
-// How many keys query i of a block attends.
+// Returns the number of keys that query i of a block attends.
 inline Size attended_keys(const Tile& tile, int i) {
     const Mask& mask = tile.call.mask;
     Size from = tile.bounds.start[i], to = tile.bounds.stop[i], count = 0;
@@ -118,20 +122,21 @@ inline Size attended_keys(const Tile& tile, int i) {
     return count;
 }
 
-// What the sigmoid subtracts from the scores of query i of a block; −∞ if it attends nothing.
+// Returns the shift that the sigmoid subtracts from the scores of query i of a block; −∞ if it attends nothing.
 template <class T> inline T shift_of(const Tile& tile, int i) {
     Size n = attended_keys(tile, i);
     if (!n) return minus_infinity<T>();
     return T((tile.call.normalizer == Normalizer::SIGMOID_OF_KEYS ? std::log(double(n)) : 0.0) - tile.call.sigmoid_bias);
 }
 
-// 1 / (1 + e⁻ˣ); 0 below −LIMIT.
+// Returns 1 / (1 + e⁻ˣ); 0 below −LIMIT.
 template <class T> ANYSCORE_INLINE T sigmoid(T x) {
     T power = exp_clamped(-x);
     return x < -Exp<T>::LIMIT ? T(0) : 1 / (1 + power);
 }
 
-// Turns the scores s of one query into weights, from its statistics; beyond the keys their last vector gets anything.
+// Replaces the scores s of one query by weights, from its statistics. The rest of the last vector after the keys may
+// get anything.
 template <class T>
 ANYSCORE_NOINLINE void weights_of(const AttendedColumns& attended, bool is_softmax, T* s, T most, T log_sum, int keys) {
     constexpr int L = LANES<T>;
@@ -147,11 +152,11 @@ ANYSCORE_NOINLINE void weights_of(const AttendedColumns& attended, bool is_softm
     if (!attended.is_whole(keys)) attended.fill_others(s, keys, T(0));
 }
 
-// One problem's weight times the scale: as it is, and with zeros in its place if any of it is not finite.
+// One problem's weight times the scale: `raw`, and `finite`, which is 0 everywhere if any number of it is not finite.
 template <class T> struct Weight {
     Weight(Arena& arena, Size padded) : raw(arena.take<T>(padded)), finite(arena.take<T>(padded)) {}
 
-    // Reads that of problem n; gives whether it is another than the last one read.
+    // Reads the weight of problem n. Returns whether it differs from the last one read.
     bool read_for(const Call& call, Size n, Size padded) {
         Size at = call.weight.data ? call.weight.at[n] : 0;
         if (at == last) return false;
@@ -162,7 +167,7 @@ template <class T> struct Weight {
             for (Size d = 0; d < call.width; d++) raw[d] = T(1);
         for (Size d = 0; d < call.width; d++) raw[d] *= T(call.scale);
         for (Size d = call.width; d < padded; d++) raw[d] = 0;
-        has_nonfinite = largest(raw, call.width) >= Bits<T>::INFINITE;
+        has_nonfinite = largest_bits(raw, call.width) >= Bits<T>::INFINITE;
         for (Size d = 0; d < padded; d++) finite[d] = has_nonfinite ? T(0) : raw[d];
         return true;
     }
@@ -173,7 +178,8 @@ private:
     Size last = -1;
 };
 
-// to = factor · weight · from, or += if it is not the first; what is 0 stays 0 whatever the weight.
+// Writes factor · weight · from to `to`, or adds it if not is_first. A `from` of 0 counts as 0, even if the weight is
+// not finite.
 template <class T>
 ANYSCORE_NOINLINE void put_scaled(T* to, const T* from, const Weight<T>& weight, T factor, Size width, bool is_first) {
     if (weight.has_nonfinite)
@@ -189,13 +195,13 @@ ANYSCORE_NOINLINE void put_scaled(T* to, const T* from, const Weight<T>& weight,
 template <class T> ANYSCORE_NOINLINE void add_term(const Call& call, Size n, Size e, T* key) {
     T term[PIECE];
     for (Size d = 0; d < call.width; d += PIECE) {
-        const int count = left_of(call.width, d, PIECE);
+        const int count = remaining(call.width, d, PIECE);
         read(call.c, call.c.at[n] + e * call.c.stride + d, count, 1, term);
         for (int k = 0; k < count; k++) key[d + k] += term[k];
     }
 }
 
-// read_tile for the keys of a tile, with the terms of its edges.
+// Reads the keys of a tile as read_tile, with the terms of its edges.
 template <class T> ANYSCORE_NOINLINE bool read_tile_of_keys(const Tile& tile, Size padded, T limit, T* x, bool* irregular) {
     const Call& call = tile.call;
     read_rows(tile.keys_of(call.b, call.width), padded, x);
@@ -203,13 +209,14 @@ template <class T> ANYSCORE_NOINLINE bool read_tile_of_keys(const Tile& tile, Si
     return mark_irregular(x, tile.keys, padded, limit, irregular);
 }
 
-// Scores and gradients by the formula itself, for pairs of rows one of which is irregular: not finite, or
-// too large for the fast form. They are rare.
+// Scores and gradients by the formula itself, for pairs of rows with an irregular one: not finite, or too large for
+// the fast form. Such pairs are rare.
 template <class Literal, class T> class IrregularRows {
 public:
     IrregularRows(Arena& arena, Size width) : a(arena.take<T>(width)), b(arena.take<T>(width)) {}
 
-    // Reads row i of queries, and row j of keys with the term of edge e; what follows is of these.
+    // Reads row i of queries, and row j of keys with the term of edge e. `score` and `gradient` compute this pair of
+    // rows.
     void read(const Call& call, Size n, Size i, Size j, Size e) {
         width = call.width;
         read_row(call.a, n, i, width, a), read_row(call.b, n, j, width, b);
@@ -222,7 +229,7 @@ public:
         return T(sum);
     }
 
-    // Adds to da, db and dw what a scorer's `gradients` adds for a query and key whose ds is g.
+    // Adds to da, db and dw as a scorer's `gradients` does for one query and key, with ds = g.
     void gradient(T g, T factor, T* da, T* db, T* dw) const {
         for (Size d = 0; d < width; d++) {
             T value, by_a, by_b;

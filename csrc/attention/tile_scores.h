@@ -7,24 +7,24 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Scores s[i · TILE + j] of the queries and keys of a tile; columns beyond the keys, and keys that may not
-// be attended, hold anything. PanelScores and RowScores differ in which way lanes go.
+// Scores s[i · TILE + j] of the queries and keys of a tile. Columns beyond the keys, and keys that may not be
+// attended, hold anything. Lanes go along keys in PanelScores, and along features in RowScores.
 template <class Scorer, class T> class TileScores {
 public:
-    // Starts the problem of a tile; then the order is queries and keys, as they change, and compute.
+    // Starts the problem of a tile. Then call queries and keys, whenever they change, and compute.
     void begin(const Tile& tile, const KeySets<Scorer, T>& sets) {
         bool is_new = weight.read_for(tile.call, tile.problem, padded);
-        auto of_keys = sets.range(tile.call, tile.problem, range, room);
+        auto of_keys = sets.range(tile.call, tile.problem, range, workspace);
         panel_size = Scorer::panel_size(padded, sets.has_panels() ? sets.any_wide : of_keys.any_wide);
         scorer.begin(weight.finite, is_new, of_keys);
     }
 
     virtual void queries(const Tile& tile) = 0;
     virtual void keys(const Tile& tile, const KeySets<Scorer, T>& sets) = 0;
-    // The same, if only scores are wanted of them.
+    // Reads keys whose scores alone are needed, without gradients.
     virtual void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) { keys(tile, sets); }
     virtual void compute(const Tile& tile) = 0;
-    // Hands the scorer rows that gradients need, where it does not have them from above.
+    // Passes the scorer the rows that gradients need, unless queries and keys have done so.
     virtual void queries_for_gradients(const Tile&) {}
     virtual void keys_for_gradients(const Tile&) {}
 
@@ -36,7 +36,7 @@ public:
     Weight<T> weight;
     IrregularRows<typename Scorer::Literal, T> irregular_rows;
     T* s;
-    T* slopes = nullptr;  // room for the derivatives of the outer function, for those who want them
+    T* outer_slopes = nullptr;  // (TILE, TILE): derivatives of the outer function; null if the call needs none
 
 protected:
     static constexpr int L = LANES<T>;
@@ -44,21 +44,21 @@ protected:
 
     TileScores(Arena& arena, const Call& call)
         : padded(round_up(call.width, L)), scorer(arena, call), weight(arena, padded), irregular_rows(arena, call.width),
-          s(arena.take<T>(TILE * TILE)), query_room(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
+          s(arena.take<T>(TILE * TILE)), query_copy(arena.take<T>(TILE * padded)), key(arena.take<T>(TILE * padded)),
           range(arena.take<T>(Scorer::Range::size(padded))),
-          room(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
+          workspace(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
           row(arena.take<T>(TILE)) {}
 
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
-        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_room, irregular_query,
+        query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_copy, irregular_query,
                           any_irregular_query);
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
         any_irregular_query |= weight.has_nonfinite;
     }
 
-    // What goes with keys that have been read: whether any is irregular, and the key bias.
+    // Reads the key bias of the keys last read, and finds whether a key is irregular.
     void finish_keys(const Tile& tile) {
         any_irregular_key = false;
         for (int j = 0; j < tile.keys; j++) any_irregular_key |= irregular_key[j];
@@ -72,7 +72,7 @@ protected:
         for (int j = tile.keys; j < TILE; j++) bias[j] = 0;
     }
 
-    // Makes the scorer's sums scores: those of irregular rows, biases, and the outer function.
+    // Turns the scorer's sums into scores: computes irregular rows, and adds biases and the outer function.
     void finish(const Tile& tile) {
         if (has_irregular())
             for (int i = 0; i < tile.queries; i++) {
@@ -91,11 +91,12 @@ protected:
         if (Outer outer = tile.call.outer; outer != Outer::NONE) {
             const T c = T(tile.call.outer_scale);
             apply(outer, c, s, tile.queries * TILE);
-            if (slopes) slopes_of(outer, c, s, slopes, tile.queries * TILE);
+            if (outer_slopes) slopes_of(outer, c, s, outer_slopes, tile.queries * TILE);
         }
         if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
     }
 
+    // Adds a bias of pairs of queries and keys to the scores.
     void add(const Tile& tile, const Bias& of_pairs) {
         const Rows& from = of_pairs.entries;
         const Size at = from.at[tile.problem] + of_pairs.first + tile.first_key * of_pairs.column;
@@ -106,15 +107,16 @@ protected:
     }
 
     const T* query = nullptr;
-    T *query_room, *key, *range, *room, *bias, *row;  // room: for panels, or whatever is made of keys
+    T *query_copy, *key, *range, *workspace, *bias, *row;  // workspace: for panels, converted keys, or a range
     Size panel_size = 0;
     bool irregular_query[TILE], irregular_key[TILE], any_irregular_query = false, any_irregular_key = false;
 };
 
-// Many queries: lanes along keys, which are made panels, or have been for all tasks.
+// For many queries: lanes along keys, in panels that this task makes, or that KeySets made for all tasks.
 template <class Scorer, class T> class PanelScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::room, Base::s, Base::scorer;
+    using Base::irregular_key, Base::key, Base::padded, Base::panel_size, Base::query, Base::workspace, Base::s,
+        Base::scorer;
 
 public:
     PanelScores(Arena& arena, const Call& call) : Base(arena, call) {}
@@ -132,8 +134,8 @@ public:
             std::memcpy(irregular_key, sets.irregular(set, t), TILE);
         } else {
             const T* rows = sets.find_keys(tile, padded, key, irregular_key);
-            sets.make_panels_of(scorer, rows, tile.keys, panel_size, room);
-            panels = room, all_keys = tile.keys;
+            sets.make_panels_of(scorer, rows, tile.keys, panel_size, workspace);
+            panels = workspace, all_keys = tile.keys;
         }
         Base::finish_keys(tile);
     }
@@ -145,14 +147,15 @@ public:
 
 private:
     const T* panels = nullptr;
-    int all_keys = 0;  // that the panels hold
+    int all_keys = 0;  // keys in the panels
 };
 
-// A decoder's step: lanes along features. Keys may come prepared. And a backward of scores that were kept, whose rows
-// are for gradients alone.
+// For a decoder's step: lanes along features, of keys that may be packed. Also for a backward of kept scores, which
+// reads rows for gradients alone.
 template <class Scorer, class T> class RowScores final : public TileScores<Scorer, T> {
     using Base = TileScores<Scorer, T>;
-    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::room, Base::s, Base::scorer, Base::slopes;
+    using Base::irregular_key, Base::key, Base::padded, Base::query, Base::workspace, Base::s, Base::scorer,
+        Base::outer_slopes;
 
 public:
     RowScores(Arena& arena, const Call& call) : Base(arena, call) {}
@@ -165,7 +168,7 @@ public:
     void keys(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         const Call& call = tile.call;
         const int count = tile.keys;
-        rows = key, stride = padded, seen = true;
+        rows = key, stride = padded, knows_irregular = true;
         if (sets.is_prepared(call)) {
             const T* packed = (const T*)call.packed.data + call.packed.at[tile.problem] + call.packed.stride;
             auto row = [&](int j) { return packed + tile.key(j) * call.packed.stride; };
@@ -183,9 +186,9 @@ public:
 
     void keys_for_scores(const Tile& tile, const KeySets<Scorer, T>& sets) override {
         if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
-            if (const T* standing = standing_rows<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
+            if (const T* in_place = rows_in_place<T>(tile.keys_of(tile.call.b, tile.call.width), padded)) {
                 for (int j = 0; j < tile.keys; j++) irregular_key[j] = false;
-                rows = standing, stride = padded, seen = false;
+                rows = in_place, stride = padded, knows_irregular = false;
                 return Base::finish_keys(tile);
             }
         keys(tile, sets);
@@ -195,9 +198,9 @@ public:
         if (tile.call.kept) return read_kept(tile);
         scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
         if constexpr (SHOWS_NONFINITE<typename Scorer::Literal>)
-            if (!seen && !are_finite(tile)) {
+            if (!knows_irregular && !are_finite(tile)) {
                 find_keys(tile);
-                seen = true;
+                knows_irregular = true;
                 Base::finish_keys(tile);
                 scorer.decode_scores(tile.queries, rows, stride, tile.keys, s);
             }
@@ -205,13 +208,13 @@ public:
     }
 
     void queries_for_gradients(const Tile& tile) override { scorer.gradient_queries(query, tile.queries); }
-    void keys_for_gradients(const Tile& tile) override { scorer.keys(given, tile.keys); }
+    void keys_for_gradients(const Tile& tile) override { scorer.keys(key_rows, tile.keys); }
 
 private:
-    // Not inlined: the forward of many queries, which never comes here, took 5 % longer.
+    // Not inlined: the forward of many queries, which never calls this, took 5 % longer with it inlined.
     ANYSCORE_NOINLINE void find_keys(const Tile& tile) {
-        given = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
-        if (!tile.call.kept) rows = scorer.decode_keys(given, tile.keys, room);
+        key_rows = KeySets<Scorer, T>::find_keys(tile, padded, key, irregular_key);
+        if (!tile.call.kept) rows = scorer.decode_keys(key_rows, tile.keys, workspace);
     }
 
     ANYSCORE_NOINLINE void read_kept(const Tile& tile) {
@@ -219,25 +222,26 @@ private:
         const T* kept = (const T*)call.kept + tile.problem * call.scores();
         for (int i = 0; i < tile.queries; i++)
             std::memcpy(s + i * TILE, kept + tile.scores_of(i), std::size_t(tile.keys) * sizeof(T));
-        if (slopes) slopes_of(call.outer, T(call.outer_scale), s, slopes, tile.queries * TILE);
+        if (outer_slopes) slopes_of(call.outer, T(call.outer_scale), s, outer_slopes, tile.queries * TILE);
     }
 
     bool are_finite(const Tile& tile) const {
         typename Bits<T>::Unsigned most = 0;
         for (int i = 0; i < tile.queries; i++) {
-            auto here = largest(s + i * TILE, tile.keys);
+            auto here = largest_bits(s + i * TILE, tile.keys);
             most = here > most ? here : most;
         }
         return most < Bits<T>::INFINITE;
     }
 
-    const T *given = nullptr, *rows = nullptr;  // keys as they came, if not prepared; as decode_scores takes them
-    Size stride = 0;  // of the latter
-    bool seen = true;  // whether it is known which keys are irregular
+    // key_rows: as read, if not packed; rows: converted, for decode_scores.
+    const T *key_rows = nullptr, *rows = nullptr;
+    Size stride = 0;  // of `rows`
+    bool knows_irregular = true;  // whether irregular_key is set; else finite scores show that no key is irregular
 };
 
-// Either of the two, by the number of queries: in a backward as in its forward, so that both see the same scores, where
-// it computes them again.
+// PanelScores or RowScores, by the number of queries. A backward that computes scores again takes the same class as
+// its forward, so that both have the same scores.
 template <class Scorer, class T> class ScoresOf {
     using Panel = PanelScores<Scorer, T>;
     using Rows = RowScores<Scorer, T>;

@@ -1,4 +1,15 @@
-// What a tile makes of values: P V, and of what comes from above: dO Vᵀ and Pᵀ dO.
+// Products of a tile with its values: P V in the forward; dO Vᵀ and Pᵀ dO in the backward. Buffers, where `pairs` is
+// the number of bf16 pairs of a row (dots.h):
+//
+//     class           buffer          shape           contents
+//     TileValues      copy            (TILE, padded)  values of the tile, if not read in place; or a product of few queries
+//     ValueGradients  value_rows      (TILE, padded)  values of the tile
+//     ValueGradients  transposed      (padded, TILE)  Vᵀ; (pairs, TILE) of bf16 pairs
+//     ValueGradients  d_output_rows   (TILE, padded)  dO of the block, if not read in place
+//     ValueGradients  value_pairs     (TILE, pairs)   values as bf16 pairs
+//     ValueGradients  d_output_pairs  (TILE, pairs)   dO as bf16 pairs
+//     Delta           output          (L, padded)     O of L = LANES queries; output_pairs: as bf16 pairs
+//     Delta           d_output        (L, padded)     dO of the same queries; d_output_pairs: as bf16 pairs
 #pragma once
 
 #include "attention/tile.h"
@@ -15,8 +26,8 @@ template <class T> class TileValues {
 public:
     TileValues(Arena& arena, const Call& call) : padded(round_up(call.value_width, L)), copy(arena.take<T>(TILE * padded)) {}
 
-    // Adds P V of a tile to the output, whose rows are `padded` apart. whole: every query attends every key, so
-    // nothing has to be kept from being read. prefetcher: what memory is to bring meanwhile.
+    // Adds P V of a tile to output (queries, padded). The prefetcher fetches lines from memory meanwhile. Values may
+    // be read in place if `whole`: every query attends every key.
     void add(const Tile& tile, bool whole, const T* p, T* output, Prefetcher& prefetcher) {
         read(tile, whole);
         if (decodes(tile.call) && rows != copy && padded > 2 * WIDE_BLOCK * L)
@@ -52,20 +63,20 @@ private:
         rows = copy, stride = padded;
     }
 
-    // The same for few queries and long rows: some whole rows after each other, as they come from memory. By columns
-    // of what registers hold, as a product goes, 64 × 50 rows of 512 took 1.35 times as long.
+    // Adds P V for few queries and long rows: some whole rows after each other, in the order of memory. By columns
+    // that fit the registers, as in a product, 64 × 50 rows of 512 took 1.35 times as long.
     void add_in_order(int queries, int keys, const T* p, T* output) {
         constexpr int AT_ONCE = 8;
         zero(copy, queries * padded);
         for (int j = 0; j < keys; j += AT_ONCE)
             gemm<ProductTerm, T>({copy, padded}, {p + j, TILE}, {rows + j * stride, stride}, queries, padded,
-                                 left_of(keys, j, AT_ONCE));
+                                 remaining(keys, j, AT_ONCE));
         for (int i = 0; i < queries; i++)
             for (Size d = 0; d < padded; d += L)
                 store(output + i * padded + d, load(output + i * padded + d) + load(copy + i * padded + d));
     }
 
-    // Adds values that are not finite to the rows of output that attend them: c[i] += p[i, j] value[j].
+    // Adds values that are not finite to the output rows that attend them: c[i] += p[i, j] value[j].
     void add_nonfinite(const Tile& tile, const T* p, T* c) {
         if (!any_nonfinite) return;
         const Size width = tile.call.value_width;
@@ -85,78 +96,81 @@ private:
     bool nonfinite[TILE], any_nonfinite = false;
 };
 
-// Whether dO Vᵀ takes pairs of bfloat16 numbers.
+// Returns whether dO Vᵀ multiplies bf16 pairs.
 template <class T> bool takes_dots_of_values(const Call& call) {
-    return TAKES_CELLS<T> && call.dots && call.value_width > 0 && !decodes(call);
+    return TAKES_BF16_PAIRS<T> && call.dots && call.value_width > 0 && !decodes(call);
 }
 
-// The width of values as cells, 0 where they are none.
+// Returns the width of values if dO Vᵀ multiplies bf16 pairs; else 0, so that their buffers are empty.
 template <class T> Size width_of_dots(const Call& call) { return takes_dots_of_values<T>(call) ? call.value_width : 0; }
 
-// The same for the backward: values are read for a tile of keys, what comes from above for a block of queries.
+// For the backward: reads values for a tile of keys, and dO for a block of queries.
 template <class T> class ValueGradients {
     static constexpr int L = LANES<T>;
 
 public:
     ValueGradients(Arena& arena, const Call& call)
-        : padded(round_up(call.value_width, L)), rows(arena.take<T>(TILE * padded)), columns(arena.take<T>(TILE * padded)),
-          room(arena.take<T>(TILE * padded)), by_dots(takes_dots_of_values<T>(call)),
-          value_cells(arena, width_of_dots<T>(call)), output_cells(arena, width_of_dots<T>(call)) {}
+        : padded(round_up(call.value_width, L)), value_rows(arena.take<T>(TILE * padded)),
+          transposed(arena.take<T>(TILE * padded)), d_output_rows(arena.take<T>(TILE * padded)),
+          by_dots(takes_dots_of_values<T>(call)), value_pairs(arena, width_of_dots<T>(call)),
+          d_output_pairs(arena, width_of_dots<T>(call)) {}
 
-    // Of the tile's keys: as they are, as weights tell who attends them.
+    // Reads and transposes the values of the tile's keys. Masked keys are read too, as weights tell which keys are
+    // attended.
     void read_values(const Tile& tile) {
         const Call& call = tile.call;
         const int keys = tile.keys, end = int(round_up(keys, L));
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) {
-                value_cells.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
-                zero(value_cells.rows + keys * value_cells.cells, (end - keys) * value_cells.cells);
-                return transpose_rows(value_cells.rows, value_cells.cells, 0, end);
+                value_pairs.read(call.value, tile.problem, tile.first_key, keys, call.value_width);
+                zero(value_pairs.rows + keys * value_pairs.pairs, (end - keys) * value_pairs.pairs);
+                return transpose_rows(value_pairs.rows, value_pairs.pairs, 0, end);
             }
         int j = 0;
         if (!tile.index && call.value.data && call.value.type == TYPE_OF<T> &&
-            call.value_width == padded)  // whole squares as they stand
+            call.value_width == padded)  // whole squares, read in place
             for (; j + L <= keys; j += L) {
-                const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, rows);
+                const T* from = find_row(call.value, tile.problem, tile.first_key + j, padded, value_rows);
                 for (Size d = 0; d < padded; d += L)
-                    transpose_square(from + d, call.value.stride, columns + d * TILE + j, TILE);
+                    transpose_square(from + d, call.value.stride, transposed + d * TILE + j, TILE);
             }
         if (call.value.data && j < keys) {
             RowRange rest = tile.keys_of(call.value, call.value_width);
             rest.first += j, rest.count -= j;
-            read_rows(rest, padded, rows + j * padded);
+            read_rows(rest, padded, value_rows + j * padded);
         }
-        zero(rows + keys * padded, (end - keys) * padded);
-        transpose_rows(rows, padded, j, end);
+        zero(value_rows + keys * padded, (end - keys) * padded);
+        transpose_rows(value_rows, padded, j, end);
     }
 
-    // Of the tile's queries, dO; rows that are not finite become 0.
+    // Reads dO of the tile's queries; rows that are not finite become 0.
     void read_output(const Tile& tile, const Backward& back) {
         any_nonfinite = false;
         if (!back.d_output.data) return;
         const Size width = tile.call.value_width;
-        d_output =
-            find_tile(tile.queries_of(back.d_output, width), padded, largest_finite<T>(), room, nonfinite, any_nonfinite);
-        if constexpr (TAKES_CELLS<T>)
-            if (by_dots) output_cells.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
+        d_output = find_tile(tile.queries_of(back.d_output, width), padded, largest_finite<T>(), d_output_rows, nonfinite,
+                             any_nonfinite);
+        if constexpr (TAKES_BF16_PAIRS<T>)
+            if (by_dots) d_output_pairs.take(d_output, padded, tile.queries, padded);  // exact: see Call::dots
     }
 
-    // Of query i of the tile whose output was read last.
+    // Returns whether dO of query i, of the block last read, is not finite.
     bool is_nonfinite(int i) const { return any_nonfinite && nonfinite[i]; }
 
-    // Writes dO Vᵀ, of the keys and the rest of their last vector.
+    // Writes dO Vᵀ of the keys, and of the rest of their last vector.
     void multiply(const Tile& tile, T* dp) const {
         const int end = int(round_up(tile.keys, L));
         for (int i = 0; i < tile.queries; i++) zero(dp + i * TILE, end);
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) {
-                const Size cells = output_cells.cells;
-                return gemm<DotTerm, T>({dp, TILE}, {output_cells.rows, cells}, {columns, TILE}, tile.queries, end, cells);
+                const Size pairs = d_output_pairs.pairs;
+                return gemm<DotTerm, T>({dp, TILE}, {d_output_pairs.rows, pairs}, {transposed, TILE}, tile.queries, end,
+                                        pairs);
             }
-        gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {columns, TILE}, tile.queries, end, padded);
+        gemm<ProductTerm, T>({dp, TILE}, {d_output, padded}, {transposed, TILE}, tile.queries, end, padded);
     }
 
-    // Adds Pᵀ dO to the gradients of values, `padded` apart.
+    // Adds Pᵀ dO to d_value (keys, padded).
     void add(const Tile& tile, const Backward& back, const T* p, T* d_value) {
         gemm<ProductTerm, T>({d_value, padded}, {p, 1, TILE}, {d_output, padded}, tile.keys, padded, tile.queries);
         add_nonfinite(tile, back, p, d_value);
@@ -167,7 +181,8 @@ public:
 private:
     void transpose_rows(const T* from, Size width, int first, int end) {
         for (Size d = 0; d < width; d += L)
-            for (int j = first; j < end; j += L) transpose_square(from + j * width + d, width, columns + d * TILE + j, TILE);
+            for (int j = first; j < end; j += L)
+                transpose_square(from + j * width + d, width, transposed + d * TILE + j, TILE);
     }
 
     void add_nonfinite(const Tile& tile, const Backward& back, const T* p, T* d_value) {
@@ -176,55 +191,56 @@ private:
         for (int i = 0; i < tile.queries; i++) {
             if (!nonfinite[i]) continue;
             AttendedColumns attended(tile, i);
-            T* row = room + i * padded;
+            T* row = d_output_rows + i * padded;
             read_row(back.d_output, tile.problem, tile.first_query + i, width, row);
             for (int j = attended.from; j < attended.to; j++)
                 for (Size d = 0; attended.has(j) && d < width; d++) d_value[j * padded + d] += p[i * TILE + j] * row[d];
         }
     }
 
-    T *rows, *columns, *room;  // room: for dO
+    T *value_rows, *transposed, *d_output_rows;
     const T* d_output = nullptr;
     bool nonfinite[TILE], any_nonfinite = false;
     const bool by_dots;
-    CellRows value_cells, output_cells;
+    Bf16PairRows value_pairs, d_output_pairs;
 };
 
-// D_i = dO_i · O_i, summed in the order in which the product above sums dO_i · v_j: where one key has all the weight,
-// their difference is then 0 exactly.
+// D_i = dO_i · O_i, summed in the order in which ValueGradients::multiply sums dO_i · v_j. So their difference is
+// exactly 0 where one key has all the weight.
 template <class T> class Delta {
     static constexpr int L = LANES<T>;
 
 public:
     Delta(Arena& arena, const Call& call)
         : padded(round_up(call.value_width, L)), output(arena.take<T>(L * padded)), d_output(arena.take<T>(L * padded)),
-          by_dots(takes_dots_of_values<T>(call)), output_cells(arena, width_of_dots<T>(call)),
-          d_output_cells(arena, width_of_dots<T>(call)) {}
+          by_dots(takes_dots_of_values<T>(call)), output_pairs(arena, width_of_dots<T>(call)),
+          d_output_pairs(arena, width_of_dots<T>(call)) {}
 
     void run(const Call& call, const Backward& back, Size n, Size first, T* delta) {
-        int count = left_of(call.queries, first, L);
+        int count = remaining(call.queries, first, L);
         bool nonfinite[L];
         zero(output, L * padded), zero(d_output, L * padded);
         for (int i = 0; i < count; i++) read_row(back.output, n, first + i, call.value_width, output + i * padded);
         read_tile({back.d_output, n, first, count, call.value_width}, padded, largest_finite<T>(), d_output, nonfinite);
         Vector<T> sum{};
-        if constexpr (TAKES_CELLS<T>)
+        if constexpr (TAKES_BF16_PAIRS<T>)
             if (by_dots) sum = sum_of_halves();
         sum += multiply<ProductTerm>(output, d_output, padded);
-        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;  // else NaN alone passes on
+        // A sigmoid has no D, but NaN must reach its gradients.
+        const bool is_softmax = call.normalizer == Normalizer::SOFTMAX;
         for (int i = 0; i < count; i++)
             delta[n * call.queries + first + i] = nonfinite[i] ? nan<T>() : is_softmax ? sum[i] : T(0);
     }
 
 private:
-    // That of the output in bfloat16; leaves what is beyond.
+    // Returns D of the output rounded to bfloat16; leaves the rounding errors in `output`.
     Vector<T> sum_of_halves() {
-        output_cells.take(output, padded, L, padded), d_output_cells.take(d_output, padded, L, padded);
-        output_cells.subtract_from(output, padded, L, padded);
-        return multiply<DotTerm>(output_cells.rows, d_output_cells.rows, output_cells.cells);
+        output_pairs.take(output, padded, L, padded), d_output_pairs.take(d_output, padded, L, padded);
+        output_pairs.subtract_from(output, padded, L, padded);
+        return multiply<DotTerm>(output_pairs.rows, d_output_pairs.rows, output_pairs.pairs);
     }
 
-    // Of L rows, `width` apart.
+    // Returns the sums of products of L rows, `width` apart.
     template <class Term> static Vector<T> multiply(const T* output, const T* d_output, Size width) {
         Vector<T> sum{};
         for (Size from = 0; from < width; from += PIECE) {
@@ -243,7 +259,7 @@ private:
     Size padded;
     T *output, *d_output;
     const bool by_dots;
-    CellRows output_cells, d_output_cells;
+    Bf16PairRows output_pairs, d_output_pairs;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -1,5 +1,5 @@
-// Calls that come again: checked once, and run with other arrays of the same types, shapes and strides, with no Python in
-// between and nothing checked but that.
+// Repeated calls: checked once, then run on other arrays of the same types, shapes and strides. Nothing else is
+// checked, and no Python runs in between.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
@@ -21,19 +21,21 @@ namespace nb = nanobind;
 namespace anyscore {
 namespace {
 
-// The operands that a call may have; the first four have gradients.
+// The operands of a repeated call; the first four have gradients.
 constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed", "stop"};
 constexpr std::size_t FACTORS = 4, PACKED = 4;
 using Given = std::array<nb::handle, std::size(KINDS)>;
 
-constexpr Size MOST_PROBLEMS = 4096;  // of a call that is kept, with several numbers for each; more take their time anyway
+// A larger call is not kept: it has several numbers for each problem, and takes long anyway.
+constexpr Size MOST_PROBLEMS = 4096;
 
-// What a call and those that take its place have alike.
+// A forward that was checked, to be run on other arrays.
 class Again {
 public:
-    // A call that `forward` could take, with no mask but the ends of intervals, without biases and dropout; lead: of its
-    // output, which is of the type of a, and is made by empty(a, shape). lengths: the array that stop is a view of, or None;
-    // other calls bring theirs. Raises std::invalid_argument where no other call can take its place.
+    // Keeps a call that `forward` accepts, without biases and dropout, and with no mask but the ends of intervals.
+    // The output has the leading dimensions `lead`, and empty(a, shape) makes it in the type of a. The operand stop
+    // is a view of `lengths`, unless that is None; each call passes its own lengths. Raises std::invalid_argument for
+    // a call that cannot be repeated.
     Again(nb::tuple operands, nb::handle lengths, const std::string& pair,
           const std::array<double, Settings::COUNT>& numbers, const std::vector<Size>& lead, nb::object empty)
         : pair(pair), empty(empty), settings(numbers.data()), arrays(lead, settings.groups) {
@@ -58,14 +60,14 @@ public:
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
         output_shape = tuple(shape(call.queries, call.value_width));
         stats_shape = tuple(shape(2, call.queries));
-        // Shapes are all that is kept of these arrays, not their memory.
+        // Keeps the shapes of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
             if (array) (in.*array).owner = {};
     }
 
     Again(const Again&) = delete;
 
-    // The output for arrays a, b, weight, value, packed and lengths, or None where these are others.
+    // Returns the output for arrays a, b, weight, value, packed and lengths; None if their layouts differ.
     nb::object run(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle lengths,
                    int threads) const {
         Call now;
@@ -82,7 +84,7 @@ public:
     }
 
 protected:
-    // (*lead, rows, columns)
+    // Returns the shape (*lead, rows, columns).
     std::vector<Size> shape(Size rows, Size columns) const {
         std::vector<Size> sizes = arrays.lead;
         sizes.push_back(rows), sizes.push_back(columns);
@@ -96,8 +98,8 @@ protected:
         return shape;
     }
 
-    // Makes the call that has these arrays; false where they are of another kind. A call has packed keys if the one
-    // before had, its backward may lack them.
+    // Writes the call of these arrays to `now`. Returns false if their layouts differ. A forward has packed keys if
+    // the first call had; its backward may lack them.
     bool take(const Given& operands, Call& now, bool needs_packed = true) const {
         now = call;
         now.dots = call.dots && dots();
@@ -125,17 +127,17 @@ protected:
     nb::object empty;
     Settings settings;
     std::array<std::optional<ArrayLayout>, std::size(KINDS)> places;
-    Operands in;  // their shapes
-    Arrays arrays;  // what the call points to
+    Operands in;  // shapes only
+    Arrays arrays;  // owns the offsets of `call`
     Call call;
     Type sums = Type::F32, output_type;
     nb::tuple output_shape, stats_shape;
 };
 
-// The same, whose gradients are wanted too. All of its arrays have the type of sums.
+// A forward and a backward that were checked. All arrays have the type of the sums.
 class TrainAgain : public Again {
 public:
-    // keeps_scores: whether they stand in the place of the output for a backward; then one tile must hold all keys.
+    // keeps_scores: whether a backward gets the scores in place of the output; then one tile must hold all keys.
     TrainAgain(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
                const std::vector<Size>& lead, nb::object empty, bool keeps_scores)
         : Again(operands, nb::none(), pair, numbers, lead, empty) {
@@ -156,7 +158,7 @@ public:
         back = describe_gradients(arrays, call, in, settings, sums, to);
     }
 
-    // Output, statistics and scores, or None for those, for arrays as of Again::run; or None.
+    // Returns (output, stats, scores or None) for arrays as in Again::run; None if their layouts differ.
     nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
                        int threads) const {
         Call now;
@@ -172,8 +174,8 @@ public:
         return all;
     }
 
-    // Gradients of a, b, weight and value, None where that is, for what `forward` was given and gave, scores or else the
-    // output, and the gradient of its output; or None where these are of another kind.
+    // Returns the gradients of a, b, weight and value, each None if the call lacks it; None if layouts differ. Here
+    // `kept` is the scores of `forward` if it keeps them, else its output; d_output is the gradient of the output.
     nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle kept,
                         nb::handle stats, nb::handle d_output, int threads) const {
         Call now;
@@ -213,9 +215,9 @@ private:
         return to.data;
     }
 
-    Backward back;  // without data
+    Backward back;  // with null data
     nb::tuple shapes[FACTORS];
-    nb::object scores_shape;  // or none, if they are not kept
+    nb::object scores_shape;  // null if scores are not kept
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Rows appended to a cache again and again: of the same types, shapes and strides as others before, and nothing is checked
-// but that.
+// Repeated appends to a cache: rows of the same types, shapes and strides as earlier ones. Nothing else is checked.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -15,11 +14,12 @@ namespace nb = nanobind;
 namespace anyscore {
 namespace {
 
-// New rows of a cache: keys, whose part of the scores' factors they are themselves, and values.
+// An append that was checked, to be run on other rows: keys, which are their own factor b of scores, and values.
 class AppendAgain {
 public:
-    // Rows key and value (*lead, n, width) that came to the arrays b and values (*lead, capacity, width) of a cache, with
-    // packed keys or None, and its length () of int64. Raises std::invalid_argument where no others can take their place.
+    // Keeps the layouts of an append. New rows are key and value (*lead, n, width); the cache has b and values
+    // (*lead, capacity, width), packed keys or None, and its length, () of int64. Raises std::invalid_argument if no
+    // other rows can be appended so.
     AppendAgain(const std::string& pair, nb::handle key, nb::handle value, nb::handle b, nb::handle values,
                 nb::handle packed, nb::handle length)
         : pair(pair), keys(key, b), of_values(value, values), length(length.ptr(), lent(length, true), true) {
@@ -33,8 +33,7 @@ public:
         of_packed.emplace(packed.ptr(), to_pack, true);
     }
 
-    // Whether the rows were appended. They were not, and nothing was written, where the arrays are others, and where there
-    // is no room.
+    // Appends rows. Returns false, and writes nothing, if an array's layout differs, or the cache is full.
     bool run(nb::handle key, nb::handle value, nb::handle b, nb::handle values, nb::handle packed, nb::handle length,
              int threads) const {
         auto* count = static_cast<std::int64_t*>(this->length.memory(length.ptr()));
@@ -62,7 +61,7 @@ private:
         char* to;
     };
 
-    // Rows that come, and those that they become.
+    // New rows `from`, and the array `to` of the cache that they are copied to.
     struct RowsOf {
         View from, to;
         ArrayLayout comes, stays;
@@ -92,7 +91,7 @@ private:
         }
 
         void along(std::size_t axis, std::size_t last, const char* x, char* y) const {
-            if (axis > last) {  // which may be a row of the cache itself
+            if (axis > last) {  // memmove: a new row may be a row of the cache itself
                 std::memmove(y, x, std::size_t(from.shape[axis] * bytes));
                 return;
             }

@@ -8,7 +8,7 @@ namespace anyscore {
 
 namespace {
 
-constexpr Size LONGEST = Size(1) << 32;  // of one axis
+constexpr Size LONGEST = Size(1) << 32;  // the largest size of one axis
 
 std::string text(const std::vector<Size>& sizes) {
     std::string all = "(";
@@ -40,7 +40,7 @@ Type Arrays::type(const char* name, const View& array) {
     refuse(name, "must be float32, float64, float16, bfloat16, or int16 for the bits of bfloat16");
 }
 
-void Arrays::check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool one) {
+void Arrays::check(const char* name, View& array, const std::vector<Size>& tail, bool of_keys, bool tail_broadcasts) {
     std::vector<Size> full = lead;
     if (of_keys && groups > 1) full.back() /= groups;
     std::size_t rank = full.size();
@@ -49,7 +49,7 @@ void Arrays::check(const char* name, View& array, const std::vector<Size>& tail,
     if (array.shape.size() >= tail.size()) array.fill_up(full.size());
     bool fits = array.shape.size() == full.size();
     for (std::size_t i = 0; fits && i < full.size(); i++) {
-        bool broadcast = (i < rank || one) && array.shape[i] == 1;
+        bool broadcast = (i < rank || tail_broadcasts) && array.shape[i] == 1;
         fits = full[i] < 0 || array.shape[i] == full[i] || broadcast;
     }
     if (!fits) refuse(name, "has shape " + text(got) + ", expected " + text(full) + " or 1 where it broadcasts");
@@ -57,7 +57,7 @@ void Arrays::check(const char* name, View& array, const std::vector<Size>& tail,
         if (n >= LONGEST) refuse(name, "has shape " + text(got) + ", which is too large");
 }
 
-// int32 as int64.
+// Replaces an int32 array by an int64 copy.
 void Arrays::widen(View& array) {
     copy(array);
     kept.push_back({});
@@ -66,7 +66,7 @@ void Arrays::widen(View& array) {
     array.data = kept.back().data(), array.dtype = nanobind::dtype<std::int64_t>();
 }
 
-// The array as a C-contiguous copy.
+// Replaces an array by a C-contiguous copy.
 void Arrays::copy(View& array) {
     Size bytes = array.dtype.bits / 8, count = array.size();
     std::size_t rank = array.shape.size();
@@ -154,7 +154,7 @@ Bias Arrays::bias_of_edges(View& array, Size edges, bool after) {
     return found;
 }
 
-Bound Arrays::of_all(const std::int64_t* numbers) {
+Bound Arrays::bound_for_all(const std::int64_t* numbers) {
     kept.push_back(std::vector<Size>(std::size_t(problems), 0));
     return {numbers, kept.back().data(), 1};
 }
@@ -197,8 +197,8 @@ Gradient Arrays::gradient(const char* name, Output& to, const View& input, Type 
     return {data, offsets(to, of_keys), reinterpret_cast<const bool*>(flags.back().data())};
 }
 
-// Problem n has part number[n], of `count`, of the arrays; they are numbered in the order of problems.
-// A leading dimension tells problems apart if all of the arrays have it.
+// Returns, for each problem, the number of its part of the arrays, and sets `count` to the number of parts. Parts are
+// numbered in the order of problems. A leading dimension separates problems only if all of the arrays have it.
 std::vector<Size> Arrays::numbered(const std::vector<const View*>& arrays, bool of_keys, Size& count) const {
     std::vector<Size> number(std::size_t(problems), 0);
     Size inner = problems;
@@ -225,7 +225,7 @@ void Arrays::key_sets(Call& call, const View& b) {
     call.first_problem = kept.back().data();
 }
 
-void Arrays::each_its_own(Call& call) {
+void Arrays::key_set_per_problem(Call& call) {
     std::vector<Size> all(std::size_t(problems), 0);
     std::iota(all.begin(), all.end(), Size(0));
     kept.push_back(std::move(all));

@@ -1,4 +1,4 @@
-// What is asked of the kernels, whoever asks: arrays are checked and become plain data.
+// Arrays of a call checked, turned into plain data, and passed to the kernels.
 #include "bindings/calls.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ Kernels find(const std::string& pair, Type sums) {
 
 namespace {
 
-// The type that sums are taken in, and the leading dimensions, are those of stats.
+// Returns the type of the sums, which is that of stats; stats also has the leading dimensions.
 Type type_of_sums(const View& stats) {
     Type type = Arrays::type("stats", stats);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("stats", "must be float32 or float64");
@@ -30,21 +30,21 @@ Type type_of_sums(const View& stats) {
 
 std::vector<Size> lead_of(const View& stats) { return {stats.shape.begin(), stats.shape.end() - 2}; }
 
-// (*lead, T_q, columns)
+// Returns the shape (*lead, T_q, columns).
 std::vector<Size> rows_of(const View& stats, Size columns) {
     std::vector<Size> shape = lead_of(stats);
     shape.push_back(stats.shape.back()), shape.push_back(columns);
     return shape;
 }
 
-// The shape of scores, of edges where there are some.
+// Returns the shape of scores: (*lead, T_q, keys), or (*lead, edges) for a graph.
 std::vector<Size> scores_of(const View& stats, const Call& call) {
     std::vector<Size> shape = rows_of(stats, call.keys);
     if (call.is_graph()) shape.erase(shape.end() - 2);
     return shape;
 }
 
-// Every number is looked at: kernels follow them.
+// Returns the edges. Checks every index, as kernels follow them.
 Edges edges_of(Arrays& arrays, Operands& in, Size queries, Size rows) {
     const Size count = in.col.size();
     Edges edges;
@@ -84,7 +84,7 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         if (in.start || in.stop || in.mask || s.diagonal)
             Arrays::refuse("col", "must come without bounds, mask and a bias of diagonals");
         call.edges = edges_of(arrays, in, queries, rows);
-        call.start = arrays.of_all(call.edges.rowptr), call.stop = arrays.of_all(call.edges.rowptr + 1);
+        call.start = arrays.bound_for_all(call.edges.rowptr), call.stop = arrays.bound_for_all(call.edges.rowptr + 1);
         if (in.bias) call.bias = arrays.bias_of_edges(in.bias, call.keys, s.after);
         if (in.c) call.c = arrays.rows("c", in.c, {call.keys, call.width}, false);
     } else {
@@ -108,7 +108,7 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         Arrays::refuse("streams", "must be one for each problem");
     call.dropout = {s.dropout, in.streams.data()};
     if (call.has_terms())
-        arrays.each_its_own(call);
+        arrays.key_set_per_problem(call);
     else
         arrays.key_sets(call, in.b);
     auto is_half = [](const View& array, const Rows& rows) { return !array || rows.type == Type::BF16; };
@@ -153,7 +153,7 @@ void take_packed(Call& call, Arrays& arrays, View& packed, Type sums) {
 
 namespace {
 
-// The kernels for the type of a result (..., keys), and how many rows that has.
+// Returns the kernels for the type of a result (..., keys), and its number of rows.
 std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
     if (power != 1 && power != 2) Arrays::refuse("power", "must be 1 or 2");
     Type type = Arrays::type("the result", to);
@@ -164,7 +164,7 @@ std::pair<SparseKernels, Size> sparse_kernels(int power, const Output& to) {
     return {kernels(type).sparse, keys ? to.size() / keys : 0};
 }
 
-// The data of an array of the type and shape of another, C-contiguous.
+// Returns the data of a C-contiguous array of another's type and shape.
 const void* alike(const char* name, const View& array, const View& other) {
     if (Arrays::type(name, array) != Arrays::type(name, other)) Arrays::refuse(name, "must have the type of the result");
     return Arrays::contiguous(name, array, other.shape);
@@ -228,7 +228,7 @@ void backward(const std::string& pair, Operands& in, const Settings& s, Results&
         if (one) std::memset(one.data, 0, std::size_t(one.size() * (one.dtype.bits / 8)));
     };
     clear(to.bias);
-    if (!arrays.problems) {  // nothing reaches any of them
+    if (!arrays.problems) {  // no problem contributes to any gradient
         for (const Output& one : {to.a, to.b, to.weight, to.key_bias, to.value, to.c}) clear(one);
         return;
     }
@@ -249,16 +249,16 @@ void sparse_backward(int power, const View& w, const View& dw, Output& ds, int t
 
 namespace {
 
-// The data of an array of the type of key, C-contiguous.
-void* dense(const char* name, const View& array, const Located& x, const std::vector<Size>& shape) {
+// Returns the data of a C-contiguous array of the type of key.
+void* dense(const char* name, const View& array, const EnergyOperands& x, const std::vector<Size>& shape) {
     if (Arrays::type(name, array) != Arrays::type("key", x.key)) Arrays::refuse(name, "must have the type of key");
     return Arrays::contiguous(name, array, shape);
 }
 
-const EnergyKernels& energy_kernels(const Located& x) { return kernels(Arrays::type("key", x.key)).energies; }
+const EnergyKernels& energy_kernels(const EnergyOperands& x) { return kernels(Arrays::type("key", x.key)).energies; }
 
-// The arrays of a step, checked against each other.
-Energies describe(const Located& x) {
+// Returns the arrays of a step as plain data, checked against each other.
+Energies describe(const EnergyOperands& x) {
     const Type type = Arrays::type("key", x.key);
     if (type != Type::F32 && type != Type::F64) Arrays::refuse("key", "must be float32 or float64");
     if (x.key.rank() != 3) Arrays::refuse("key", "must have shape (B, T_k, h)");
@@ -278,13 +278,13 @@ Energies describe(const Located& x) {
 
 }  // namespace
 
-void energies(const Located& x, Output& to, int threads) {
+void energies(const EnergyOperands& x, Output& to, int threads) {
     Energies of = describe(x);
     of.energies = dense("energies", to, x, {of.batch, of.keys});
     energy_kernels(x).forward(of, threads);
 }
 
-void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
+void energies_backward(const EnergyOperands& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
                        Output& d_vector, int threads) {
     Energies of = describe(x);
     of.upstream = dense("upstream", upstream, x, {of.batch, of.keys});
@@ -308,7 +308,7 @@ void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys
     call.width = shape.back();
     if (keys.start < 0 || keys.count < 0 || keys.count > call.keys) Arrays::refuse("b", "has no room for so many keys");
     call.a = call.b = arrays.rows("b", b, {call.keys, call.width}, false);
-    arrays.each_its_own(call);
+    arrays.key_set_per_problem(call);
     shape[shape.size() - 2] += 1;
     void* to = Arrays::contiguous("packed", packed, shape);
     find(pair, sums).prepare(call, to, keys, threads);

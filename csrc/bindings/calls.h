@@ -1,6 +1,6 @@
-// What is asked of the kernels, by Python (module.cpp) and by XLA (xla.cpp).
+// The functions of the core for Python (module.cpp) and XLA (xla.cpp): arrays in, kernels run.
 //
-// Arrays may lack leading dimensions of 1. Raises std::invalid_argument, before any work.
+// Arrays may lack leading dimensions of 1. Errors raise std::invalid_argument before any work.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace anyscore {
 
-// The arrays of a call, as `Operands` in anyscore/call/operands.py; what is not there is not given.
+// The arrays of a call, as `Operands` in anyscore/call/operands.py; an absent array has given = false.
 struct Operands {
     View a, b, weight, key_bias, value, bias, c, start, stop, mask, rowptr, col, colptr, order, row, packed;
-    std::vector<Stream> streams{};  // one for each problem, with dropout
+    std::vector<Stream> streams{};  // one for each problem, if there is dropout
 };
 
-// All of them by name, in the order of Python's. The seed is no array for Python.
+// The operands by name, in Python's order. Python passes the seed as a number, not as an array.
 struct Operand {
     const char* name;
     View Operands::* view;
@@ -48,8 +48,8 @@ struct Settings {
     double dropout = 0;
     Size dropout_period = 1;
     double outer = 0, outer_scale = 0;
-    bool diagonal = false, after = false;  // the bias
-    int normalizer = 0;  // of `Normalizer`
+    bool diagonal = false, after = false;  // of the bias
+    int normalizer = 0;  // a value of `Normalizer`
     double sigmoid_bias = 0;
 
     static constexpr std::size_t COUNT = 10;
@@ -59,13 +59,13 @@ struct Settings {
           normalizer(int(numbers[8])), sigmoid_bias(numbers[9]) {}
 };
 
-// What forward gives; output is missing where there are no values, scores where nobody asks for them.
+// The results of a forward; output is absent without values, scores unless they are asked for.
 struct Outputs {
     Output output, stats, scores;
 };
 
-// What forward gave, and the gradients of that. Scores spare those of a call without edges from being computed again, and
-// where there are no more than TILE keys, the output from being kept.
+// The results of a forward, and their gradients. For a call without edges, scores save computing them again; with at
+// most TILE keys they also replace the output.
 struct Results {
     View output, stats, scores, d_output, d_stats, d_scores;
 };
@@ -74,31 +74,31 @@ struct Gradients {
     Output a, b, weight, key_bias, value, bias, c;
 };
 
-// One seed for the problems of stats (*lead, 2, T_q), which are counted modulo `period`.
+// Returns one stream for each problem of stats (*lead, 2, T_q), from one seed. Problems are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats);
 
-// The parts of a forward and a backward: the call as plain data, where gradients go, and the kernels that run them.
+// The parts of a forward and a backward: the call as plain data, the destinations of its gradients, and its kernels.
 Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);
 Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& x, const Settings& s, Type sums,
                             Gradients& to);
 Kernels find(const std::string& pair, Type sums);
-// Keys packed before, for sums of that type, as prepare_keys writes them.
+// Adds packed keys, as prepare_keys writes them, to a call with this type of the sums.
 void take_packed(Call& call, Arrays& arrays, View& packed, Type sums);
 
 void forward(const std::string& pair, Operands& x, const Settings& s, Outputs& to, int threads);
 void backward(const std::string& pair, Operands& x, const Settings& s, Results& of, Gradients& to, int threads);
-// Scores to weights, and the gradients of weights to those of scores, all (..., keys): see sparse.h.
+// Writes weights from scores, and the gradients of scores from those of weights, all (..., keys): see sparse.h.
 void sparse(int power, const View& s, Output& w, int threads);
 void sparse_backward(int power, const View& w, const View& dw, Output& ds, int threads);
-// The arrays of a step of location-sensitive attention, as `Energies` in call.h. What is computed outside of the spans
-// stays as it is; gradients of keys are added.
-struct Located {
+// The arrays of a step of location-sensitive attention, as `Energies` in call.h. Results outside of the spans stay as
+// they are; gradients of keys are added.
+struct EnergyOperands {
     View key, feature, stacked, vector, spans;
 };
-void energies(const Located& x, Output& to, int threads);
-void energies_backward(const Located& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
+void energies(const EnergyOperands& x, Output& to, int threads);
+void energies_backward(const EnergyOperands& x, const View& upstream, Output& d_key, Output& d_feature, Output& d_stacked,
                        Output& d_vector, int threads);
-// Packs all keys, or those that are new and stand among rows of b.
+// prepare_keys packs all keys b; append_keys packs new keys, which are already rows of b.
 void prepare_keys(const std::string& pair, View& b, Output& packed, int threads);
 void append_keys(const std::string& pair, View& b, Output& packed, const NewKeys& keys, int threads);
 

@@ -1,4 +1,4 @@
-// Arrays that come in the place of others of the same type, shape and strides.
+// The layouts of arrays: type, shape and strides, which arrays of a repeated call must have.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,17 +12,17 @@
 
 namespace anyscore {
 
-// An array that came, and what another must be like to take its place.
+// The layout of one array, and its class in Python. Another array must have the same.
 struct ArrayLayout {
-    PyTypeObject* of;
-    Exchange exchange;  // or none: it has a buffer, as NumPy's arrays have
+    PyTypeObject* type;
+    Exchange exchange;  // DLPack's exchange; null for an array with a buffer, such as NumPy's
     nanobind::dlpack::dtype dtype;
-    std::string format;  // of the buffer
-    std::vector<Size> shape, strides;  // strides: in elements, of a buffer in bytes
+    std::string format;  // of a buffer
+    std::vector<Size> shape, strides;  // strides: in elements; in bytes for a buffer
     bool writes;
 
     ArrayLayout(PyObject* x, const View& view, bool writes = false)
-        : of(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype), writes(writes) {
+        : type(Py_TYPE(x)), exchange(nullptr), dtype(view.dtype), writes(writes) {
         shape = view.shape, strides = view.strides;
         Py_buffer buffer;
         if (!PyObject_CheckBuffer(x)) {
@@ -37,9 +37,9 @@ struct ArrayLayout {
         }
     }
 
-    // The memory of an array, null if it is of another kind.
+    // Returns the memory of an array of this layout; nullptr for any other.
     void* memory(PyObject* x) const {
-        if (Py_TYPE(x) != of) return nullptr;
+        if (Py_TYPE(x) != type) return nullptr;
         if (exchange) {
             nanobind::dlpack::dltensor lent;
             if (exchange(x, &lent)) return PyErr_Clear(), nullptr;
@@ -50,18 +50,18 @@ struct ArrayLayout {
         const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(x, &lent, flags)) return PyErr_Clear(), nullptr;
         void* data = format == lent.format && is_alike(lent.ndim, lent.shape, lent.strides) ? lent.buf : nullptr;
-        PyBuffer_Release(&lent);  // whoever calls holds the array
+        PyBuffer_Release(&lent);  // the caller holds the array
         return data;
     }
 
 private:
-    template <class N> bool is_alike(int rank, const N* its_shape, const N* its_strides) const {
-        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), its_shape) &&
-               std::equal(strides.begin(), strides.end(), its_strides);
+    template <class N> bool is_alike(int rank, const N* other_shape, const N* other_strides) const {
+        return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), other_shape) &&
+               std::equal(strides.begin(), strides.end(), other_strides);
     }
 };
 
-// What an array lends. Raises std::invalid_argument: nothing.
+// Returns a view of an array. Raises std::invalid_argument if the array does not lend its memory.
 inline View lent(nanobind::handle x, bool writes = false) {
     View array;
     if (!view(x.ptr(), writes, array)) throw std::invalid_argument("its arrays are not lent.");

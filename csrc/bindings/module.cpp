@@ -1,4 +1,4 @@
-// anyscore._core: the kernels for Python. Private; anyscore/kernels/cpu.py is its one caller.
+// anyscore._core: the kernels for Python. Private: only anyscore/kernels/cpu.py calls it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
@@ -24,7 +24,7 @@ void bind_append(nb::module_& module);
 
 namespace {
 
-// An array that Python passes, or None.
+// Returns a view of an array from Python; an absent one for None.
 template <class V> V borrowed(const char* name, nb::handle x) {
     V to;
     if (!x.is_none() && !view(x.ptr(), std::is_same_v<V, Output>, to))
@@ -33,7 +33,7 @@ template <class V> V borrowed(const char* name, nb::handle x) {
     return to;
 }
 
-// The arrays of a tuple, which has as many entries as there are names.
+// Returns views of a tuple's arrays, one for each name.
 template <class V, std::size_t N> std::array<V, N> borrowed(const char* const (&names)[N], const nb::tuple& from) {
     if (from.size() < N) throw std::invalid_argument("a tuple of arrays is too short.");
     std::array<V, N> to;
@@ -46,7 +46,7 @@ std::uint64_t seed(nb::handle x) {
     return PyLong_AsUnsignedLongLongMask(x.ptr());
 }
 
-// stats: whose shape says how many problems there are.
+// Returns the operands of a call. stats: its shape gives the number of problems.
 Operands operands(const nb::tuple& from, const Settings& s, const View& stats) {
     if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");
     Operands x;
@@ -107,20 +107,20 @@ void python_sparse_backward(int power, View w, View dw, Output ds, int threads) 
     sparse_backward(power, w, dw, ds, threads);
 }
 
-// key, feature, stacked, vector and spans.
-Located located(const nb::tuple& from) {
+// Returns the operands of a step: key, feature, stacked, vector and spans.
+EnergyOperands energy_operands(const nb::tuple& from) {
     auto [key, feature, stacked, vector, spans] = borrowed<View>({"key", "feature", "stacked", "vector", "spans"}, from);
     return {std::move(key), std::move(feature), std::move(stacked), std::move(vector), std::move(spans)};
 }
 
 void python_energies(nb::tuple from, Output to, int threads) {
-    Located x = located(from);
+    EnergyOperands x = energy_operands(from);
     Released released;
     energies(x, to, threads);
 }
 
 void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients, int threads) {
-    Located x = located(from);
+    EnergyOperands x = energy_operands(from);
     auto [d_key, d_feature, d_stacked, d_vector] =
         borrowed<Output>({"d_key", "d_feature", "d_stacked", "d_vector"}, gradients);
     Released released;
@@ -132,7 +132,7 @@ void python_energies_backward(nb::tuple from, View upstream, nb::tuple gradients
 
 NB_MODULE(_core, module) {
     using namespace anyscore;
-    nb::set_leak_warnings(false);  // calls that come again may outlive the interpreter's last collection
+    nb::set_leak_warnings(false);  // repeated calls may outlive the interpreter's last collection
     module.def("forward", &python_forward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "threads"_a);
     module.def("backward", &python_backward, "operands"_a, "pair"_a, "numbers"_a, "results"_a, "upstream"_a, "to"_a,
                "threads"_a);

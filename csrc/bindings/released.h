@@ -1,4 +1,4 @@
-// Python's lock, given back while the kernels compute.
+// Python's global interpreter lock, released while the kernels compute.
 #pragma once
 
 #include <Python.h>
@@ -8,15 +8,15 @@
 
 namespace anyscore {
 
-// Lets other threads of Python run as long as it lives.
+// Releases the lock while it exists, so that other threads of Python run.
 class Released {
 public:
     Released() : thread(PyEval_SaveThread()) {}
     Released(const Released&) = delete;
 
     ~Released() {
-        // A thread that comes back while Python ends has nothing to go on with, and waits here. Before 3.14 Python lets such
-        // a thread go by unwinding its stack, which no function of nanobind lets pass: the process would be terminated.
+        // A thread that returns while Python ends cannot go on, and waits here. Python before 3.14 ends such a thread
+        // by unwinding its stack. No function of nanobind can be unwound: the process would be terminated.
         try {
             PyEval_RestoreThread(thread);
         } catch (...) {

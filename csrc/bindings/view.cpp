@@ -5,8 +5,8 @@ namespace anyscore {
 namespace {
 
 namespace dl = nanobind::dlpack;
-// The part that is used here of DLPack's exchange in C (DLPack 1.3, `__dlpack_c_exchange_api__`).
-// PyTorch has it from 2.10 on: 0.05 µs for an array instead of 7 through `__dlpack__`.
+// The part of DLPack's exchange in C (DLPack 1.3, `__dlpack_c_exchange_api__`) that is used here. PyTorch has it from
+// 2.10 on: an array takes 0.05 µs instead of 7 through `__dlpack__`.
 struct ExchangeTable {
     std::uint32_t major, minor;
     const void *older, *allocate, *managed_from_object, *managed_to_object;
@@ -20,7 +20,7 @@ Exchange exchange_of(PyObject* x) {
     static PyObject* name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     PyObject* capsule = PyObject_GetAttr((PyObject*)Py_TYPE(x), name);
     auto* found = capsule ? (const ExchangeTable*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : nullptr;
-    Py_XDECREF(capsule);  // what it points to is never freed
+    Py_XDECREF(capsule);  // the table of a capsule is never freed
     if (!found) PyErr_Clear();
     return found && found->major == 1 ? found->from_object : nullptr;
 }

@@ -1,4 +1,4 @@
-// Arrays as Python passes them: borrowed for the time of a call, from any framework.
+// Arrays from Python: borrowed for the duration of a call, from any framework.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,18 +11,18 @@
 
 namespace anyscore {
 
-// Of an array without gaps, in row-major order.
+// Returns the strides of a C-contiguous array.
 std::vector<Size> dense_strides(const std::vector<Size>& shape);
 
-// Memory on the CPU. An argument that may be None is a View that is not given.
+// An array in the memory of the CPU. An argument of None is a View with given = false.
 struct View {
     void* data = nullptr;
     nanobind::dlpack::dtype dtype{};
     std::vector<Size> shape, strides;  // in elements
     bool given = false;
-    nanobind::ndarray<> owner;  // where the array had to be asked for it
+    nanobind::ndarray<> owner;  // keeps the memory alive, where nanobind borrowed the array
 
-    // Leading dimensions of 1 make the rank at least this.
+    // Adds leading dimensions of 1 up to this rank.
     void fill_up(std::size_t rank) {
         std::size_t missing = rank - std::min(rank, shape.size());
         shape.insert(shape.begin(), missing, 1), strides.insert(strides.begin(), missing, 0);
@@ -36,16 +36,17 @@ struct View {
     }
 };
 
-// DLPack's exchange in C, where the type of an object has it: writes what the object lends, or sets an error and
-// gives another number than 0.
+// DLPack's exchange function in C, if a type has one: writes the tensor that an object lends. Returns 0; or sets a
+// Python error and returns another number.
 using Exchange = int (*)(void* object, nanobind::dlpack::dltensor* to);
+// Returns the exchange function of an object's type; nullptr if it has none.
 Exchange exchange_of(PyObject* x);
-constexpr int CPU = 1;  // the device
+constexpr int CPU = 1;  // DLPack's number of the device
 
-// A View that is written to.
+// A View to write to.
 struct Output : View {};
 
-// Fills the view; false where x is no array, or not on the CPU, or must not be written to.
+// Fills the view. Returns false if x is no array, is not on the CPU, or must not be written to.
 bool view(PyObject* x, bool writes, View& to);
 
 }  // namespace anyscore

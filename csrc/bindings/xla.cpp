@@ -1,7 +1,7 @@
-// The core as targets of XLA's foreign function interface: what JAX calls, without Python.
+// The core as targets of XLA's foreign function interface: JAX calls these without Python.
 //
-// Operands come in the order that the attribute `names` gives. All have the rank of the output: leading
-// dimensions of 1 where they broadcast. vmap puts more of them in front, of all or of some.
+// The attribute `names` gives the order of operands. All operands have the rank of the output, with leading
+// dimensions of 1 where they broadcast. vmap adds leading dimensions to all operands or to some.
 #include <nanobind/nanobind.h>
 #include <xla/ffi/api/ffi.h>
 
@@ -51,11 +51,11 @@ Output result(ffi::RemainingRets results, std::size_t i) {
     return view<Output>(**found);
 }
 
-// The operands by name; those that are not named stay empty.
-struct Given : Operands {
+// The operands by name; other operands stay absent.
+struct NamedOperands : Operands {
     View seed, counter, output, stats, scores, d_output, d_stats, d_scores;
 
-    Given(ffi::RemainingArgs operands, std::string_view names) {
+    NamedOperands(ffi::RemainingArgs operands, std::string_view names) {
         std::istringstream all{std::string(names)};
         std::string name;
         for (std::size_t i = 0; all >> name; i++) {
@@ -77,7 +77,7 @@ struct Given : Operands {
     }
 };
 
-// Where the part of an array (*lead or 1, …) that belongs to problem n starts.
+// Returns the offset of problem n in an array (*lead or 1, …).
 Size offset(const View& x, const std::vector<Size>& lead, Size n) {
     Size at = 0;
     for (std::size_t r = lead.size(); r-- > 0; n /= lead[r])
@@ -85,8 +85,8 @@ Size offset(const View& x, const std::vector<Size>& lead, Size n) {
     return at;
 }
 
-// seed: (*lead or 1, 2), low word first; counter: (*lead or 1). Of each problem, so that a problem draws
-// the same numbers whatever it is batched with and wherever it is computed.
+// Returns one stream for each problem. seed: (*lead or 1, 2), low word first; counter: (*lead or 1). So a problem
+// draws the same numbers in any batch and on any device.
 std::vector<Stream> streams_of(const View& seed, const View& counter, const View& stats) {
     std::vector<Size> lead(stats.shape.begin(), stats.shape.end() - 2);
     if (seed.rank() != counter.rank() + 1 || counter.rank() + 2 != stats.rank() || seed.shape.back() != 2)
@@ -102,11 +102,11 @@ std::vector<Stream> streams_of(const View& seed, const View& counter, const View
     return streams;
 }
 
-// Where an operand is the same for all that vmap batches, and its consumer wants it in full: a copy.
-struct Spread {
+// Copies an operand to the full `lead` if vmap did not batch it and the kernel needs it in full.
+struct ExpandedOperand {
     std::vector<char> memory;
 
-    Spread(View& x, const std::vector<Size>& lead) {
+    ExpandedOperand(View& x, const std::vector<Size>& lead) {
         if (!x) return;
         std::vector<Size> shape = x.shape;
         std::copy(lead.begin(), lead.end(), shape.begin());
@@ -122,7 +122,7 @@ struct Spread {
     }
 };
 
-// The leading dimensions of arrays (*lead or 1, …) together.
+// Returns the common leading dimensions of arrays (*lead or 1, …).
 std::vector<Size> lead_of(std::initializer_list<const View*> arrays, std::size_t rank) {
     std::vector<Size> lead(rank, 1);
     for (const View* array : arrays)
@@ -154,7 +154,7 @@ template <class Work> ffi::Error guarded(Work work) {
 ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                        std::string_view names, Numbers numbers) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Settings s = settings(numbers);
         std::size_t next = 0;
         Outputs to;
@@ -166,7 +166,8 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
     });
 }
 
-// Where vmap batches a gradient, its input is batched too, or the same for all.
+// Returns the next result as the gradient of an input. Where vmap batches a gradient, the input is batched too, or is
+// shared by the batch.
 Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
     if (!input) return {};
     Output to = result(results, next++);
@@ -179,11 +180,11 @@ Output gradient(ffi::RemainingRets results, std::size_t& next, View& input) {
 ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                         std::string_view names, Numbers numbers) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Settings s = settings(numbers);
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&x.stats, &d_a}, std::size_t(x.stats.rank()) - 2);
-        Spread stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
+        ExpandedOperand stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
         if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.stats);
         std::size_t next = 0;
         Gradients to;
@@ -202,17 +203,18 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
 ffi::Error xla_prepare_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                             std::string_view names) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Output packed = result(results, 0);
         prepare_keys(std::string(pair), x.b, packed, threads());
     });
 }
 
-// b, packed and start: the number of keys before these `count`. The result stands where packed stood.
+// Operands: b, packed, and start, the number of keys before these `count`. The result has the memory of packed where
+// possible.
 ffi::Error xla_append_keys(ffi::RemainingArgs operands, ffi::RemainingRets results, std::string_view pair,
                            std::string_view names, std::int64_t count) {
     return guarded([&] {
-        Given x(operands, names);
+        NamedOperands x(operands, names);
         Output packed = result(results, 0);
         if (packed.shape != x.packed.shape || packed.dtype != x.packed.dtype)
             throw std::invalid_argument("the result is not like packed.");

@@ -1,7 +1,7 @@
-// A call as plain data: what calls.cpp makes of arrays, and every kernel takes.
+// A call as plain data: calls.cpp builds it from arrays, and every kernel reads it.
 //
-// The leading dimensions of a call are flattened to problems, n = 0 … problems − 1. An array says
-// for each where its part starts, so broadcasting and grouped heads are numbers here, not copies.
+// The leading dimensions of a call are flattened to problems, n = 0 … problems − 1. Each array has an offset for
+// every problem, so broadcasting and grouped heads are offsets, not copies.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ constexpr int TILE = 64;  // queries, and keys, of a tile
 
 enum class Type { F32, F64, F16, BF16 };
 
-// What a score does with its sum, as anyscore/score/outer.py counts and defines it.
+// The outer function of a score, which follows its sum: numbered and defined as in anyscore/score/outer.py.
 enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, COUNT };
 
 // Rows of unit stride: row i of problem n starts at element at[n] + i · stride.
@@ -41,88 +41,88 @@ struct Mask {
     Size row = 0, column = 0;
 };
 
-// Added to scores: entry (i, j) of problem n is element at[n] + first + i · row + j · column. One number for
-// each diagonal has the strides −1 and 1.
+// A bias, added to scores: entry (i, j) of problem n is element at[n] + first + i · row + j · column. A bias of one
+// number for each diagonal has the strides −1 and 1.
 struct Bias {
-    Rows entries;  // stride: row
+    Rows entries;  // the stride is `row`
     Size first = 0, column = 0;
-    bool diagonal = false, after = false;  // after: after the outer function
+    bool diagonal = false, after = false;  // after: added after the outer function, else before
 };
 
-// Which random numbers a problem draws: word 2 and 3 of the counter, and the key, of Philox.
+// The random numbers of a problem: the key, and words 2 and 3 of the counter, of Philox.
 struct Stream {
     std::uint64_t seed = 0, counter = 0;
 };
 
 struct Dropout {
     double rate = 0;
-    const Stream* streams = nullptr;  // of each problem
+    const Stream* streams = nullptr;  // one for each problem
 };
 
-// What makes weights of the scores s. What a sigmoid subtracts from them is the first of the statistics.
+// The function from scores s to weights. The first of the statistics is the shift that a sigmoid subtracts from s.
 enum class Normalizer {
     SOFTMAX,
     SIGMOID,  // of s + sigmoid_bias
     SIGMOID_OF_KEYS,  // of s + sigmoid_bias − log n, where n keys are attended
 };
 
-// The edges of a graph in the place of keys: query i attends the edges rowptr[i] … rowptr[i + 1] − 1, and edge e has
-// row col[e] of b, values and key biases; its key may have a term of its own. Those of row j are order[colptr[j]] …
-// order[colptr[j + 1] − 1]; `row` has their queries, in that order.
+// The edges of a graph, which replace keys. Query i attends the edges rowptr[i] … rowptr[i + 1] − 1. Edge e has row
+// col[e] of b, values and key biases, and may add a term of its own to its key. Row j has the edges order[colptr[j]]
+// … order[colptr[j + 1] − 1]; `row` lists their queries in that order.
 struct Edges {
     const std::int64_t *rowptr = nullptr, *col = nullptr;
-    const std::int64_t *colptr = nullptr, *order = nullptr, *row = nullptr;  // for the backward
+    const std::int64_t *colptr = nullptr, *order = nullptr, *row = nullptr;  // read by the backward alone
     Size rows = 0;  // of b
 };
 
 struct Call {
     Size problems = 0, queries = 0, keys = 0, width = 0, value_width = 0;
-    Edges edges;  // or none; else `keys` counts them, `start` and `stop` are of rowptr, and a bias has one row
-    Rows a, b, value;  // value: or none
-    Rows c;  // of edges, or none: what is added to the row of b; each problem has its own
-    Rows weight;  // one row of `width` each, or none: 1
-    Rows key_bias;  // entry j of problem n is element at[n] + j · stride, or none: 0
+    Edges edges;  // or none. For a graph `keys` counts edges, start and stop are of rowptr, and a bias has one row
+    Rows a, b, value;  // value may be none
+    Rows c;  // the terms of edges, which are added to rows of b; or none. Each problem has its own
+    Rows weight;  // one row of `width` for each problem; none counts as 1
+    Rows key_bias;  // entry j of problem n is element at[n] + j · stride; none counts as 0
     Bias bias;  // or none
     Bound start, stop;
     Mask mask;
     double scale = 1;
     Outer outer = Outer::NONE;
-    double outer_scale = 0;  // its c
+    double outer_scale = 0;  // the c of the outer function
     Normalizer normalizer = Normalizer::SOFTMAX;
     double sigmoid_bias = 0;
     Dropout dropout;
-    Rows packed;  // what prepare_keys wrote, or none
-    const void* kept = nullptr;  // for a backward: the scores that the forward wrote, or none, then they are computed again
-    // Whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time. The output of such
-    // a call is bfloat16, and so are the numbers of dO, in whatever type they come.
+    Rows packed;  // keys packed by `prepare`, or none
+    // In a backward: the scores that the forward wrote; or none, and scores are computed again.
+    const void* kept = nullptr;
+    // Whether a, b and values are bfloat16, and the processor multiplies two such numbers at a time. Then the output
+    // is bfloat16 too, and dO holds bfloat16 numbers in any type.
     bool dots = false;
-    // Problems with the same b share what is made of it: key_set[n] numbers it, and
-    // first_problem[key set] is one that has it.
+    // Problems with the same b form a key set, and share its ranges and panels. Problem n has the number key_set[n],
+    // and first_problem[set] is one problem of a key set.
     Size key_sets = 0;
     const Size* key_set = nullptr;
     const Size* first_problem = nullptr;
 
     bool has_terms() const { return c.data; }
     bool is_graph() const { return edges.rowptr; }
-    Size scores() const { return is_graph() ? keys : queries * keys; }  // of a problem
+    Size scores() const { return is_graph() ? keys : queries * keys; }  // of one problem
 };
 
-// What a forward writes, each (problems, queries, …) and C-contiguous.
+// The results of a forward, each (problems, queries, …) and C-contiguous.
 struct Forward {
-    void* output = nullptr;  // (problems, queries, value_width) of `output_type`, or none: no values
+    void* output = nullptr;  // (problems, queries, value_width) of `output_type`; none if the call has no values
     Type output_type = Type::F32;
-    // (problems, 2, queries): of the scores of a query the largest, m, and log Σ e^(s − m); of a sigmoid what it subtracts,
-    // and 0. Their sum is the log-sum-exp, which would round away the second where the first is large.
+    // (problems, 2, queries): m, the largest score of a query, and log Σ e^(s − m); for a sigmoid its shift, and 0.
+    // Their sum is the log-sum-exp, which as one number would round the second away where m is large.
     void* stats = nullptr;
-    void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; of a graph (problems, edges); or none
+    void* scores = nullptr;  // (problems, queries, keys), −∞ where not attended; for a graph (problems, edges); or none
 };
 
-// Where the gradients of an array go: row i of problem n at at[n] + i · width, C-contiguous, in the
-// type of sums.
+// The gradient of an array, C-contiguous, in the type of the sums: row i of problem n starts at at[n] + i · width.
 struct Gradient {
     void* data = nullptr;
     const Size* at = nullptr;
-    const bool* is_first = nullptr;  // of each problem: whether none before it has the same at
+    const bool* is_first = nullptr;  // of each problem: whether no earlier problem has the same offset
 };
 
 // The problems in groups: group g holds members[first[g]] … members[first[g + 1] − 1], in order.
@@ -134,27 +134,28 @@ struct Groups {
 
 struct Backward {
     const void* stats = nullptr;
-    Rows output, d_output;  // or none: no values; and no output where one tile holds all keys, whose scores are kept
-    const void* d_stats = nullptr;  // or none; the largest score has no derivative, and its gradient is not read
+    // None if the call has no values; output is none too if scores are kept and one tile holds all keys.
+    Rows output, d_output;
+    const void* d_stats = nullptr;  // or none; the gradient of m is not read, as m has no derivative
     const void* d_scores = nullptr;  // or none
     Gradient d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c;
     Groups of_a, of_weight, of_diagonals;  // problems with the same a, weight, and bias of diagonals
-    // Problems that share b, key_bias, value or a bias that is a matrix are worked on by one task, in order, so that sums
-    // are the same for any number of threads.
+    // One task works, in order, on problems that share b, key_bias, value or a matrix of biases. So sums are the same
+    // for any number of threads.
     Groups tasks;
 };
 
-// Keys of a cache that are new: `count` of them, at most as many as there is room for. They came after `start` others,
-// which stand before them, and beyond the room there is they go on at its beginning.
+// The new keys of a cache: `count` of them, at most its capacity, after `start` earlier ones. A position beyond the
+// capacity wraps around to the beginning.
 struct NewKeys {
     Size start = 0, count = 0;
 
-    // Calls with the one or two intervals of rows [from, end) where they stand.
-    template <class Function> void pieces(Size room, Function&& function) const {
+    // Calls function(from, end) for the one or two intervals of rows that hold new keys.
+    template <class Function> void pieces(Size capacity, Function&& function) const {
         if (!count) return;
-        const Size from = start % room, end = from + count;
-        function(from, end < room ? end : room);
-        if (end > room) function(Size(0), end - room);
+        const Size from = start % capacity, end = from + count;
+        function(from, end < capacity ? end : capacity);
+        if (end > capacity) function(Size(0), end - capacity);
     }
 };
 
@@ -162,27 +163,28 @@ struct NewKeys {
 struct Kernels {
     void (*forward)(const Call&, const Forward&, int threads);
     void (*backward)(const Call&, const Backward&, int threads);
-    // packed: (keys + 1, width) of each key set, one after the other; of its rows those of new keys are written, and where
-    // the others must change with them, those too.
+    // packed: (key_sets, keys + 1, width). Writes the rows of new keys; all rows of a key set, if new keys change its
+    // range.
     void (*prepare)(const Call&, void* packed, const NewKeys& keys, int threads);
 };
 
-// Weights w of (rows, keys) scores, and gradients: see sparse.h.
+// Weights w from scores (rows, keys), and gradients: see sparse.h.
 struct SparseKernels {
     void (*forward)(int power, const void* s, Size rows, Size keys, void* w, int threads);
     void (*backward)(int power, const void* w, const void* dw, Size rows, Size keys, void* ds, int threads);
 };
 
-// A step of location-sensitive attention, and what its gradients need: see energies.h. Arrays are dense; of each item, keys
-// [span[0], span[1]) are computed.
+// A step of location-sensitive attention and its gradients: see energies.h. Arrays are dense. Each item computes keys
+// [span[0], span[1]).
 struct Energies {
     Size batch = 0, keys = 0, width = 0, features = 0;
     const void *key = nullptr, *feature = nullptr;  // (batch, keys, width), (batch, keys, features)
     const void *stacked = nullptr, *vector = nullptr;  // S (batch, features, width), v (width)
     const std::int64_t* spans = nullptr;  // (batch, 2)
     void* energies = nullptr;  // (batch, keys)
-    const void* upstream = nullptr;  // their gradients
-    // Of key, to which is added, or none; of feature and stacked; and of vector (batch, width), for each item.
+    const void* upstream = nullptr;  // gradients of the energies
+    // Gradients of key, which are added to it, or none; of feature and stacked; and of vector, (batch, width), one
+    // row for each item.
     void *d_key = nullptr, *d_feature = nullptr, *d_stacked = nullptr, *d_vector = nullptr;
 
     Size start(Size item) const { return spans[2 * item]; }
@@ -194,9 +196,9 @@ struct EnergyKernels {
     void (*backward)(const Energies&, int threads);
 };
 
-// All of one instruction set and one type of the sums.
+// All kernels of one instruction set and one type of the sums.
 struct KernelTable {
-    Kernels of[PAIRS];  // by row of pair_list.h
+    Kernels of[PAIRS];  // in the order of pair_list.h
     SparseKernels sparse;
     EnergyKernels energies;
 };

@@ -34,8 +34,8 @@ struct Isa {
 };
 
 #if defined(ANYSCORE_AVX512)
-// Whether a division of 16 numbers beats an estimate and Newton's step. It takes 2.5 cycles on Zen 5 and
-// 10 on Emerald Rapids; whatever was not measured is taken to be slow.
+// Returns whether a division of 16 numbers beats an estimate and a step of Newton's method. A division takes 2.5
+// cycles on Zen 5 and 10 on Emerald Rapids; processors without a measurement count as slow.
 bool divides_fast() {
     unsigned eax, ebx, ecx, edx;
     if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
@@ -54,8 +54,8 @@ bool has_dots() {
 #endif
 }
 
-// Whether the processor takes pairs of bfloat16 numbers at the rate of single ones. Emerald Rapids takes a quarter as
-// many, and so has half the products in the same time.
+// Returns whether the processor multiplies two bfloat16 numbers as fast as one float32. Emerald Rapids starts a
+// quarter as many such instructions, and so has half the products in the same time.
 bool dots_pay() { return __builtin_cpu_is("amd"); }
 #endif
 

@@ -8,16 +8,17 @@
 
 namespace anyscore {
 
-// Those this machine can run, the best first.
+// Returns the instruction sets that this machine can run, the best first.
 std::vector<std::string> isas();
+// Returns the instruction set in use.
 std::string isa();
-// Raises std::invalid_argument for one that cannot run here.
+// Sets the instruction set in use. Raises std::invalid_argument for one that cannot run here.
 void use(const std::string& isa);
-// Of this set and one type of the sums.
+// Returns the kernels of the instruction set in use, for one type of the sums.
 const KernelTable& kernels(Type sums);
-// The set that this processor would run, had the core been built for it; empty if there is none.
+// Returns the best set for this processor if the core was built without it; else an empty text.
 std::string missing_isa();
-// Whether they may multiply two bfloat16 numbers at a time.
+// Returns whether these kernels may multiply two bfloat16 numbers at a time.
 bool dots();
 
 }  // namespace anyscore

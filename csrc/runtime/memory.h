@@ -1,4 +1,4 @@
-// The memory of a call: blocks that are given back, pieces of a block, and memory for each thread.
+// The memory of a call: owned blocks, pieces of a block, and memory for each thread.
 #pragma once
 
 #include <new>
@@ -7,7 +7,7 @@
 
 namespace anyscore {
 
-// Memory that is given back; aligned to a cache line. Null if there is nothing to hold.
+// An owned block of memory, aligned to a cache line and freed by the destructor. Null if it is empty.
 struct Block {
     Block() = default;
     explicit Block(void* data);
@@ -20,8 +20,8 @@ struct Block {
 // Allocates `count` pieces of `size` bytes. Raises std::bad_alloc.
 Block allocate(Size size, Size count);
 
-// Hands out pieces of one block of memory, each aligned to a cache line; without a block, it only counts.
-// Always inline: the linker would share a copy of take<float> among the instruction sets.
+// Hands out pieces of one block of memory, each aligned to a cache line; without a block, only counts bytes. Always
+// inline: the linker would share a copy of take<float> among the instruction sets.
 class Arena {
 public:
     __attribute__((always_inline)) explicit Arena(void* block) : block((char*)block) {}
@@ -36,8 +36,8 @@ private:
     char* block;
 };
 
-// `count` tasks of one class, each with the memory that it takes from its arena: one for each thread,
-// kept from index to index. A task is made by Task(arena, call), of a call of any kind.
+// `count` tasks of one class, one for each thread, kept from index to index. Each task takes its memory from its
+// arena, and is constructed as Task(arena, call), of a call of any type.
 template <class Task> class Slots {
 public:
     template <class AnyCall> Slots(const AnyCall& call, int count) : size(measure(call)), block(allocate(size, count)) {

@@ -14,13 +14,13 @@ struct Registry {
     std::map<std::pair<std::string, Type>, Kernels> kernels;
 };
 
-// Never destroyed: threads may compute when the process ends.
+// Never destroyed: threads may still compute when the process ends.
 Registry& registry() {
     static Registry& made = *new Registry;
     return made;
 }
 
-// Nobody holds the mutex when a process forks: a child would wait for a thread that it does not have.
+// A fork waits until no thread holds the mutex: a child would wait for a thread that it lacks.
 [[maybe_unused]] const int registered =
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); }, [] { registry().mutex.unlock(); });
 

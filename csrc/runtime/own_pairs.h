@@ -1,4 +1,4 @@
-// Pairs that were compiled after the core, each a library of its own: their kernels, by name and type.
+// Pairs compiled after the core, each in a library of its own: their kernels, by name and type.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace anyscore {
 
-// What such a library has under the name anyscore_own_pair: it takes the threads of the core, and gives the
-// kernels of one type of the sums.
+// The function anyscore_own_pair of such a library: takes the parallel_for of the core, and returns the kernels for
+// one type of the sums.
 using OwnPair = const Kernels*(decltype(parallel_for)*);
 
-// Keeps the kernels of a library, which stays loaded, in place of those that were there.
+// Registers the kernels of a library, which stays loaded, and replaces earlier ones of that name and type.
 void register_pair(const std::string& name, Type sums, OwnPair* library);
 
-// Of no functions if there are none.
+// Returns the kernels of a registered pair; null functions if there are none.
 Kernels find_own(const std::string& name, Type sums);
 
 }  // namespace anyscore

@@ -1,10 +1,10 @@
-// The pairs that the core has: the one list of them. A new pair is a line here, and the scorer that it names.
+// The one list of the core's pairs. A new pair is a line here, and the scorer in that line.
 #pragma once
 
 #include <string_view>
 
-// PAIR(name, scorer): the pair's name in Python, and the class that computes it in sums of type T; of tanh,
-// with float32's Reciprocal of the instruction set. See kernel.cpp.
+// PAIR(name, scorer): the pair's name in Python, and its scorer for sums of type T. Tanh also takes the instruction
+// set's Reciprocal of float32. See kernel.cpp.
 #define ANYSCORE_PAIRS(PAIR) \
     PAIR(product, Plain<Product, T>) \
     PAIR(tanh, Tanh<T, Reciprocal>) \
@@ -19,7 +19,7 @@ constexpr std::string_view PAIR_NAMES[] = {ANYSCORE_PAIRS(ANYSCORE_NAME)};
 #undef ANYSCORE_NAME
 constexpr int PAIRS = sizeof PAIR_NAMES / sizeof PAIR_NAMES[0];
 
-// The row of a pair in the table of kernels; PAIRS if no pair has this name.
+// Returns the row of a pair in the table of kernels; PAIRS if no pair has this name.
 constexpr int pair_row(std::string_view name) {
     int row = 0;
     while (row < PAIRS && PAIR_NAMES[row] != name) row++;

@@ -21,16 +21,15 @@
 namespace anyscore {
 namespace {
 
-// How long a thread looks for work, or for the end of a job, before it sleeps: about as long as it
-// takes to wake it.
-constexpr std::chrono::microseconds PATIENCE{30};
+// A thread spins this long for work, or for the end of a job, before it sleeps: about as long as a wake-up takes.
+constexpr std::chrono::microseconds SPIN_TIME{30};
 
-// How a thread rounds, and whether it takes subnormal numbers for 0: XLA's threads and those of
-// torch.set_flush_denormal do, threads of ours do not by themselves.
-class Arithmetic {
+// The floating-point control word of a thread: how it rounds, and whether subnormal numbers count as 0. XLA's threads
+// count them as 0, and PyTorch's after torch.set_flush_denormal, but new threads do not.
+class FloatControl {
 public:
-    Arithmetic() : word(read()) {}
-    bool operator!=(const Arithmetic& other) const { return word != other.word; }
+    FloatControl() : word(read()) {}
+    bool operator!=(const FloatControl& other) const { return word != other.word; }
 
     void adopt() const {
 #if defined(__x86_64__)
@@ -42,7 +41,7 @@ public:
 
 private:
 #if defined(__x86_64__)
-    static constexpr unsigned RAISED = 0x3f;  // what has happened so far: not how a thread computes
+    static constexpr unsigned RAISED = 0x3f;  // exception flags, which do not change results
     static unsigned read() { return _mm_getcsr() & ~RAISED; }
     unsigned word;
 #elif defined(__aarch64__)
@@ -63,10 +62,10 @@ struct Job {
     void* context;
     std::int64_t count;
     std::atomic<std::int64_t> next{0};
-    const Arithmetic callers{};  // every thread's during the job, so that bits do not depend on threads
+    const FloatControl callers{};  // all threads adopt it, so that bits do not depend on threads
 
     void run(int slot) {
-        const Arithmetic own;
+        const FloatControl own;
         const bool differs = own != callers;
         if (differs) callers.adopt();
         for (std::int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, index, slot);
@@ -74,7 +73,7 @@ struct Job {
     }
 };
 
-// Not std::this_thread::yield: beside another busy program that gives away milliseconds.
+// Not std::this_thread::yield: beside another busy program, a yield gives milliseconds away.
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -83,33 +82,33 @@ void pause() {
 #endif
 }
 
-template <class Condition> void look_for(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + PATIENCE;
+template <class Condition> void spin_until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + SPIN_TIME;
     while (!condition() && std::chrono::steady_clock::now() < end) pause();
 }
 
-// One job at a time. `mutex` guards every member; the atomic ones are also looked at without it.
+// A pool of threads, which runs one job at a time. `mutex` guards every member; atomic ones are also read without it.
 class Pool {
 public:
-    // False, and nothing done, if another thread has the pool, or this one in a task.
+    // Runs a job. Returns false, and does nothing, if another thread has the pool, or this one in a task.
     bool run(Job& mine, int helpers) {
         std::unique_lock<std::mutex> lock(mutex);
         if (job) return false;
         grow(helpers);
         keep_off_this_processor();
         job = &mine;
-        places = std::min(helpers, int(workers.size()));
-        const int wanted = places;
+        free_slots = std::min(helpers, int(workers.size()));
+        const int wanted = free_slots;
         lock.unlock();
         for (int i = 0; i < wanted; i++) work.notify_one();
 
         mine.run(0);
 
         lock.lock();
-        places = 0;  // nobody needs a worker that has not come by now
+        free_slots = 0;  // a worker that comes later is not needed
         if (busy) {
             lock.unlock();
-            look_for([this] { return busy == 0; });
+            spin_until([this] { return busy == 0; });
             lock.lock();
             done.wait(lock, [this] { return busy == 0; });
         }
@@ -127,12 +126,13 @@ private:
                 worker.detach();
                 avoided = NONE;
             }
-        } catch (...) {  // the system gives no more threads: fewer will do
+        } catch (...) {  // the system has no more threads: the job runs on fewer
         }
     }
 
-    // Linux wakes a sleeper on the waker's processor when the others seem taken, and to a guest of a
-    // hypervisor a sleeping processor does: the worker would wait there for the caller to finish.
+    // Keeps workers off the caller's processor. Linux wakes a sleeper on the waker's processor when the others seem
+    // taken, as a sleeping processor does to a guest of a hypervisor. The worker would then wait for the caller to
+    // finish.
     void keep_off_this_processor() {
 #if defined(__linux__)
         const int here = sched_getcpu();
@@ -149,16 +149,16 @@ private:
     [[noreturn]] void serve() {
         std::unique_lock<std::mutex> lock(mutex);
         for (;;) {
-            work.wait(lock, [this] { return places > 0; });
+            work.wait(lock, [this] { return free_slots > 0; });
             Job& current = *job;
-            const int slot = places--;
+            const int slot = free_slots--;
             busy++;
             lock.unlock();
             current.run(slot);
             lock.lock();
             if (--busy == 0) done.notify_one();
             lock.unlock();
-            look_for([this] { return places > 0; });
+            spin_until([this] { return free_slots > 0; });
             lock.lock();
         }
     }
@@ -169,18 +169,18 @@ private:
     std::condition_variable work, done;
     Job* job = nullptr;
     std::vector<std::thread::native_handle_type> workers;
-    int avoided = NONE;  // the processor that the workers keep off
-    std::atomic<int> places{0};  // workers that may still join the job: their slots are 1 to places
-    std::atomic<int> busy{0};  // workers in it
+    int avoided = NONE;  // the processor that workers stay away from
+    std::atomic<int> free_slots{0};  // workers that may still join the job, with the slots 1 to free_slots
+    std::atomic<int> busy{0};  // workers in the job
 };
 
-// Whether this thread runs a task on borrowed threads, or wants none.
+// Whether this thread runs a task on borrowed threads; and whether it refuses borrowed threads.
 thread_local bool in_borrowed = false, wants_own = false;
 
 // Never destroyed: workers may sleep in it when the process ends.
 std::atomic<Pool*> pool{nullptr};
 
-// Null if there is no memory for one.
+// Returns the pool, made by the first call; null if there is no memory for it.
 Pool* the_pool() {
     Pool* found = pool.load();
     if (found) return found;
@@ -194,7 +194,7 @@ Pool* the_pool() {
 std::atomic<void (*)(void (*)(void*), void*, unsigned, unsigned)> borrowed{nullptr};
 std::mutex borrower;
 
-// False, and nothing done, if there are none to borrow or another thread has them.
+// Runs a job on borrowed threads. Returns false, and does nothing, if there are none or another thread has them.
 bool share_borrowed(Job& job, int helpers) {
     auto* parallel = borrowed.load();
     if (!parallel || helpers <= 0 || in_borrowed) return false;
@@ -215,8 +215,8 @@ bool share_borrowed(Job& job, int helpers) {
     return true;
 }
 
-// A child has none of its parent's threads, and one of those may have held the mutex: the old pool
-// is left behind, and a new one made when it is needed. Registered when the library is loaded.
+// A forked child has none of its parent's threads, and one of these may have held the mutex. So a child leaves the
+// old pool behind, and makes a new one when it needs one. Registered when the library is loaded.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr), borrowed.store(nullptr); });
 

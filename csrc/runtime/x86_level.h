@@ -1,5 +1,5 @@
-// The level of x86-64 that the processor has, as compilers number them in -march=x86-64-v3; 0 on other processors.
-// CMakeLists.txt asks it, too, what to build.
+// Returns the x86-64 level of the processor, numbered as in -march=x86-64-v3; 0 on other processors. CMakeLists.txt
+// also runs it, to choose the sets to build.
 #pragma once
 
 namespace anyscore {

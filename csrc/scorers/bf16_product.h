@@ -1,5 +1,5 @@
-// Scores of products of bfloat16 numbers, by an instruction that takes two of them at a time. Gradients are Plain's:
-// rounded to bfloat16, slopes would cost them digits.
+// Scores of products of bfloat16 numbers, by an instruction that multiplies two at a time. Gradients are Plain's:
+// slopes rounded to bfloat16 would lose digits.
 #pragma once
 
 #include "scorers/plain.h"
@@ -7,7 +7,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// A scorer, see scorer.h, for many queries and a weight that is the scale alone.
+// A scorer, see scorer.h, for many queries and a weight that is only the scale.
 class Bf16Product : public Plain<Product, float> {
     static constexpr int L = LANES<float>;
     using Base = Plain<Product, float>;
@@ -15,7 +15,7 @@ class Bf16Product : public Plain<Product, float> {
 public:
     Bf16Product(Arena& arena, const Call& call) : Base(arena, call), query(arena, width), key(arena, width) {}
 
-    // Whether it computes a call.
+    // Returns whether this scorer can compute a call.
     static bool takes(const Call& call) {
         return HAS_DOTS && call.dots && !call.weight.data && call.width > 0 && !decodes(call);
     }
@@ -23,21 +23,21 @@ public:
     void queries(const float* rows, int count) { query_row = rows, query.take(rows, padded, count, padded); }
     void keys(const float* rows, int count) { key_row = rows, key.take(rows, padded, count, padded); }
 
-    static Size panel_size(Size width, bool) { return cells_of(width) * L; }
+    static Size panel_size(Size width, bool) { return bf16_pairs_of(width) * L; }
     void panel(int first, int count, float* to) const {
-        for (Size c = 0; c < key.cells; c += L)
-            transpose_square(key.rows + first * key.cells + c, key.cells, to + c * L, L, count);
+        for (Size c = 0; c < key.pairs; c += L)
+            transpose_square(key.rows + first * key.pairs + c, key.pairs, to + c * L, L, count);
     }
 
     void scores(int rows, const float* panels, Size stride, int keys, int, float* s) const {
         const int end = int(round_up(keys, L));
-        Sums<DotTerm, float>{query.rows, weight, panels, (width + 1) / 2, query.cells, stride}.write(rows, end / L, s);
+        Sums<DotTerm, float>{query.rows, weight, panels, (width + 1) / 2, query.pairs, stride}.write(rows, end / L, s);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < end; j++) s[i * TILE + j] *= weight[0];
     }
 
 private:
-    CellRows query, key;
+    Bf16PairRows query, key;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

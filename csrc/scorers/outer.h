@@ -1,4 +1,4 @@
-// The outer functions of scores, and their derivatives, over numbers side by side.
+// The outer functions of scores and their derivatives, over consecutive numbers.
 #pragma once
 
 #include <cmath>
@@ -8,20 +8,20 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// What a function of distances gives for x: `found` for numbers above 0, and 0 for those below; ∞ and NaN are
-// themselves. Chosen last, by the bits of x: before the function the compiler takes them for numbers.
+// Returns `found` for x ≥ 0 and 0 for x < 0; ∞ and NaN stay. The bits of x choose last: the compiler assumes finite
+// numbers before that.
 template <class T> ANYSCORE_INLINE T of_distance(T x, T found) {
     T of_number = bits(x) <= Bits<T>::INFINITE ? found : T(0);
     return is_nan(x) || bits(x) == Bits<T>::INFINITE ? x : of_number;
 }
 
-// arcosh(1 + x) for x ≥ 0: 2 asinh √(x/2).
+// Returns arcosh(1 + x) for x ≥ 0: 2 asinh √(x/2).
 template <class T> ANYSCORE_INLINE T arcosh_of_one_and(T x) {
     T half = x / T(2);
     return T(2) * log1p_lane(std::sqrt(x) * T(0.70710678118654752) + half / (T(1) + std::sqrt(T(1) + half)));
 }
 
-// x becomes φ(x), of `count` numbers.
+// Replaces `count` numbers x by φ(x).
 template <class T> void apply(Outer outer, T c, T* x, int count) {
     switch (outer) {
         case Outer::TANH:
@@ -40,8 +40,12 @@ template <class T> void apply(Outer outer, T c, T* x, int count) {
     }
 }
 
-// dφ/dx from the value s = φ(x): 1 − (s/c)²; −c/(2√x) = c²/(2s); −c/(1 + x) = −c e^(s/c);
-// −c/√(x (x + 2)) = −c/sinh(−s/c). 0 where it is infinite.
+// Writes dφ/dx from the value s = φ(x); 0 where the derivative is infinite.
+//
+//     TANH    1 − (s/c)²
+//     SQRT    −c/(2√x) = c²/(2s)
+//     LOG1P   −c/(1 + x) = −c e^(s/c)
+//     ARCOSH  −c/√(x (x + 2)) = −c/sinh(−s/c)
 template <class T> void slopes_of(Outer outer, T c, const T* s, T* slopes, int count) {
     switch (outer) {
         case Outer::TANH:

@@ -1,5 +1,5 @@
-// The elementwise functions of two features. A new one is a `value` and a `gradient`, written once
-// for scalars and for vectors; see tests/core for one made up on the spot.
+// The pairs: elementwise functions of a query's and a key's number. A new pair is a `value` and a `gradient`, written
+// once for scalars and for vectors; tests/core/test_core_new_pair.py adds one.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// The number c as a scalar, or in every lane.
+// Returns c as a scalar, or in every lane of a vector.
 template <class V> ANYSCORE_INLINE V constant(double c) {
     if constexpr (std::is_arithmetic_v<V>)
         return V(c);
@@ -17,7 +17,7 @@ template <class V> ANYSCORE_INLINE V constant(double c) {
         return V{} + ElementOf<V>(c);
 }
 
-// gradient: the value, and its derivatives with respect to a and b.
+// gradient: writes the value, and its derivatives with respect to a and b.
 struct Product {
     template <class V> static ANYSCORE_INLINE V value(V a, V b) { return a * b; }
     template <class V> static ANYSCORE_INLINE void gradient(V a, V b, V& value, V& da, V& db) {
@@ -25,17 +25,22 @@ struct Product {
     }
 };
 
-// Parts, for split.h: w · pair(a, b) = w · of_query(a) + w · of_key(b) + weight(w) · value(query(a, w), b), without
-// the last weight if IS_PRODUCT. IS_DISTANCE: no pair is negative. With z = join(gradient_query(a), b), never −0, the
-// derivatives are BY_A and BY_B times slope(1, z), and the pair is BY_W · z · slope(1, z).
+// Parts are for split.h, which has an example. With a weight w,
+//
+//     w · pair(a, b) = w · of_query(a) + w · of_key(b) + weight(w) · value(query(a, w), b)
+//
+// without the factor weight(w) if IS_PRODUCT, whose `query` includes it. IS_DISTANCE: no pair is negative. LIMIT: see
+// split.h. Gradients take z = join(gradient_query(a), b), which is never −0:
+//
+//     ∂pair/∂a = FACTOR_A · slope(1, z)    ∂pair/∂b = FACTOR_B · slope(1, z)    pair = FACTOR_W · z · slope(1, z)
 struct LeakyRelu {
-    // 0.2 (a + b) + 0.8 max(a + b, 0), and max(a + b, 0) = b − min(−a, b).
+    // leaky(a + b) = 0.2 (a + b) + 0.8 max(a + b, 0), and max(a + b, 0) = b − min(−a, b).
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = false;
         static constexpr int LIMIT = 16;
-        template <class T> static constexpr T BY_A = 1;
-        template <class T> static constexpr T BY_B = 1;
-        template <class T> static constexpr T BY_W = -1;
+        template <class T> static constexpr T FACTOR_A = 1;
+        template <class T> static constexpr T FACTOR_B = 1;
+        template <class T> static constexpr T FACTOR_W = -1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * constant<V>(0.2); }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return -a; }
@@ -59,13 +64,13 @@ struct LeakyRelu {
 };
 
 struct Absolute {
-    // 2 max(a, b) − a − b.
+    // |a − b| = 2 max(a, b) − a − b.
     struct Parts {
         static constexpr bool IS_PRODUCT = false, IS_DISTANCE = true;
         static constexpr int LIMIT = 16;
-        template <class T> static constexpr T BY_A = 1 / SIGN<T>;
-        template <class T> static constexpr T BY_B = -BY_A<T>;
-        template <class T> static constexpr T BY_W = BY_A<T>;
+        template <class T> static constexpr T FACTOR_A = 1 / SIGN<T>;
+        template <class T> static constexpr T FACTOR_B = -FACTOR_A<T>;
+        template <class T> static constexpr T FACTOR_W = FACTOR_A<T>;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return -a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return -b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V) { return a; }
@@ -85,13 +90,13 @@ struct Absolute {
 };
 
 struct Squared {
-    // a² + b² − 2ab.
+    // (a − b)² = a² + b² − 2ab.
     struct Parts {
         static constexpr bool IS_PRODUCT = true, IS_DISTANCE = true;
         static constexpr int LIMIT = 12;
-        template <class T> static constexpr T BY_A = 2;
-        template <class T> static constexpr T BY_B = -2;
-        template <class T> static constexpr T BY_W = 1;
+        template <class T> static constexpr T FACTOR_A = 2;
+        template <class T> static constexpr T FACTOR_B = -2;
+        template <class T> static constexpr T FACTOR_W = 1;
         template <class V> static ANYSCORE_INLINE V of_query(V a) { return a * a; }
         template <class V> static ANYSCORE_INLINE V of_key(V b) { return b * b; }
         template <class V> static ANYSCORE_INLINE V query(V a, V w) { return a * w * constant<V>(-2); }
@@ -109,14 +114,15 @@ struct Squared {
     }
 };
 
-// Whether no term is finite of a key that is not: then scores tell that there is one, and no key has to be looked at.
+// Whether every term of a number that is not finite is not finite either. Then scores show such a key, and no key has
+// to be checked.
 template <class Pair> constexpr bool SHOWS_NONFINITE = false;
 template <> inline constexpr bool SHOWS_NONFINITE<Product> = true;
 template <> inline constexpr bool SHOWS_NONFINITE<LeakyRelu> = true;
 template <> inline constexpr bool SHOWS_NONFINITE<Absolute> = true;
 template <> inline constexpr bool SHOWS_NONFINITE<Squared> = true;
 
-// Only the formula, for what is not finite or huge: tanh.h has the fast form.
+// The formula of tanh alone, for irregular rows: not finite, or huge. tanh.h has the fast form.
 struct TanhOfSum {
     template <class T> static T value(T a, T b) { return std::tanh(a + b); }
     template <class T> static void gradient(T a, T b, T& value, T& da, T& db) {

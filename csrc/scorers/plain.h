@@ -1,4 +1,4 @@
-// Scores and gradients of a tile for pairs that are cheap as they stand: everything but tanh.
+// Scores and gradients of a tile by the formula of a pair: for every pair but tanh.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// A range that says nothing: these pairs read any tile of keys without knowing the others.
+// A Range without numbers: these pairs compute any tile of keys without knowing the others.
 template <class T> struct NoRange {
     static constexpr bool any_wide = false;
     static Size size(Size) { return 0; }
@@ -56,7 +56,7 @@ public:
 
     static Size panel_size(Size width, bool) { return round_up(width, L) * L; }
 
-    // The keys of one feature are one vector.
+    // Transposes the keys: LANES keys of one feature are one vector.
     void panel(int first, int count, T* to) const {
         for (Size d = 0; d < padded; d += L) transpose_square(key_row + first * padded + d, padded, to + d * L, L, count);
     }
@@ -74,7 +74,7 @@ public:
             for (int j0 = 0; j0 < count; j0 += L) {
                 Vector<T> sums[L] = {};
                 const T* x = a + i * padded;
-                int n = left_of(count, j0, L), j = 0;
+                int n = remaining(count, j0, L), j = 0;
                 for (; j + KEYS <= n; j += KEYS) by_halves<KEYS>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
                 for (; j < n; j++) by_halves<1>(x, keys + (j0 + j) * stride, stride, 0, padded, sums + j);
                 transpose<T>(sums);
@@ -107,8 +107,8 @@ public:
     }
 
 protected:
-    // Σ of the terms of a query with each of KEYS keys, of the features [from, to), in each lane. Several keys
-    // at a time, as a sum waits for its last addition.
+    // Writes Σ of the terms of a query with each of KEYS keys, over the features [from, to), in each lane. Several
+    // keys at a time: each sum waits for its last addition.
     template <int KEYS>
     ANYSCORE_INLINE void by_halves(const T* a, const T* keys, Size stride, Size from, Size to, Vector<T>* sums) const {
         if (to - from > PIECE * L)
@@ -167,7 +167,7 @@ protected:
     }
 
     Size width, padded;
-    bool has_weight;  // beside the scale
+    bool has_weight;  // whether the weight is more than the scale
     T *weighted, *product;
     const T *weight = nullptr, *a = nullptr, *query_row = nullptr, *key_row = nullptr;
 };

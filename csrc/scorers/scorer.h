@@ -1,8 +1,8 @@
-// What the kernels ask of a scorer: the scores and gradients of a tile, of one pair and one type of sums.
+// The interface of a scorer: the scores and gradients of a tile, for one pair and one type of the sums.
 //
-// Plain (plain.h) and Tanh (tanh.h) are scorers; Split (split.h) and Bf16Product (bf16_product.h) derive from
-// Plain. Scorers have no base class in common and no virtual functions: the two structs below say what a
-// scorer must have, are never defined, and check_scorer compares.
+// Plain (plain.h) and Tanh (tanh.h) are scorers; Split (split.h) and Bf16Product (bf16_product.h) derive from Plain.
+// Scorers have no common base class and no virtual functions. The two structs below list the members of a scorer and
+// are never defined; check_scorer compares a class with them.
 #pragma once
 
 #include <type_traits>
@@ -12,73 +12,74 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// Up to this many queries are a decoder's step: lanes go along features, as transposing keys would cost
+// A call with at most this many queries is a decoder's step: lanes go along features, as transposing keys would cost
 // more than it saves.
 constexpr Size DECODE_QUERIES = 2;
 inline bool decodes(const Call& call) { return call.queries <= DECODE_QUERIES || call.is_graph(); }
 
-// What a scorer has to know of all keys that may be attended before it reads a tile of them, as size(padded)
-// numbers of T: the range of each feature. If size is 0 nothing is made, and keys need not be read twice.
+// The range of each feature over all keys that may be attended, as size(padded) numbers of T. Each problem has it
+// before its first tile of keys. If size is 0, nothing is made, and keys need not be read twice.
 template <class T> struct RangeInterface {
     static Size size(Size padded);
     RangeInterface(const T* numbers, Size padded);
-    bool any_wide;  // whether panels need a second plane
-    // Whether a row of b may be worked with by these numbers, though they were made without it.
+    bool any_wide;  // whether a feature is wide (tanh_range.h): then panels need a second plane
+    // Returns whether the range holds for a row of b that was not among its keys.
     bool takes(const T* row, Size padded) const;
 
-    // Makes the numbers from the largest |b| of each feature. Gives whether that is all there is to know.
+    // Writes the numbers from the largest |b| of each feature. Returns whether these suffice.
     static bool from_largest(const T* largest, Size padded, T* numbers);
-    // Makes them from the lowest and the highest b of each feature.
+    // Writes the numbers from the lowest and the highest b of each feature.
     static void from_ends(const T* low, const T* high, Size padded, T* numbers);
 
-    // To and from one row of `width` numbers, the first of prepared keys.
+    // Writes the numbers as the header row of packed keys (width), and reads them back.
     static void pack(const T* numbers, Size width, Size padded, T* row);
     static void unpack(const T* row, Size width, Size padded, T* numbers);
 };
 
-// Rows hold `width` features of type T, then zeros up to `padded` features, a multiple of the lanes; row
-// i + 1 stands `padded` numbers after row i. Query i and key j of a tile have the score s[i · TILE + j].
+// Rows hold `width` features of type T, then zeros up to `padded` features, a multiple of LANES; consecutive rows are
+// `padded` numbers apart. Query i and key j of a tile have the score s[i · TILE + j].
 template <class T, class OfPair, class OfKeys> struct ScorerInterface {
-    // The pair by its formula alone, for irregular rows: `value` and `gradient` of scalars, as in pairs.h.
+    // The formula of the pair for irregular rows: `value` and `gradient` of scalars, as in pairs.h.
     using Literal = OfPair;
     // A RangeInterface.
     using Range = OfKeys;
-    // Multiplies finished sums of da and db.
+    // A factor of the finished sums of da and db.
     static constexpr T FACTOR = 1;
-    // The largest |a| and |b| that the scorer takes: rows beyond are irregular.
+    // Returns the largest |a| and |b| that the scorer computes: rows beyond are irregular.
     static T limit();
 
-    // Takes its buffers from the arena, for the rows of a call.
+    // Takes buffers for the rows of a call from the arena.
     ScorerInterface(Arena& arena, const Call& call);
 
-    // Starts a problem. weight: `padded` numbers, with the scale in them, kept by the caller; is_new: not
-    // those of the last call; range: of the problem's keys.
+    // Starts a problem with the range of its keys. weight: `padded` numbers times the scale, kept by the caller;
+    // is_new: whether the weight differs from the last one.
     void begin(const T* weight, bool is_new, const Range& range);
 
     // Takes the queries, or the keys, of a tile: `count` rows, kept by the caller.
     void queries(const T* rows, int count);
     void keys(const T* rows, int count);
-    // Takes queries for `gradients` alone.
+    // Takes queries that only `gradients` will use.
     void gradient_queries(const T* rows, int count);
 
-    // Many queries: lanes along keys. A panel holds up to LANES keys, those of one feature side by side.
+    // For many queries, lanes go along keys. A panel holds up to LANES keys; one feature of all of them is one
+    // vector. Returns its size in numbers.
     static Size panel_size(Size width, bool any_wide);
-    // Writes `count` of the keys, from the first-th on, as one panel.
+    // Writes keys [first, first + count) as one panel.
     void panel(int first, int count, T* to) const;
-    // Writes the scores of `rows` queries with the first `keys` of the `all` keys of a tile, whose panels
-    // stand `stride` numbers apart.
+    // Writes the scores of `rows` queries with the first `keys` of a tile's `all` keys. Panels are `stride` numbers
+    // apart.
     void scores(int rows, const T* panels, Size stride, int keys, int all, T* s) const;
 
-    // A decoder's step, of at most DECODE_QUERIES queries: lanes along features.
+    // For a decoder's step, of at most DECODE_QUERIES queries, lanes go along features.
     void decode_queries(const T* rows, int count);
-    // Brings `count` rows of keys into the form that decode_scores takes; gives where they stand: in `to`,
-    // or where they stood. Prepared keys are such rows.
+    // Converts `count` rows of keys to the form that decode_scores reads. Returns the converted rows: `to`, or `rows`
+    // where nothing changes. Packed keys are such rows.
     const T* decode_keys(const T* rows, int count, T* to) const;
-    // Writes the scores of `rows` queries with `count` such keys, `stride` numbers apart.
+    // Writes the scores of `rows` queries with `count` converted keys, `stride` numbers apart.
     void decode_scores(int rows, const T* keys, Size stride, int count, T* s) const;
 
-    // Adds to da (rows), db (keys) and dw (one row) what ds[i · TILE + j] makes of them, for the queries and
-    // keys last taken; without FACTOR and the weight, which multiply the finished sums.
+    // Adds the gradients of the last queries and keys, from ds[i · TILE + j], to da (rows, padded), db (keys, padded)
+    // and dw (padded). FACTOR and the weight multiply the finished sums later.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const;
 };
 
@@ -94,7 +95,7 @@ template <class C, class R, class... A> struct Signature<R (C::*)(A...) const> {
 };
 template <class F, class G> constexpr bool ALIKE = std::is_same_v<typename Signature<F>::type, typename Signature<G>::type>;
 
-// Does not compile, and names the member, where a class is no scorer.
+// Fails to compile, and names the member, if a class does not match the interface.
 template <class S, class T> constexpr bool check_scorer() {
     using Range = typename S::Range;
     using Wanted = ScorerInterface<T, typename S::Literal, Range>;

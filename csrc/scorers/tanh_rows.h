@@ -1,4 +1,4 @@
-// tanh(a + b) with lanes along features: gradients of a tile, and scores of a decoder's step.
+// tanh(a + b) with lanes along features: the gradients of a tile, and the scores of a decoder's step.
 #pragma once
 
 #include "scorers/columns.h"
@@ -12,24 +12,28 @@ template <class T, class Reciprocal> class TanhRows {
     static constexpr int L = LANES<T>, M = ANYSCORE_VECTOR_BYTES < 64 ? 2 : 4;
 
 public:
-    // How e^(2a) and e^(2b) are kept for a vector of features, in two planes of rows.
-    //   NORMAL  as they are
-    //   SMALL   and less 1: all |b| ≤ 1, centred, and tanh keeps its digits near 0
-    //   WIDE    mantissas and exponents
-    enum Form { NORMAL, SMALL, WIDE };
+    // The form of a vector of features: see the table in tanh_range.h. Rows of queries and keys have two planes of
+    // TILE rows.
+    //
+    //     form      first plane    second plane
+    //     ORDINARY  e^(2x)         unused
+    //     SMALL     e^(2x)         e^(2x) − 1
+    //     WIDE      mantissas      exponents
+    enum FeatureForm { ORDINARY, SMALL, WIDE };
 
     TanhRows(Arena& arena, Size width)
-        : padded(round_up(width, L)), forms(arena.take<Form>(padded / L + 1)), query_forms(arena.take<Form>(padded / L + 1)),
-          query(arena.take<T>(2 * TILE * padded)), key(arena.take<T>(2 * TILE * padded)),
-          decode_query(arena.take<T>(2 * DECODE_QUERIES * padded)), middle(arena.take<T>(padded / GROUP + L)) {}
+        : padded(round_up(width, L)), forms(arena.take<FeatureForm>(padded / L + 1)),
+          query_forms(arena.take<FeatureForm>(padded / L + 1)), query(arena.take<T>(2 * TILE * padded)),
+          key(arena.take<T>(2 * TILE * padded)), decode_query(arena.take<T>(2 * DECODE_QUERIES * padded)),
+          half_weights(arena.take<T>(padded / GROUP + L)) {}
 
-    // Gives whether the weight or a form is another than it was.
+    // Starts a problem. Returns whether the weight or a form has changed.
     bool begin(const T* weight, bool is_new, const TanhRange<T>& range) {
         this->weight = weight, this->range = range;
         for (Size d = 0; d < padded; d += L) {
             bool wide = false;
             for (int l = 0; l < L && range.any_wide; l++) wide |= range.wide[d + l] > 0;
-            Form form = wide ? WIDE : range.small[d] > 0 ? SMALL : NORMAL;
+            FeatureForm form = wide ? WIDE : range.small[d] > 0 ? SMALL : ORDINARY;
             is_new = is_new || form != forms[d / L];
             forms[d / L] = form;
         }
@@ -37,11 +41,13 @@ public:
             V sum{};
             for (Size d = from; d < padded && d < from + GROUP * L; d += L)
                 if (forms[d / L] != SMALL) sum += load(weight + d) / 2;
-            store(middle + from / GROUP, sum);
+            store(half_weights + from / GROUP, sum);
         }
         return is_new;
     }
 
+    // Takes queries for `gradients`. A small feature whose |a| exceeds 8 for some query takes the ordinary form
+    // there: its slope is then 0 where tanh is ±1.
     void queries(const T* rows, int count) {
         for (Size d = 0; d < padded; d += L) {
             query_forms[d / L] = forms[d / L];
@@ -49,13 +55,14 @@ public:
             V most{};
             for (int i = 0; i < count; i++) most = max(most, abs(load(rows + i * padded + d) + load(range.centre + d)));
             for (int l = 0; l < L; l++)
-                if (most[l] > 8) query_forms[d / L] = NORMAL;
+                if (most[l] > 8) query_forms[d / L] = ORDINARY;
         }
         transform<true>(rows, count, query);
     }
     void keys(const T* rows, int count) { transform<false>(rows, count, key); }
 
-    // With r = 1/(1 + e^(2a) e^(2b)):  tanh = 1 − 2r,  1 − tanh² = 4 r(1 − r); the 4 comes later.
+    // Scorer::gradients (scorer.h). With r = 1/(1 + e^(2a) e^(2b)), tanh = 1 − 2r and 1 − tanh² = 4 r(1 − r). FACTOR
+    // multiplies by the 4 later.
     void gradients(int rows, int keys, const T* ds, T* da, T* db, T* dw) const {
         T total[TILE];
         for (int i = 0; i < rows; i++) {
@@ -64,9 +71,10 @@ public:
             total[i] = sum_lanes<T>(sum);
         }
         for (Size d = 0; d < padded; d += L) {
-            const Form form = query_forms[d / L];
+            const FeatureForm form = query_forms[d / L];
             const T* one = key + (form == SMALL ? TILE * padded : 0) + d;
-            const KeyColumn<T> column(one, db + d, padded, keys, form == WIDE ? 1 : rows);  // wide keys have another plane
+            // KeyColumn copies one plane, so wide keys pass 1 query and are never copied.
+            const KeyColumn<T> column(one, db + d, padded, keys, form == WIDE ? 1 : rows);
             int i = 0;
             if (Reciprocal::template HAS_BOUNDED<T> && are_bounded(rows, keys, d))
                 for (; i + M <= rows; i += M) gradient_rows<M, true>(i, d, column, ds, total, da, dw);
@@ -91,7 +99,7 @@ public:
             }
     }
 
-    // Keys become e^(2b), less 1 where it is small, or b where it is wide.
+    // Writes e^(2b) of each key; e^(2b) − 1 of a small feature; b of a wide one.
     const T* decode_keys(const T* rows, int count, T* to) const {
         for (int j = 0; j < count; j++)
             for (Size d = 0; d < padded; d += L) {
@@ -110,21 +118,21 @@ public:
     }
 
 protected:
-    static constexpr int GROUP = 16;  // features whose sum starts at its middle, for accuracy
+    // Features of a partial sum, which starts at its middle for accuracy: see docs/kernel.md.
+    static constexpr int GROUP = 16;
     static constexpr T MAX_SMALL = TanhLimits<T>::MAX_SMALL;
     Size padded;
-    Form *forms, *query_forms;
-    T *query, *key;  // two planes of TILE rows each
+    FeatureForm *forms, *query_forms;
+    T *query, *key;  // (2, TILE, padded) each
     const T* weight = nullptr;
     TanhRange<T> range{};
 
-    // Scores of one row with `count` others, both as decode_queries and decode_keys make them: what is small
-    // has its e^(2a) − 1 in a plane of its own, `plane` after the row, and its e^(2b) − 1 `small` after
-    // the others.
+    // Writes the scores of one row with `count` others, in the forms of decode_queries and decode_keys. Of small
+    // features, e^(2a) − 1 is `plane` numbers after the row, and e^(2b) − 1 is `small` numbers after each other row.
     void decode_row(const T* one, Size plane, const T* others, Size small, Size stride, int count, T* s) const {
         for (int j0 = 0; j0 < count; j0 += L) {
             V sums[L];
-            int n = left_of(count, j0, L), j = 0;
+            int n = remaining(count, j0, L), j = 0;
             for (; j + 4 <= n; j += 4) decode_tile<4>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < n; j++) decode_tile<1>(one, plane, others + (j0 + j) * stride, small, stride, sums + j);
             for (; j < L; j++) sums[j] = V{};
@@ -145,14 +153,14 @@ private:
                     for (int l = 0; l < L; l++) split(lanes[l], one[l], two[l]);
                     continue;
                 }
-                // a key that is attended is in range
+                // Attended keys are in range: the clamp changes masked keys alone.
                 store(one, IS_QUERY ? exp_saturated<T>(y + y) : exp_clamped<T>(y + y));
                 if (forms[d / L] == SMALL) store(two, min(expm1_clamped<T>(y + y), fill(MAX_SMALL)));
             }
     }
 
-    // Whether e^(2a + 2b) is at least 2⁻²⁰ and below 2³⁰ in a vector of features, for all rows: then no feature
-    // is saturated, and four times 1 + e^(2a + 2b) may be multiplied.
+    // Returns whether 2⁻²⁰ ≤ e^(2a + 2b) < 2³⁰ in a vector of features, for all pairs of rows. Then no feature is
+    // saturated, and a product of four terms 1 + e^(2a + 2b) cannot overflow.
     bool are_bounded(int rows, int keys, Size d) const {
         if (query_forms[d / L] == WIDE) return false;
         V low = fill(T(1)), high = fill(T(1)), low_key = low, high_key = high;
@@ -174,30 +182,30 @@ private:
     void gradient_rows(int i, Size d, const KeyColumn<T>& column, const T* ds, const T* total, T* da, T* dw) const {
         auto tile = query_forms[d / L] == WIDE    ? gradient_tile<WIDE, ROWS, false>
                     : query_forms[d / L] == SMALL ? gradient_tile<SMALL, ROWS, IS_BOUNDED>
-                                                  : gradient_tile<NORMAL, ROWS, IS_BOUNDED>;
+                                                  : gradient_tile<ORDINARY, ROWS, IS_BOUNDED>;
         tile(query + i * padded + d, padded, column, ds + i * TILE, total + i, da + i * padded + d, dw + d);
     }
 
-    // One vector of features. A function of its own: it needs all registers.
-    template <Form FORM, int ROWS, bool IS_BOUNDED>
+    // Adds the gradients of one vector of features. Not inlined: the loop needs all registers.
+    template <FeatureForm FORM, int ROWS, bool IS_BOUNDED>
     static ANYSCORE_NOINLINE void gradient_tile(const T* query, Size padded, const KeyColumn<T>& column, const T* ds,
                                                 const T* total, T* da, T* dw) {
         const Size plane = TILE * padded, next = column.stride;
         const T* key = column.key;
         T* db = column.sum;
         const int keys = column.keys;
-        V a[ROWS], more[ROWS], sum_a[ROWS], sums_w[ROWS];
+        V a[ROWS], second[ROWS], sum_a[ROWS], sums_w[ROWS];
         for (int t = 0; t < ROWS; t++) {
             a[t] = load(query + t * padded), sum_a[t] = sums_w[t] = V{};
-            more[t] = FORM == NORMAL ? V{} : load(query + plane + t * padded);
+            second[t] = FORM == ORDINARY ? V{} : load(query + plane + t * padded);
         }
 #pragma GCC unroll 2
         for (int j = 0; j < keys; j++, key += next, db += next, ds++) {
             V b = load(key), e = FORM == WIDE ? load(key + plane) : V{};
             V u[ROWS], x[ROWS], r[ROWS];
             for (int t = 0; t < ROWS; t++) {
-                V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, more[t] + e) : a[t] * b;
-                u[t] = FORM == SMALL ? power + more[t] : power;  // e^(2a + 2b), less 1 if small
+                V power = FORM == WIDE ? times_power_saturated<T>(a[t] * b, second[t] + e) : a[t] * b;
+                u[t] = FORM == SMALL ? power + second[t] : power;  // e^(2a + 2b); minus 1 if small
                 x[t] = u[t] + T(FORM == SMALL ? 2 : 1);
             }
             Reciprocal::template reciprocals<T, ROWS, IS_BOUNDED>(x, r);
@@ -231,16 +239,16 @@ private:
         store(dw, load(dw) + sum_w);
     }
 
-    // Σ w (r − ½) over the vectors of features, for KEYS keys at a time.
+    // Adds Σ w (r − ½) over the features to sums[j], lane by lane, for KEYS keys at a time.
     template <int KEYS>
     ANYSCORE_INLINE void decode_tile(const T* a, Size plane, const T* keys, Size small, Size stride, V* sums) const {
         V sum[KEYS] = {}, cap = fill(Divide::CAP<T>);
         for (Size from = 0; from < padded; from += GROUP * L) {
             V part[KEYS];
-            for (int j = 0; j < KEYS; j++) part[j] = -load(middle + from / GROUP);
-            Size d = from, end = from + left_of(padded, from, GROUP * L);
+            for (int j = 0; j < KEYS; j++) part[j] = -load(half_weights + from / GROUP);
+            Size d = from, end = from + remaining(padded, from, GROUP * L);
             for (; d + 2 * L <= end; d += 2 * L) {
-                Form form = forms[d / L];
+                FeatureForm form = forms[d / L];
                 if (form != forms[d / L + 1] || form == WIDE) {
                     decode_single<KEYS>(a, plane, keys, small, stride, d, part);
                     decode_single<KEYS>(a, plane, keys, small, stride, d + L, part);
@@ -281,18 +289,18 @@ private:
         }
     }
 
-    // The same for N small vectors: r − ½ = −½ u/(u + 2) with u = e^(2a + 2b) − 1.
+    // Adds w (r − ½) of N vectors of small features: r − ½ = −½ u/(u + 2) with u = e^(2a + 2b) − 1.
     template <int KEYS, int N>
     ANYSCORE_INLINE void decode_small(const T* a, Size plane, const T* keys, Size stride, Size d, V* sum) const {
-        V power[N], less[N], half[N];
+        V power[N], expm1_query[N], half[N];
         for (int n = 0; n < N; n++) {
-            power[n] = load(a + d + n * L), less[n] = load(a + plane + d + n * L);
+            power[n] = load(a + d + n * L), expm1_query[n] = load(a + plane + d + n * L);
             half[n] = load(weight + d + n * L) / 2;
         }
         for (int j = 0; j < KEYS; j++) {
             Fraction<V> terms[N];
             for (int n = 0; n < N; n++) {
-                V u = power[n] * load(keys + j * stride + d + n * L) + less[n];
+                V u = power[n] * load(keys + j * stride + d + n * L) + expm1_query[n];
                 terms[n] = {half[n] * u, u + T(2)};
             }
             auto all = sum_of_fractions<N>(terms);
@@ -300,7 +308,7 @@ private:
         }
     }
 
-    T *decode_query, *middle;
+    T *decode_query, *half_weights;
 };
 
 }  // namespace anyscore::ANYSCORE_ISA

@@ -1,7 +1,7 @@
-// The functions of pairs that are written as formulas: of a number, or of every lane of a vector.
+// The functions in pairs that are written as formulas: of a number, or of every lane of a vector.
 //
-// A number comes from an irregular row and may be anything, so it is left to the standard library. Vectors
-// are made of finite numbers, but functions of these may be infinite, or NaN, which must stay NaN.
+// A single number comes from an irregular row and may be anything, so the standard library computes it. Vectors hold
+// finite numbers, but functions of them may be infinite or NaN, and NaN must stay NaN.
 #pragma once
 
 #include <cmath>
@@ -19,8 +19,9 @@ template <class V, class Function> ANYSCORE_INLINE V lane_by_lane(V x, Function 
     return load<T>(lanes);
 }
 
-// ln x. With x = 2ⁿ m, m within √2 of 1 to either side, and s = (m − 1)/(m + 1):
-// ln x = n ln 2 + 2 (s + s³/3 + s⁵/5 + …).
+// Returns ln x. With x = 2ⁿ m, 1/√2 ≤ m < √2, and s = (m − 1)/(m + 1):
+//
+//     ln x = n ln 2 + 2 (s + s³/3 + s⁵/5 + …)
 template <class T> ANYSCORE_INLINE T log_lane(T x) {
     using Unsigned = typename Bits<T>::Unsigned;
     using Signed = typename Bits<T>::Signed;
@@ -38,14 +39,14 @@ template <class T> ANYSCORE_INLINE T log_lane(T x) {
     return u - 1 < Bits<T>::INFINITE - 1 ? y : special;
 }
 
-// ln(1 + x): what 1 + x loses of x is put back.
+// Returns ln(1 + x). The digits of x that 1 + x loses are added back as lost/u.
 template <class T> ANYSCORE_INLINE T log1p_lane(T x) {
     const T u = 1 + x, lost = x > 1 ? 1 - (u - x) : x - (u - 1);
     const T y = log_lane(u);
     return u > 0 && bits(u) < Bits<T>::INFINITE ? y + lost / u : y;
 }
 
-// ln(1 + x) for x in [0, 1]: the series above alone, with s = x/(2 + x).
+// Returns ln(1 + x) for x in [0, 1], by the series of log_lane alone, with s = x/(2 + x).
 template <class T> ANYSCORE_INLINE T log1p_unit_lane(T x) {
     constexpr int TERMS = sizeof(T) == 4 ? 8 : 17;
     const T s = x / (2 + x), z = s * s;
@@ -58,7 +59,7 @@ template <class T> ANYSCORE_INLINE T expm1_lane(T x) {
     return x > Exp<T>::LIMIT ? from_bits<T>(Bits<T>::INFINITE) : expm1_clamped(x);
 }
 
-// 1 + 2z/(2K + 1) (1 + 2z/(2K + 3) (1 + …)), up to LAST.
+// Returns 1 + 2z/(2K + 1) (1 + 2z/(2K + 3) (1 + …)), up to the term LAST.
 template <class T, int K, int LAST> ANYSCORE_INLINE T erf_series(T z) {
     if constexpr (K > LAST)
         return T(1);
@@ -66,7 +67,7 @@ template <class T, int K, int LAST> ANYSCORE_INLINE T erf_series(T z) {
         return T(1) + z * T(2.0 / (2 * K + 1)) * erf_series<T, K + 1, LAST>(z);
 }
 
-// erf x = 2x/√π · e^−x² (1 + 2x²/3 (1 + 2x²/5 (1 + …))), whose terms are all positive; ±1 from ±END on.
+// Returns erf x = 2x/√π · e^−x² (1 + 2x²/3 (1 + 2x²/5 (1 + …))), whose terms are all positive; ±1 beyond ±END.
 template <class T> ANYSCORE_INLINE T erf_lane(T x) {
     constexpr T END = sizeof(T) == 4 ? 4 : 6;
     constexpr int LAST = sizeof(T) == 4 ? 45 : 100;
@@ -74,7 +75,7 @@ template <class T> ANYSCORE_INLINE T erf_lane(T x) {
     return max(min(T(1.1283791670955126) * within * exp_within(-z) * erf_series<T, 1, LAST>(z), T(1)), T(-1));
 }
 
-// π/2 in four parts, of which the first three have so few bits that n of them are exact for |n x 2/π| < REACH.
+// π/2 in four parts. The first three have few bits: n times each is exact for n = x · 2/π, rounded, and |x| ≤ REACH.
 template <class T> struct Turn;
 template <> struct Turn<float> {
     static constexpr float PARTS[] = {1.5703125f, 0.0004837512969970703f, 7.549533620476723e-08f, 2.563344151594519e-12f};
@@ -88,7 +89,7 @@ template <> struct Turn<double> {
     static constexpr int TERMS = 9;
 };
 
-// 1 − z/(K (K + 1)) (1 − z/((K + 2)(K + 3)) (1 − …)): sin x/x for K = 2 and cos x for K = 1, z = x².
+// Returns 1 − z/(K (K + 1)) (1 − z/((K + 2)(K + 3)) (1 − …)) with z = x²: sin x/x for K = 2, cos x for K = 1.
 template <class T, int K, int LEFT> ANYSCORE_INLINE T wave_series(T z) {
     if constexpr (LEFT == 0)
         return T(1);
@@ -96,7 +97,7 @@ template <class T, int K, int LEFT> ANYSCORE_INLINE T wave_series(T z) {
         return T(1) - z * T(1.0 / (K * (K + 1))) * wave_series<T, K + 2, LEFT - 1>(z);
 }
 
-// sin(x + QUARTERS π/2) for |x| ≤ REACH: of r = x − n π/2, |r| ≤ π/4, either series.
+// Returns sin(x + QUARTERS π/2) for |x| ≤ REACH, by one of the series of r = x − n π/2, |r| ≤ π/4.
 template <int QUARTERS, class T> ANYSCORE_INLINE T wave_lane(T x) {
     using U = typename Bits<T>::Unsigned;
     constexpr T ROUND = Bits<T>::ROUND;
@@ -108,7 +109,7 @@ template <int QUARTERS, class T> ANYSCORE_INLINE T wave_lane(T x) {
     return from_bits<T>(bits(quarter & 1 ? cosine : sine) ^ (quarter & 2) << (8 * sizeof(T) - 2));
 }
 
-// Vectors with larger numbers go lane by lane.
+// A vector with a number beyond REACH goes to the standard library, lane by lane.
 template <int QUARTERS, class V> ANYSCORE_INLINE V wave(V x) {
     if constexpr (std::is_arithmetic_v<V>) {
         return QUARTERS ? std::cos(x) : std::sin(x);
@@ -125,7 +126,7 @@ template <int QUARTERS, class V> ANYSCORE_INLINE V wave(V x) {
 template <class V> ANYSCORE_INLINE V sin_each(V x) { return wave<0>(x); }
 template <class V> ANYSCORE_INLINE V cos_each(V x) { return wave<1>(x); }
 
-// name(x): `of_number` of a number, `of_lane` of every lane that is not NaN.
+// Defines name(x): of_number(x) for a number, of_lane of every lane that is not NaN for a vector.
 #define ANYSCORE_FUNCTION(name, of_number, of_lane) \
     template <class V> ANYSCORE_INLINE V name(V x) { \
         if constexpr (std::is_arithmetic_v<V>) \

@@ -1,4 +1,4 @@
-// C += A · B for tiles, the accumulators in registers; of numbers, or of cells: see dots.h.
+// C += A · B for tiles, with accumulators in registers; of numbers, or of bf16 pairs (dots.h).
 #pragma once
 
 #include "simd/dots.h"
@@ -6,7 +6,8 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// A term adds to LANES sums what one x makes of LANES ys; w: a weight, for those that have one (sums.h).
+// The functor of a product: adds the product of one x and LANES ys to LANES sums. w: a weight, which only the terms
+// of sums.h use.
 struct ProductTerm {
     template <class V, class T> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * y; }
 };
@@ -15,7 +16,7 @@ struct DotTerm {
     template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, float) { return dot(sum, x, y); }
 };
 
-// Its entry i, k stands at data[i · row + k · column].
+// A strided matrix: entry (i, k) is data[i · row + k · column].
 template <class T> struct Matrix {
     T* data;
     Size row, column = 1;
@@ -24,12 +25,12 @@ template <class T> struct Matrix {
     Matrix from(Size i, Size k) const { return {at(i, k), row, column}; }
 };
 
-constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row of C that registers hold
-constexpr int WIDE_BLOCK = 2 * BLOCK;  // of fewer than four rows, which need more to keep the units busy
+constexpr int BLOCK = ANYSCORE_VECTOR_BYTES == 64 ? 4 : 2;  // vectors of a row of C in registers
+constexpr int WIDE_BLOCK = 2 * BLOCK;  // for fewer than four rows: more vectors keep the units busy
 template <int N> using Count = std::integral_constant<int, N>;
 
-// M rows and N vectors of C; the product is added up before it meets C. Columns of B and C stand side by side.
-// COPIES: writes what it reads of B to `copy`, row by row.
+// Adds to M rows and N vectors of C; the product is summed before it is added. Columns of B and C are contiguous.
+// COPIES: writes the numbers read from B to copy (depth, N · LANES).
 template <class Term, class T, int M, int N, bool COPIES = false>
 ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int depth, T* copy = nullptr) {
     constexpr int L = LANES<T>;
@@ -53,16 +54,16 @@ ANYSCORE_INLINE void gemm_tile(Matrix<T> c, Matrix<const T> a, Matrix<const T> b
 template <class Term, class T, int N, class Prefetches>
 inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, int depth, Prefetches& prefetcher) {
     constexpr int L = LANES<T>;
-    const int lines = N * depth / 8;  // a line for about 16 cycles of multiply-adds
+    const int lines = N * depth / 8;  // one line for about 16 cycles of multiply-adds
     auto tile = [&](auto count, int i) { gemm_tile<Term, T, count, N>(c.from(i, 0), a.from(i, 0), b, depth); };
-    // One or two that are left over are done with the last four, if registers hold so many: alone they keep no unit busy.
+    // One or two remaining rows join the last four, if registers hold so many: alone they keep no unit busy.
     const int more = N <= BLOCK && rows >= 4 && rows % 4 <= 2 ? rows % 4 : 0;
     int i = 0;
-    // The first tile copies rows of B that crowd each other out of the first cache. Few rows have no such code beside them:
-    // a decoder's step took 1.4 times as long with it.
+    // The first tile copies rows of B that have cache-set conflicts. Products of few rows are compiled without this
+    // code: a decoder's step took 1.4 times as long with it.
     constexpr bool COPIES = N < WIDE_BLOCK;
     alignas(64) T copy[COPIES ? PIECE * N * L : 1];
-    if (COPIES && rows >= 8 && are_crowded<T>(depth, b.row)) {
+    if (COPIES && rows >= 8 && has_set_conflicts<T>(depth, b.row)) {
         prefetcher.next(lines);
         gemm_tile<Term, T, 4, N, true>(c, a, b, depth, copy);
         i = 4, b = {copy, N * L};
@@ -76,7 +77,7 @@ inline void gemm_columns(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int 
     if (i < rows) tile(Count<1>(), i);
 }
 
-// `columns` is a multiple of LANES, `depth` at most PIECE.
+// Adds a product of depth ≤ PIECE. columns: a multiple of LANES.
 template <class Term, class T, class Prefetches>
 inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, int depth,
                        Prefetches& prefetcher) {
@@ -92,12 +93,13 @@ inline void gemm_piece(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int ro
     for (; n < columns; n += L) gemm_columns<Term, T, 1>(c.from(0, n), a, b.from(0, n), rows, depth, prefetcher);
 }
 
-// prefetcher: what memory is to bring meanwhile; or a NoPrefetcher.
+// C (rows, columns) += A (rows, depth) · B (depth, columns), in pieces of PIECE terms. prefetcher: fetches lines from
+// memory meanwhile; or a NoPrefetcher.
 template <class Term, class T, class Prefetches>
 inline void gemm(Matrix<T> c, Matrix<const T> a, Matrix<const T> b, int rows, Size columns, Size depth,
                  Prefetches& prefetcher) {
     for (Size k = 0; k < depth; k += PIECE)
-        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, left_of(depth, k, PIECE), prefetcher);
+        gemm_piece<Term, T>(c, a.from(0, k), b.from(k, 0), rows, columns, remaining(depth, k, PIECE), prefetcher);
 }
 
 template <class Term, class T>

@@ -1,4 +1,4 @@
-// What dropout keeps: Philox4x32-10 (Salmon et al. 2011), as anyscore/modifiers/dropout.py defines it.
+// Random numbers of dropout: Philox4x32-10 (Salmon et al. 2011), as anyscore/modifiers/dropout.py defines it.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-// factors[j] = 1/(1 − p) where weight (n, row, 4 first + j) is kept, else 0, for 4 QUADS of them.
+// Writes factors[j] = 1/(1 − p) where weight (n, row, 4 first + j) is kept, else 0, for 4 · QUADS weights.
 template <int QUADS, class T> inline void draw(const Dropout& dropout, Size n, Size row, Size first, T* factors) {
     double threshold = std::ceil(dropout.rate * 4294967296.0);
     std::uint64_t least = threshold < 4294967296.0 ? std::uint64_t(threshold) : 4294967296u;
@@ -29,8 +29,8 @@ template <int QUADS, class T> inline void draw(const Dropout& dropout, Size n, S
         for (int word = 0; word < 4; word++) factors[4 * q + word] = c[word][q] >= least ? kept : T(0);
 }
 
-// factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for `count` keys of a tile; the others may be
-// anything.
+// Writes factors[j] = 1/(1 − p) where weight (n, row, first + j) is kept, else 0, for `count` keys of a tile. The
+// rest of the tile's factors may be anything.
 template <class T> inline void dropout_factors(const Dropout& dropout, Size n, Size row, Size first, int count, T* factors) {
     const int skipped = int(first % 4), quads = (skipped + count + 3) / 4;
     if (!skipped && quads > 4) return draw<TILE / 4>(dropout, n, row, first / 4, factors);
@@ -38,7 +38,7 @@ template <class T> inline void dropout_factors(const Dropout& dropout, Size n, S
     if (quads > 4) {
         draw<TILE / 4>(dropout, n, row, first / 4, drawn);
         draw<1>(dropout, n, row, first / 4 + TILE / 4, drawn + TILE);
-    } else {  // as of most nodes of a graph
+    } else {  // most nodes of a graph have so few edges
         draw<4>(dropout, n, row, first / 4, drawn);
     }
     std::memcpy(factors, drawn + skipped, std::size_t(count) * sizeof(T));

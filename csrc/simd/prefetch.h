@@ -1,7 +1,7 @@
-// Memory that is read next, brought near while something else is computed.
+// Prefetching: memory that is read next comes near while something else is computed.
 //
-// Lines come many times as fast one after another as by columns, which is how products of tiles read them. And what a
-// task reads first is another array each time, where the processor foresees nothing.
+// Lines arrive many times as fast in order as by columns, the order in which products of tiles read them. And each
+// task begins with other arrays, so the processor's own prefetcher foresees nothing.
 #pragma once
 
 #include "simd/rows.h"
@@ -10,36 +10,37 @@ namespace anyscore::ANYSCORE_ISA {
 
 constexpr Size LINE = 64;  // bytes of a line of a cache
 
-// Brings a line to the second cache. The empty statement is there because GCC leaves out loops and functions that do
-// nothing but prefetch.
+// Prefetches a line to the second cache. The empty statement is there because GCC drops loops and functions that only
+// prefetch.
 ANYSCORE_INLINE void prefetch(const char* line) {
     __builtin_prefetch(line, 0, 2);
     asm volatile("");
 }
 
-inline const char* place_of(const RowRange& range, int i) {
+// Returns the address of row i of a range.
+inline const char* address_of(const RowRange& range, int i) {
     return (const char*)range.rows.data +
            (range.rows.at[range.problem] + range.at(i) * range.rows.stride) * bytes_of(range.rows.type);
 }
 
-// Brings some rows to the second cache, at once.
+// Prefetches all rows of a range to the second cache.
 ANYSCORE_INLINE void prefetch(const RowRange& range) {
     const Size bytes = range.width * bytes_of(range.rows.type);
     for (int i = 0; i < range.count; i++)
-        for (Size k = 0; k < bytes; k += LINE) prefetch(place_of(range, i) + k);
+        for (Size k = 0; k < bytes; k += LINE) prefetch(address_of(range, i) + k);
 }
 
-// The same bit by bit, of up to MOST arrays.
+// Prefetches up to MAX_PIECES arrays, some lines at a time.
 class Prefetcher {
 public:
     void clear() { pieces = piece = 0, at = nullptr; }
 
     void add(const RowRange& range) {
         const Size size = bytes_of(range.rows.type);
-        if (range.rows.data) add(place_of(range, 0), range.width * size, range.rows.stride * size, range.count);
+        if (range.rows.data) add(address_of(range, 0), range.width * size, range.rows.stride * size, range.count);
     }
 
-    // `count` rows of `bytes`, which begin `stride` bytes apart.
+    // Adds `count` rows of `bytes` each, which begin `stride` bytes apart.
     void add(const char* from, Size bytes, Size stride, Size count) {
         if (stride == bytes) bytes *= count, count = count > 0;
         if (bytes <= 0 || count <= 0) return;
@@ -49,7 +50,7 @@ public:
 
     bool has_any() const { return at; }
 
-    // Brings the next `lines` of what was added to the second cache.
+    // Prefetches the next `lines` of the added rows to the second cache.
     ANYSCORE_INLINE void next(int lines) {
         if (at) next_of_rows(lines);
     }
@@ -81,13 +82,13 @@ private:
         if (--of.rows == 0) piece++;
     }
 
-    static constexpr int MOST = 4;
-    Piece all[MOST];
+    static constexpr int MAX_PIECES = 4;
+    Piece all[MAX_PIECES];
     int pieces = 0, piece = 0;
-    const char *at = nullptr, *end = nullptr;  // what is left of a row; null if nothing is left at all
+    const char *at = nullptr, *end = nullptr;  // the rest of a row; null if no row is left
 };
 
-// In the place of a Prefetcher that has nothing.
+// A Prefetcher without rows.
 struct NoPrefetcher {
     ANYSCORE_INLINE void next(int) const {}
 };

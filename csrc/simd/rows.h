@@ -1,4 +1,4 @@
-// Reading rows of any type into rows of T, padded with zeros; and writing them.
+// Rows of any type, read into rows of T that are padded with zeros; and rows written.
 #pragma once
 
 #include <cstring>
@@ -8,13 +8,13 @@
 
 namespace anyscore::ANYSCORE_ISA {
 
-constexpr int PIECE = 64;  // terms that one accumulator adds up: sums of pieces keep their digits at any width
+constexpr int PIECE = 64;  // terms of one partial sum: sums of such pieces keep their digits at any width
 
 ANYSCORE_INLINE Size round_up(Size n, Size multiple) { return (n + multiple - 1) / multiple * multiple; }
 ANYSCORE_INLINE Size tiles_of(Size n, int size = TILE) { return (n + size - 1) / size; }
 
-// How many of n there are from the first-th on, up to `most`.
-ANYSCORE_INLINE int left_of(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
+// Returns how many of n items remain from `first` on, at most `most`.
+ANYSCORE_INLINE int remaining(Size n, Size first, int most = TILE) { return int(n - first < most ? n - first : most); }
 
 inline Size bytes_of(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 template <class T> constexpr Type TYPE_OF = sizeof(T) == 4 ? Type::F32 : Type::F64;
@@ -31,7 +31,7 @@ ANYSCORE_INLINE float from_f16(std::uint16_t x) {
     return from_bits<float>(u | sign);
 }
 
-// To the nearest, ties to even.
+// Returns x rounded to nearest, ties to even.
 ANYSCORE_INLINE std::uint16_t to_bf16(float x) {
     std::uint32_t u = bits(x);
     if (is_nan(x)) return 0x7fc0;
@@ -47,7 +47,7 @@ ANYSCORE_INLINE std::uint16_t to_f16(float x) {
     return std::uint16_t(sign | ((u - 0x38000000u + 0xfff + ((u >> 13) & 1)) >> 13));
 }
 
-// x[0 … n) = element `first` and the following of an array, `stride` apart.
+// Writes x[0 … n) = elements first, first + stride, … of an array.
 template <class T> ANYSCORE_NOINLINE void read(const Rows& from, Size first, Size n, Size stride, T* x) {
     switch (from.type) {
         case Type::F32: {
@@ -101,9 +101,9 @@ template <class T> ANYSCORE_NOINLINE void write(void* to, Type type, Size first,
     }
 }
 
-// Whether a column of `rows` vectors, `stride` numbers apart, fills more than half of the sets of the first cache that it
-// falls into: of 64 sets of 8 lines each, if the distance is a multiple of 2ᵏ lines, one in 2ᵏ.
-template <class T> ANYSCORE_INLINE bool are_crowded(int rows, Size stride) {
+// Returns whether a column of `rows` vectors, `stride` numbers apart, has cache-set conflicts: fills more than half
+// of its sets of the first cache. Of 64 sets of 8 lines, a distance of 2ᵏ lines reaches one in 2ᵏ.
+template <class T> ANYSCORE_INLINE bool has_set_conflicts(int rows, Size stride) {
     const Size bytes = stride * Size(sizeof(T));
     return bytes % 64 == 0 && rows * (bytes / 64 & -(bytes / 64)) > 64 * 8 / 2;
 }
@@ -112,20 +112,20 @@ template <class T> ANYSCORE_INLINE void zero(T* x, Size n) {
     if (n > 0) std::memset(x, 0, std::size_t(n) * sizeof(T));
 }
 
-// Row i of problem n, as it is.
+// Reads row i of problem n, without padding.
 template <class T> ANYSCORE_NOINLINE void read_row(const Rows& from, Size n, Size i, Size width, T* x) {
     read(from, from.at[n] + i * from.stride, width, 1, x);
 }
 
-// The same where it stands, if it is of type T; read into x otherwise.
+// Returns row i of problem n: a pointer into the array if it is of type T, else x with the row read into it.
 template <class T> inline const T* find_row(const Rows& from, Size n, Size i, Size width, T* x) {
     if (from.type == TYPE_OF<T>) return (const T*)from.data + from.at[n] + i * from.stride;
     read_row(from, n, i, width, x);
     return x;
 }
 
-// The largest |x| of a row, as bits: NaN counts as the largest.
-template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n) {
+// Returns the largest |x| of n numbers, as bits: NaN counts as the largest.
+template <class T> inline typename Bits<T>::Unsigned largest_bits(const T* x, Size n) {
     typename Bits<T>::Unsigned most = 0;
     for (Size i = 0; i < n; i++) {
         auto u = bits(x[i]) << 1;
@@ -134,7 +134,7 @@ template <class T> inline typename Bits<T>::Unsigned largest(const T* x, Size n)
     return most >> 1;
 }
 
-// Rows of a problem: `count` from the first-th on, or those that an index names.
+// Rows of a problem: [first, first + count), or the rows in `index`.
 struct RowRange {
     const Rows& rows;
     Size problem, first;
@@ -145,9 +145,10 @@ struct RowRange {
     Size at(int i) const { return index ? index[i] : first + i; }
 };
 
-// Reads rows to x, `padded` apart, the padding 0.
+// Reads rows to x (count, padded), with zeros as padding.
 template <class T> inline void read_rows(const RowRange& from, Size padded, T* x) {
-    if (from.rows.type == TYPE_OF<T> && from.width == padded) {  // rows of a graph wait for memory, and for little else
+    // A short path: rows of a graph wait for memory, and for little else.
+    if (from.rows.type == TYPE_OF<T> && from.width == padded) {
         const T* rows = (const T*)from.rows.data + from.rows.at[from.problem];
         for (int i = 0; i < from.count; i++) {
             const T* row = rows + from.at(i) * from.rows.stride;
@@ -161,35 +162,36 @@ template <class T> inline void read_rows(const RowRange& from, Size padded, T* x
     }
 }
 
-// A row with an entry that is not finite, or beyond `limit`, is marked as irregular and becomes 0: kernels for finite
-// numbers pass over it, and what attends it is done by the literal formula. Gives whether there are any.
+// Marks rows with an entry that is not finite, or beyond `limit`, as irregular, and sets them to 0. Kernels for
+// finite numbers pass over them; the literal formula computes their scores. Returns whether a row is irregular.
 template <class T> ANYSCORE_NOINLINE bool mark_irregular(T* x, int count, Size padded, T limit, bool* irregular) {
     for (int i = 0; i < count; i++) irregular[i] = false;
-    if (largest(x, count * padded) <= bits(limit)) return false;
+    if (largest_bits(x, count * padded) <= bits(limit)) return false;
     for (int i = 0; i < count; i++) {
-        irregular[i] = largest(x + i * padded, padded) > bits(limit);
+        irregular[i] = largest_bits(x + i * padded, padded) > bits(limit);
         if (irregular[i]) zero(x + i * padded, padded);
     }
     return true;
 }
 
-// Both.
+// Reads rows as read_rows and marks irregular ones. Returns whether a row is irregular.
 template <class T> ANYSCORE_NOINLINE bool read_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular) {
     read_rows(from, padded, x);
     return mark_irregular(x, from.count, padded, limit, irregular);
 }
 
-// Where the rows stand, if they are as read_rows makes them; else nullptr.
-template <class T> inline const T* standing_rows(const RowRange& from, Size padded) {
+// Returns a pointer into the array if its rows are of type T, consecutive and without padding; else nullptr.
+template <class T> inline const T* rows_in_place(const RowRange& from, Size padded) {
     const Rows& rows = from.rows;
     if (from.index || rows.type != TYPE_OF<T> || from.width != padded || rows.stride != padded) return nullptr;
     return (const T*)rows.data + rows.at[from.problem] + from.first * padded;
 }
 
-// As read_tile where the rows stand, if they stand so and none is irregular; read into x otherwise. any: whether any is.
+// As read_tile, without a copy where possible. Returns a pointer into the array if rows_in_place does and no row is
+// irregular; else x with the rows read into it. Sets `any` to whether a row is irregular.
 template <class T> inline const T* find_tile(const RowRange& from, Size padded, T limit, T* x, bool* irregular, bool& any) {
-    const T* rows = standing_rows<T>(from, padded);
-    if (rows && largest(rows, from.count * padded) <= bits(limit)) {
+    const T* rows = rows_in_place<T>(from, padded);
+    if (rows && largest_bits(rows, from.count * padded) <= bits(limit)) {
         for (int i = 0; i < from.count; i++) irregular[i] = false;
         any = false;
         return rows;
@@ -198,7 +200,7 @@ template <class T> inline const T* find_tile(const RowRange& from, Size padded, 
     return x;
 }
 
-// A square of L rows, of which those from the count-th on are 0, becomes L columns elsewhere.
+// Writes the transpose of a square of LANES rows, of which rows from `count` on are 0.
 template <class T>
 ANYSCORE_INLINE void transpose_square(const T* rows, Size stride, T* to, Size to_stride, int count = LANES<T>) {
     constexpr int L = LANES<T>;

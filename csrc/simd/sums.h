@@ -1,4 +1,4 @@
-// Sums over features of what queries and panels of keys make of each: the innermost loop of scores.
+// Sums over features of the terms of queries and panels of keys: the innermost loop of scores.
 #pragma once
 
 #include "simd/gemm.h"
@@ -13,17 +13,18 @@ template <class Function> struct WeightedTerm {
 
 template <class Term> constexpr bool IS_PRODUCT = std::is_same_v<Term, ProductTerm> || std::is_same_v<Term, DotTerm>;
 
-// Of rows of queries, `padded` apart, and panels, `stride` apart.
+// The sums of queries a (rows, padded) and panels of keys, `stride` numbers apart.
 template <class Term, class T> struct Sums {
     static constexpr int L = LANES<T>;
-    // Queries and panels of keys at a time: as many as there are registers for.
+    // Queries and panels of keys at a time: as many as registers hold.
     static constexpr int M = 4, N = ANYSCORE_VECTOR_BYTES == 64 && IS_PRODUCT<Term> ? 4 : 2;
 
     const T *a, *weight, *panels;
     Size width, padded, stride;
-    const T *of_rows = nullptr, *of_columns = nullptr;  // added to the sums of each query, and of each key
+    const T *of_rows = nullptr, *of_columns = nullptr;  // added to the sums of each query, and of each key; or none
 
-    // s[i · TILE + j] = the sum of query i and key j. Few rows take more panels: a sum waits for its last addition.
+    // Writes s[i · TILE + j] = the sum of query i and key j, for `count` panels. Few rows take more panels at a time:
+    // each sum waits for its last addition.
     void write(int rows, int count, T* s) const {
         const int whole = rows / M * M;
         if (whole) write_rows<M, N>(0, whole, count, s);
@@ -33,7 +34,8 @@ template <class Term, class T> struct Sums {
 
 private:
     template <int ROWS, int PANELS> void write_rows(int from, int to, int count, T* s) const {
-        constexpr bool JOINS = IS_PRODUCT<Term> && ROWS == M;  // whether registers hold a panel that is left over
+        // Whether registers hold one more panel, so that none is left over alone.
+        constexpr bool JOINS = IS_PRODUCT<Term> && ROWS == M;
         int p = 0;
         for (; p + PANELS <= count && !(JOINS && count - p == PANELS + 1); p += PANELS)
             write_panels<ROWS, PANELS>(from, to, p, s);
@@ -49,15 +51,15 @@ private:
         for (int i = from; i < to; i += ROWS) write_tile<ROWS, COUNT>(i, p, s);
     }
 
-    // The features of a SPAN have a sum of their own, of sums of PIECE of them.
+    // The features of a SPAN have a sum of their own, which adds up sums of PIECE features.
     template <int ROWS, int COUNT> ANYSCORE_INLINE void write_tile(int i, int p, T* s) const {
         constexpr int SPAN = 8 * PIECE;
         Size from = 0;
         do {
             Vector<T> sum[ROWS][COUNT] = {};
-            for (Size end = from + left_of(width, from, SPAN), d = from; d < end;) {
+            for (Size end = from + remaining(width, from, SPAN), d = from; d < end;) {
                 Vector<T> part[ROWS][COUNT] = {};
-                const Size piece = d + left_of(end, d, PIECE);
+                const Size piece = d + remaining(end, d, PIECE);
                 const T *x = a + i * padded, *y = panels + p * stride;
                 for (; d < piece; d++) add_feature(x + d, y + d * L, weight[d], part);
                 for (int t = 0; t < ROWS; t++)

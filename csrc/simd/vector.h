@@ -1,5 +1,5 @@
-// Vectors of one register, and the exponential. Compiled once per instruction set, in its own
-// namespace: no function here may be shared by two of them.
+// Vectors of one register, and the exponential. Each instruction set compiles these functions in its own namespace:
+// the linker must not share one among two sets.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #define ANYSCORE_VECTOR_BYTES 16
 #endif
 #define ANYSCORE_INLINE inline __attribute__((always_inline))
-// A function that needs all registers, or runs once a row or a tile: the compiler makes it once.
+// For a function that needs all registers, or runs once for a row or a tile: the compiler keeps one copy of it.
 #define ANYSCORE_NOINLINE __attribute__((noinline))
 
 namespace anyscore::ANYSCORE_ISA {
@@ -51,7 +51,7 @@ template <class T, std::size_t... I> ANYSCORE_INLINE Vector<T> fill_lanes(T x, s
 }
 template <class T> ANYSCORE_INLINE Vector<T> fill(T x) { return fill_lanes(x, std::make_index_sequence<LANES<T>>()); }
 
-// min, max, abs: for scalars and for vectors, so that a pair is written once for both.
+// min, max and abs of scalars and of vectors, so that a pair is written once for both.
 template <class V> ANYSCORE_INLINE V min(V x, V y) { return x < y ? x : y; }
 template <class V> ANYSCORE_INLINE V max(V x, V y) { return x > y ? x : y; }
 template <class V> ANYSCORE_INLINE V abs(V x) { return max(x, -x); }
@@ -71,14 +71,14 @@ template <class V> using ElementOf = std::remove_reference_t<decltype(V{}[0])>;
 template <class V> using UnsignedOf = typename VectorOf<typename Bits<ElementOf<V>>::Unsigned>::type;
 template <class V> using SignedOf = typename VectorOf<typename Bits<ElementOf<V>>::Signed>::type;
 
-// 0 in the place of −0.
+// Returns x with 0 for every −0.
 template <class V> ANYSCORE_INLINE V without_negative_zeros(V x) { return (UnsignedOf<V>)x << 1 != 0 ? x : V{}; }
 
-// By the sign's bit alone, without a comparison; z is not −0.
+// Returns yes where z is negative, else no, by the sign bit without a comparison; z is not −0.
 template <class V> ANYSCORE_INLINE V where_negative(V z, V yes, V no) { return (SignedOf<V>)z < 0 ? yes : no; }
 
-// SIGN · g, −SIGN · g or 0, as z is positive, negative or 0; z is not −0. AVX2 has an instruction that negates integers so:
-// the negative of 2, as an integer, is −2 as a float.
+// Returns SIGN · g, −SIGN · g or 0 for z positive, negative or 0; z is not −0. AVX2 has an instruction that negates
+// integers by a sign: the bits of 2.0f, negated as an integer, are those of −2.0f. So SIGN is 2 there.
 #if ANYSCORE_VECTOR_BYTES == 32 && defined(__AVX2__)
 template <class T> constexpr T SIGN = sizeof(T) == 4 ? 2 : 1;
 #else
@@ -93,12 +93,12 @@ template <class V> ANYSCORE_INLINE V times_sign(V g, V z) {
     return z != 0 ? product : V{};
 }
 
-// The kernels are compiled for finite arithmetic: only bits tell what is not.
+// The kernels are compiled for finite arithmetic: only bits tell NaN and ∞ from numbers.
 template <class T> ANYSCORE_INLINE bool is_nan(T x) { return (bits(x) << 1) > (Bits<T>::INFINITE << 1); }
 template <class T> ANYSCORE_INLINE T nan() { return from_bits<T>(Bits<T>::INFINITE | (Bits<T>::INFINITE >> 1)); }
 template <class T> ANYSCORE_INLINE T minus_infinity() { return from_bits<T>(~(~Bits<T>::INFINITE << 1 >> 1)); }
 
-// Over the lanes of one vector, in a fixed order.
+// Returns the sum of the lanes, in a fixed order.
 template <class T> ANYSCORE_INLINE T sum_lanes(Vector<T> v) {
     T lanes[LANES<T>];
     store(lanes, v);
@@ -115,7 +115,7 @@ template <class T> ANYSCORE_INLINE T largest_lane(Vector<T> v) {
     return lanes[0];
 }
 
-// Of N vectors, pairwise.
+// Returns the sum of N vectors, pairwise.
 template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
     if constexpr (N == 1)
         return x[0];
@@ -123,7 +123,7 @@ template <int N, class V> ANYSCORE_INLINE V sum(const V* x) {
         return sum<N / 2>(x) + sum<N - N / 2>(x + N / 2);
 }
 
-// Lanes of x and, from LANES on, of y.
+// Returns the lanes LANE… of x and, counted from LANES on, of y.
 template <class T, int... LANE> ANYSCORE_INLINE Vector<T> shuffle(Vector<T> x, Vector<T> y) {
 #if defined(__clang__)
     return __builtin_shufflevector(x, y, LANE...);
@@ -133,13 +133,13 @@ template <class T, int... LANE> ANYSCORE_INLINE Vector<T> shuffle(Vector<T> x, V
 #endif
 }
 
-// Of every PART lanes of x and y those from lane FIRST on, in turns.
+// Returns, of every PART lanes of x and y, the lanes from FIRST on, alternating.
 template <class T, int PART, int FIRST, std::size_t... I>
 ANYSCORE_INLINE Vector<T> interleave(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
     return shuffle<T, (int(I) / PART * PART + FIRST + int(I) % PART / 2 + int(I) % 2 * LANES<T>)...>(x, y);
 }
 
-// Of every PART lanes of PART registers, the columns become rows, by perfect shuffles.
+// Transposes every PART lanes of PART registers, by perfect shuffles.
 template <class T, int PART> ANYSCORE_INLINE void transpose_parts(Vector<T>* rows) {
     constexpr std::make_index_sequence<LANES<T>> lanes;
     for (int step = PART; step > 1; step /= 2) {
@@ -152,15 +152,15 @@ template <class T, int PART> ANYSCORE_INLINE void transpose_parts(Vector<T>* row
     }
 }
 
-// The halves of x and y from lane FIRST on, side by side.
+// Returns the halves of x and y from lane FIRST on, side by side.
 template <class T, int FIRST, std::size_t... I>
 ANYSCORE_INLINE Vector<T> join_halves(Vector<T> x, Vector<T> y, std::index_sequence<I...>) {
     constexpr int HALF = LANES<T> / 2;
     return shuffle<T, (FIRST + int(I) % HALF + int(I) / HALF * LANES<T>)...>(x, y);
 }
 
-// The columns of a square of registers become its rows. AVX2 takes two instructions where one half meets the other, but for
-// halves as a whole.
+// Transposes a square of registers. AVX2 needs two instructions where a lane crosses halves, unless halves move as a
+// whole.
 template <class T> ANYSCORE_INLINE void transpose(Vector<T>* rows) {
     constexpr int N = LANES<T>, HALF = N / 2;
     constexpr std::make_index_sequence<N> lanes;
@@ -188,7 +188,7 @@ template <> struct Exp<double> {
     static constexpr double LIMIT = 708.0;
 };
 
-// Σ xⁿ⁻¹/n! for n = FROM … TO, so that eˣ = 1 + x · series<T, 1, TO>(x), of a number or of every lane.
+// Returns Σ xⁿ⁻¹/n! for n = FROM … TO, of a number or of every lane: eˣ = 1 + x · series<T, 1, TO>(x).
 template <class T, int FROM, int TO, class V> ANYSCORE_INLINE V series(V x) {
     constexpr T factor = [] {
         double product = 1;
@@ -201,7 +201,7 @@ template <class T, int FROM, int TO, class V> ANYSCORE_INLINE V series(V x) {
         return factor + x * series<T, FROM + 1, TO>(x);
 }
 
-// eˣ for |x| ≤ LIMIT, about 1 ulp: eˣ = 2ⁿ · eʳ, |r| ≤ ln 2 / 2.
+// Returns eˣ for |x| ≤ LIMIT, to about 1 ulp: eˣ = 2ⁿ · eʳ, |r| ≤ ln 2 / 2.
 template <class T> ANYSCORE_INLINE T exp_within(T x) {
     using E = Exp<T>;
     T t = x * E::LOG2_E + Bits<T>::ROUND, n = t - Bits<T>::ROUND;
@@ -210,30 +210,30 @@ template <class T> ANYSCORE_INLINE T exp_within(T x) {
     return from_bits<T>(bits(power) + (bits(t) << Bits<T>::MANTISSA));
 }
 
-// eˣ, clamped to e^±LIMIT.
+// Returns eˣ, clamped to e^±LIMIT.
 template <class T> ANYSCORE_INLINE T exp_clamped(T x) { return exp_within(max(min(x, Exp<T>::LIMIT), -Exp<T>::LIMIT)); }
 
-// eˣ; ∞ above LIMIT, 0 below −LIMIT.
+// Returns eˣ; ∞ above LIMIT, 0 below −LIMIT.
 template <class T> ANYSCORE_INLINE T exp_saturated(T x) {
     T power = exp_clamped(x);
     power = x > Exp<T>::LIMIT ? from_bits<T>(Bits<T>::INFINITE) : power;
     return x < -Exp<T>::LIMIT ? T(0) : power;
 }
 
-// eˣ for x ≤ LIMIT; 0 below −LIMIT.
+// Returns eˣ for x ≤ LIMIT; 0 below −LIMIT.
 template <class T> ANYSCORE_INLINE T exp_or_zero(T x) {
     T power = exp_within(max(x, -Exp<T>::LIMIT));
     return x < -Exp<T>::LIMIT ? T(0) : power;
 }
 
-// eˣ − 1, accurate near 0; eˣ clamped as above.
+// Returns eˣ − 1, accurate near 0; eˣ is clamped to e^±LIMIT.
 template <class T> ANYSCORE_INLINE T expm1_clamped(T x) {
     T within = max(min(x, T(1)), T(-1));
     T near = within * series<T, 1, Exp<T>::DEGREE_M1>(within), far = exp_clamped(x) - T(1);
     return abs(x) < T(1) ? near : far;
 }
 
-// The same of every lane: compilers differ in what they make of a loop over lanes.
+// The same functions of every lane: compilers differ in how they vectorise a loop over lanes.
 template <class T> ANYSCORE_INLINE Vector<T> exp_within(Vector<T> x) {
     using E = Exp<T>;
     typedef typename Bits<T>::Unsigned Unsigned __attribute__((vector_size(ANYSCORE_VECTOR_BYTES)));
