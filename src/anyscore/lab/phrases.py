@@ -39,6 +39,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
+def minus(text: str) -> str:
+    """Return the text with a minus sign in place of each hyphen."""
+    return text.replace("-", "\u2212")
+
+
 def plural(noun: str) -> str:
     """Return the plural of a regular English noun."""
     if noun.endswith(("s", "x", "ch", "sh")):

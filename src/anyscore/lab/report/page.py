@@ -15,12 +15,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from anyscore import __version__
-from anyscore.lab.phrases import counted, visible
+from anyscore.lab.forms import numbers
+from anyscore.lab.phrases import counted, minus, visible
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
-from anyscore.lab.report.axis import linear, minus, numbers
-from anyscore.lab.report.curves import figures
-from anyscore.lab.report.forest import WORDS, forest
+from anyscore.lab.report.charts import Drawing, draw_estimates, draw_marks, draw_panels
+from anyscore.lab.report.curves import Chart, learning_curves
+from anyscore.lab.report.forest import WORDS, forest, standing_estimate
 from anyscore.lab.report.rendering import templates
 from anyscore.lab.run_folder import write_whole
 
@@ -97,7 +98,7 @@ def _render(comparison: dict[str, Any]) -> str:
     environment, content = _environment()
     verdict = comparison["verdict"]
     environment.filters["named"] = lambda sentence: _named(sentence, comparison["scores"])
-    lines = scores.lines(comparison)
+    lines, rows = scores.lines(comparison), forest(verdict)
     order = [line.name for line in lines]
     return environment.get_template("report.html.j2").render(
         comparison=comparison,
@@ -107,19 +108,25 @@ def _render(comparison: dict[str, Any]) -> str:
         seeds=comparison["seeds"],
         failed=[trial for trial in comparison["trials"] if "failure" in trial],
         said=_said(verdict),
-        forest=forest(verdict),
+        forest=rows,
+        forest_drawing=draw_estimates(
+            [row.estimate for row in rows], width=320, room=0.04, zero=True, at_most=6
+        ),
+        marks=draw_marks(),
         words=WORDS,
         lines=lines,
-        strip=_strip(lines),
+        strip=draw_estimates(
+            [standing_estimate(line.standing) for line in lines], width=128, room=0.12
+        ),
         judged=scores.judged(verdict),
         measures=scores.measures(lines, verdict.get("measure", "")),
         best=scores.bests(lines),
         rates=rates.rates(comparison),
-        rate_figure=rates.rate_figure(comparison, order, scores.judged(verdict)[0]),
+        rate_chart=_drawn(rates.rate_chart(comparison, order, scores.judged(verdict)[0])),
         searched=rates.searched(comparison),
-        search_figure=rates.search_figure(comparison, order),
+        search_chart=_drawn(rates.search_chart(comparison, order)),
         learning_rate=rates.learning_rate,
-        figures=figures(comparison, order),
+        charts=[_drawn(chart) for chart in learning_curves(comparison, order)],
         trials=[trial for trial in comparison["trials"] if trial.get("epochs")],
         examples=examples(comparison, order),
         **content,
@@ -144,14 +151,9 @@ def _without_label(sentence: str) -> str:
     return sentence if rest == sentence else rest[:1].upper() + rest[1:]
 
 
-def _strip(lines: Iterable[scores.Line]) -> Any:
-    """Make the axis of the small pictures in the table of scores."""
-    values: list[Any] = []
-    for line in lines:
-        if line.standing:
-            values += [line.standing[name] for name in ("mean", "low", "high")]
-            values += (line.standing.get("seeds") or {}).values()
-    return linear(values, room=0.12, at_most=4)
+def _drawn(chart: Chart | None) -> tuple[Chart, Drawing] | None:
+    """Return a chart and its drawing."""
+    return chart and (chart, draw_panels(chart))
 
 
 def number(value: object, digits: int = 0) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any
 
-from anyscore.lab.report.axis import numbers
+from anyscore.lab.forms import numbers
 from anyscore.lab.report.rates import learning_rate
 
 TITLES = {"exact_match": ("Exact match", "%"), "chrf": ("chrF", "0–100"), "bleu": ("BLEU", "0–100")}
