@@ -24,7 +24,7 @@ HOLDS, FAILS, OPEN = "holds", "fails", "open"
 VERDICTS = {HOLDS: "as published", FAILS: "not as published", OPEN: "undecided"}
 
 
-def decide(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
+def judge_claims(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
     """Decide whether a claim stands, by the trials of each part.
 
     Args:
