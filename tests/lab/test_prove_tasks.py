@@ -46,7 +46,9 @@ def test_a_fixed_kernel_is_the_mean_of_near_samples() -> None:
 def test_cross_validation_leaves_a_sample_itself_out() -> None:
     """Else the narrowest width would foretell every sample by itself."""
     x, y = kernel_regression.sample(100, 0)
-    assert kernel_regression.cross_validated("fixed Gaussian", x, y) > 2 * kernel_regression.WIDTHS[0]
+    assert (
+        kernel_regression.cross_validated("fixed Gaussian", x, y) > 2 * kernel_regression.WIDTHS[0]
+    )
 
 
 def test_a_learnt_gaussian_is_the_fixed_one() -> None:

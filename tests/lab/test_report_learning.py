@@ -36,7 +36,8 @@ def test_curves(page: Any) -> None:
     assert len(re.findall("[ML]", last.get("d"))) == 5
     tested = [float(c.get("cx")) for c in panels[0].xpath('.//g[@class="layer"]/circle')]
     lines = [re.findall(r"[ML] ([\d.]+)", line.get("d")) for line in panels[0].xpath(solid)]
-    assert tested == [float(line[place]) for line, place in zip(lines, (4, 5, 5, 5, 5), strict=True)]
+    last_points = zip(lines, (4, 5, 5, 5, 5), strict=True)
+    assert tested == [float(line[place]) for line, place in last_points]
     assert re.match(
         r"additive: 9\d\.\d % right after", panels[0].xpath("./svg")[0].get("aria-label")
     )

@@ -299,7 +299,7 @@ def standings(
     table.add_column("seeds", justify="right", no_wrap=True)
     if costs:
         table.add_column("ms a step", justify="right", no_wrap=True)
-    for number, standing in enumerate(verdict["standings"]):
+    for place, standing in enumerate(verdict["standings"]):
         interval = (
             "" if standing["low"] is None else f"{standing['low']:.1f} to {standing['high']:.1f}"
         )
@@ -312,5 +312,5 @@ def standings(
         if costs:
             cost = costs.get(standing["score"])
             cells.append("" if cost is None else f"{cost['median']:.1f}")
-        table.add_row(*cells, style="" if number else "bold")
+        table.add_row(*cells, style="" if place else "bold")
     return table

@@ -73,9 +73,7 @@ def write_explorer(
     filled = {"title": title, "data": text}
     pieces = part("explorer.html").split("@@")  # what is filled in is not looked into
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
-    page = document(
-        title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js")
-    )
+    page = document(title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js"))
     write_whole(path, page)
 
 

@@ -1,4 +1,4 @@
-"""One HTML file for each page: its colours and theme, a closed network, and files that are whole."""
+"""The frame of a page: its theme, and a policy that closes the network; files that are whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -42,7 +43,7 @@ def document(title: str, body: str, *, style: str, script: str = "") -> bytes:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="generator" content="anyscore">
+<meta name="generator" content="anyscore {version("anyscore")}">
 <title>{title}</title>
 <link rel="icon" href="data:,">
 <style>

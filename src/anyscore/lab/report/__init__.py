@@ -1,1 +1,1 @@
-"""A comparison as one HTML page."""
+"""A comparison, or proofs, as one HTML page, and as files for other programs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from anyscore.lab.forms import numbers
 from anyscore.lab.phrases import minus, visible
 from anyscore.lab.report.curves import Axis, Chart, Panel, linear
 from anyscore.lab.report.forest import WORDS, Estimate, Row
@@ -175,7 +174,9 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_estimate(axes: Axes, y: float, estimate: Estimate, *, beside: float, **options: Any) -> None:
+def _draw_estimate(
+    axes: Axes, y: float, estimate: Estimate, *, beside: float, **options: Any
+) -> None:
     """Draw a mark within its interval at the height y; its seeds `beside` below."""
     decided = estimate.verdict == "differs"
     options |= {"clip_on": False}

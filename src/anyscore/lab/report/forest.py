@@ -68,9 +68,7 @@ def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
     return Row(better, worse, estimate, _number(record, "holm"), _note(record))
 
 
-def _estimate(
-    record: dict[str, Any], key: str, seeds: Iterable[object], verdict: str
-) -> Estimate:
+def _estimate(record: dict[str, Any], key: str, seeds: Iterable[object], verdict: str) -> Estimate:
     value, low, high = (_number(record, name) for name in (key, "low", "high"))
     return Estimate(value, low, high, tuple(numbers(seeds)), verdict)
 

@@ -117,7 +117,7 @@ def _drawings(result: Mapping[str, Any]) -> dict[str, list[Drawing]]:
     """Draw by part the numbers of each measure, in the order of the scores."""
     return {
         part["name"]: [
-            draw_estimates([standing_estimate(x) for x in standings], width=144, room=0.05)
+            draw_estimates([standing_estimate(x) for x in standings], width=240, room=0.05)
             for standings in zip(*(standings for _, _, standings in _rows(part)), strict=True)
         ]
         for part in result["parts"]
