@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,10 +38,9 @@ _THEME = {
     _DETAIL: "var(--detail, var(--accent))",
 }
 _MARKS = {"differs": "o", "equal": "s", "undecided": "D"}
-_ROW, _NUMBERS = 44, 20  # pixels: the height of a row, and of the numbers along an axis
+_ROW = 44  # pixels: the height of a row
 _AROUND = 120  # pixels above and below a row, through which lines go on where it is higher
 _PANEL = (172, 152)
-_SVG = "{http://www.w3.org/2000/svg}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Drawing:
     Attributes:
         width, height: of a row or panel, in pixels.
         top: its place in the picture.
-        numbers: the height of the numbers below a row.
         grid, labels: the lines and the numbers of the axes.
         layers: the shapes of each row or panel.
     """
@@ -59,56 +57,43 @@ class Drawing:
     width: int
     height: int
     top: int
-    numbers: int
     grid: Markup
     labels: Markup
-    layers: tuple[Markup, ...]
+    layers: list[Markup]
 
 
 def draw_estimates(
-    estimates: Sequence[Estimate], *, width: int, room: float, zero: bool = False, at_most: int = 4
+    estimates: Sequence[Estimate], *, width: int, room: float = 0.0, zero: bool = False
 ) -> Drawing:
     """Draw a layer for each estimate, on the same axis.
 
     Args:
         room: of the axis, added at both ends.
         zero: whether a line marks zero, which is then on the axis.
-        at_most: numbers along the axis, about.
     """
     with _style():
         axes = _axes(width, _ROW + 2 * _AROUND, (0, _AROUND, width, _ROW))
-        values = [v for e in estimates for v in (e.low, e.high, e.value, *e.seeds)]
-        _set_axis(axes, "x", linear([*values, *[0.0] * zero], room=room), at_most)
+        _set_axis(axes, "x", _over(estimates, room, zero), 1 + width // 60)
         axes.set(ylim=(1, 0), yticks=())
+        low, high = axes.get_xlim()
+        lines = [x for x in axes.get_xticks() if low <= x <= high]
         ends = -_AROUND / _ROW, 1 + _AROUND / _ROW
-        axes.vlines(_ticks(axes), *ends, color=_LINE, linewidth=1, clip_on=False)
-        axes.vlines([0.0] * zero, *ends, color=_SOFT, linewidth=1.5, clip_on=False)
+        axes.vlines(lines, *ends, color=_LINE, linewidth=1, clip_on=False, gid="grid")
+        axes.vlines([0.0] * zero, *ends, color=_SOFT, linewidth=1.5, clip_on=False, gid="grid")
         for layer, estimate in enumerate(estimates):
             _draw_estimate(axes, 0.4, estimate, beside=0.36, gid=str(layer))
-        grid, labels, layers = _parts(axes, len(estimates))
-        return Drawing(width, _ROW, _AROUND, _NUMBERS, grid, labels, layers)
-
-
-def draw_marks() -> dict[str, Markup]:
-    """Draw the mark of each verdict at the middle of 16 by 16 pixels."""
-    with _style():
-        axes = _axes(16, 16, (0, 0, 16, 16))
-        axes.set(xlim=(-1, 1), ylim=(1, -1), xticks=(), yticks=())
-        for layer, verdict in enumerate(_MARKS):
-            mark = Estimate(0.0, None, None, (), verdict)
-            _draw_estimate(axes, 0.0, mark, beside=0.0, gid=str(layer))
-        return dict(zip(_MARKS, _parts(axes, len(_MARKS))[2], strict=True))
+        return Drawing(width, _ROW, _AROUND, *_parts(axes, len(estimates)))
 
 
 def draw_panels(chart: Chart) -> Drawing:
     """Draw a layer for each panel of a chart."""
     with _style():
         width, height = _PANEL
-        axes = _axes(width, height, (32, 6, width - 40, height - 6 - _NUMBERS))
+        axes = _axes(width, height, (32, 6, width - 40, height - 26))
         _set_panel(axes, chart)
         for layer, panel in enumerate(chart.panels):
             _draw_panel(axes, panel, gid=str(layer))
-        return Drawing(width, height, 0, 0, *_parts(axes, len(chart.panels)))
+        return Drawing(width, height, 0, *_parts(axes, len(chart.panels)))
 
 
 def forest_picture(rows: Sequence[Row], verdict: dict[str, Any]) -> bytes | None:
@@ -125,8 +110,7 @@ def forest_picture(rows: Sequence[Row], verdict: dict[str, Any]) -> bytes | None
             _draw_estimate(axes, place, row.estimate, beside=0.28)
         pairs = [f"{_plain(row.better)} over {_plain(row.worse)}" for row in rows]
         axes.set_yticks(range(len(rows)), pairs)
-        values = [v for r in rows for e in [r.estimate] for v in (e.low, e.high, e.value, *e.seeds)]
-        _set_axis(axes, "x", linear([0.0, *values], room=0.04), 6)
+        _set_axis(axes, "x", _over([row.estimate for row in rows], 0.04, True), 6)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         measure = f"{_plain(verdict['unit'])} of {_plain(verdict['title'])}"
         axes.set_xlabel(f"{measure} by which the first is ahead")
@@ -174,6 +158,12 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def _over(estimates: Sequence[Estimate], room: float, zero: bool) -> Axis:
+    """Return an axis over all that is drawn of estimates; zero is on it if `zero`."""
+    values = [v for e in estimates for v in (e.low, e.high, e.value, *e.seeds)]
+    return linear([*values, *[0.0] * zero], room=room)
+
+
 def _draw_estimate(
     axes: Axes, y: float, estimate: Estimate, *, beside: float, **options: Any
 ) -> None:
@@ -213,7 +203,7 @@ def _set_panel(axes: Axes, chart: Chart) -> None:
     """Give a panel the axes of its chart."""
     _set_axis(axes, "x", chart.x, 3)
     _set_axis(axes, "y", chart.y, 4)
-    axes.grid(axis="y", color=_LINE)
+    axes.grid(axis="y", color=_LINE, gid="grid")
     axes.spines[:].set_visible(False)
 
 
@@ -233,12 +223,6 @@ def _set_axis(axes: Axes, direction: str, axis: Axis, at_most: int) -> None:
     drawn.set_major_formatter(FuncFormatter(lambda value, _: minus(f"{value:.6g}")))
     axes.set(**{f"{direction}lim": (axis.low, axis.high)})
     axes.tick_params(direction, length=0)
-
-
-def _ticks(axes: Axes) -> list[float]:
-    """Return the numbers along the horizontal axis."""
-    low, high = axes.get_xlim()
-    return [float(x) for x in axes.get_xticks() if low <= x <= high]
 
 
 def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> Axes:
@@ -274,59 +258,39 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _parts(axes: Axes, layers: int) -> tuple[Markup, Markup, tuple[Markup, ...]]:
+def _parts(axes: Axes, layers: int) -> tuple[Markup, Markup, list[Markup]]:
     """Return (grid, labels, layers) as SVG without styles, which the policy of pages forbids."""
-    figure = axes.get_figure()
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(buffer.getvalue())
-    shapes = {f"#{x.get('id')}": x.get("d", "") for x in root.iter(f"{_SVG}path") if x.get("id")}
-    parts: dict[str, list[Markup]] = {}
-    for layer, element in _elements(root, ""):
-        parts.setdefault(layer, []).append(_element(element, shapes))
-    joined = {name: Markup("").join(found) for name, found in parts.items()}
-    grid, labels, *own = (
-        joined.get(name, Markup("")) for name in ("", "text", *map(str, range(layers)))
+    axes.get_figure().savefig(buffer, format="svg")
+    root = ElementTree.fromstring(
+        re.sub(rb' xmlns(:xlink)?="[^"]*"|xlink:', b"", buffer.getvalue())
     )
-    return grid, labels, tuple(own)
+    marks = {f"#{x.get('id')}": x.get("d", "") for x in root.iter("path") if x.get("id")}
+
+    def written(parents: Iterable[ElementTree.Element], *tags: str) -> Markup:
+        found = (x for y in parents for x in y.iter() if x.tag in tags and not x.get("id"))
+        return Markup("".join(_element(x, marks) for x in found))
+
+    groups: dict[str, list[ElementTree.Element]] = {}
+    for group in root.iter("g"):
+        groups.setdefault(group.get("id", ""), []).append(group)
+    names = ("grid", *map(str, range(layers)))
+    grid, *own = (written(groups.get(name, ()), "path", "use") for name in names)
+    return grid, written([root], "text"), own
 
 
-def _elements(parent: ElementTree.Element, layer: str) -> Iterator[tuple[str, ElementTree.Element]]:
-    """Yield all that is drawn, each with its layer: "text", the number of a row, or none."""
-    for element in parent:
-        kind = element.tag.removeprefix(_SVG)
-        if kind == "g":
-            name = element.get("id", "")
-            yield from _elements(element, name if name.isdigit() else layer)
-        elif kind == "text":
-            yield kind, element
-        elif kind in ("path", "use"):
-            yield layer, element
-
-
-def _element(drawn: ElementTree.Element, shapes: dict[str, str]) -> Markup:
+def _element(drawn: ElementTree.Element, marks: dict[str, str]) -> str:
     """Return an element with attributes in place of its style, and colours of the theme."""
-    styles = (part.split(": ", 1) for part in drawn.get("style", "").split("; ") if part)
-    attributes = {name: value for name, value in styles if name != "font-family"}
-    place = {name: drawn.get(name, "0") for name in ("x", "y")}
-    kind, content = "path", ""
-    shape = shapes.get(drawn.get("{http://www.w3.org/1999/xlink}href", ""), "")
-    if drawn.tag == f"{_SVG}text":
-        kind, content = "text", drawn.text or ""
-        attributes |= place
-    elif "C" in shape:  # a mark that is round, from (0, r) on
-        kind = "circle"
-        attributes |= {"cx": place["x"], "cy": place["y"], "r": shape.split()[2]}
-    elif shape:
-        attributes["d"] = shape
-        attributes["transform"] = f"translate({place['x']} {place['y']})"
-    else:
-        attributes["d"] = drawn.get("d", "")
-    written = Markup(" ").join(
-        Markup('{}="{}"').format(name, _THEME.get(value, _short(value)))
-        for name, value in attributes.items()
-    )
-    return Markup(f"<{kind} {{}}>{{}}</{kind}>").format(written, content)
+    styles = re.findall(r"([\w-]+): ([^;]+)", drawn.get("style", ""))
+    attributes = {name: _THEME.get(x, x) for name, x in styles if name != "font-family"}
+    attributes |= {name: drawn.get(name, "") for name in ("d", "x", "y") if name in drawn.attrib}
+    tag = drawn.tag
+    if tag == "use":  # a mark, which is written out: no names that a page could have twice
+        tag, attributes["d"] = "path", marks[drawn.get("href", "")]
+        attributes["transform"] = f"translate({attributes.pop('x')} {attributes.pop('y')})"
+    element = ElementTree.Element(tag, {name: _short(x) for name, x in attributes.items()})
+    element.text = drawn.text
+    return ElementTree.tostring(element, encoding="unicode", short_empty_elements=False)
 
 
 def _short(value: str) -> str:

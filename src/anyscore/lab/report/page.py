@@ -12,9 +12,9 @@ from typing import Any
 from anyscore import __version__
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
-from anyscore.lab.report.charts import Drawing, draw_estimates, draw_marks, draw_panels
+from anyscore.lab.report.charts import Drawing, draw_estimates, draw_panels
 from anyscore.lab.report.curves import Chart, learning_curves
-from anyscore.lab.report.forest import WORDS, forest, standing_estimate
+from anyscore.lab.report.forest import WORDS, Estimate, forest, standing_estimate
 from anyscore.lab.report.rendering import render_page
 from anyscore.lab.run_folder import write_whole
 
@@ -49,9 +49,9 @@ def report_page(comparison: dict[str, Any]) -> bytes:
         said=_said(verdict),
         forest=rows,
         forest_drawing=draw_estimates(
-            [row.estimate for row in rows], width=320, room=0.04, zero=True, at_most=6
+            [row.estimate for row in rows], width=320, room=0.04, zero=True
         ),
-        marks=draw_marks(),
+        marks=draw_estimates([Estimate(0.0, None, None, (), word) for word in WORDS], width=16),
         words=WORDS,
         lines=lines,
         strip=draw_estimates(
