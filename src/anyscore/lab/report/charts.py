@@ -117,11 +117,8 @@ def forest_picture(rows: Sequence[Row], verdict: dict[str, Any]) -> bytes | None
         side = axes.secondary_yaxis("right")
         words = [WORDS.get(row.estimate.verdict, row.estimate.verdict) for row in rows]
         side.set_yticks(range(len(rows)), words)
-        for part in (axes, side):
-            part.tick_params(length=0)
-            part.spines[:].set_visible(False)
-        axes.grid(axis="x", color=_LINE)
-        axes.set_axisbelow(True)
+        side.spines[:].set_visible(False)
+        axes.grid(axis="x")
         return png(figure)
 
 
@@ -203,8 +200,7 @@ def _set_panel(axes: Axes, chart: Chart) -> None:
     """Give a panel the axes of its chart."""
     _set_axis(axes, "x", chart.x, 3)
     _set_axis(axes, "y", chart.y, 4)
-    axes.grid(axis="y", color=_LINE, gid="grid")
-    axes.spines[:].set_visible(False)
+    axes.grid(axis="y", gid="grid")
 
 
 def _set_axis(axes: Axes, direction: str, axis: Axis, at_most: int) -> None:
@@ -219,10 +215,11 @@ def _set_axis(axes: Axes, direction: str, axis: Axis, at_most: int) -> None:
         drawn.set_major_locator(LogLocator(subs=subs))
         drawn.set_minor_locator(NullLocator())
     else:
-        drawn.set_major_locator(MaxNLocator(at_most, steps=[1, 2, 2.5, 5, 10], integer=axis.whole))
+        drawn.set_major_locator(
+            MaxNLocator(at_most, steps=[1, 2, 2.5, 5, 10], integer=axis.whole, min_n_ticks=1)
+        )
     drawn.set_major_formatter(FuncFormatter(lambda value, _: minus(f"{value:.6g}")))
     axes.set(**{f"{direction}lim": (axis.low, axis.high)})
-    axes.tick_params(direction, length=0)
 
 
 def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> Axes:
@@ -231,10 +228,8 @@ def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> Axes:
 
     figure = Figure(figsize=(width / 72, height / 72))  # a point of the figure is a pixel
     left, top, across, down = place
-    axes = figure.add_axes(
-        (left / width, 1 - (top + down) / height, across / width, down / height), frameon=False
-    )
-    figure.patch.set_visible(False)
+    axes = figure.add_axes((left / width, 1 - (top + down) / height, across / width, down / height))
+    axes.tick_params(labelsize=12)
     return axes
 
 
@@ -245,14 +240,14 @@ def _style() -> Iterator[None]:
 
     ours = {
         "font.size": 9,
-        "xtick.labelsize": 12,
-        "ytick.labelsize": 12,
-        "xtick.labelcolor": _SOFT,
-        "ytick.labelcolor": _SOFT,
+        **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _SOFT),
+        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
+        **dict.fromkeys([f"axes.spines.{x}" for x in ("left", "right", "top", "bottom")], False),
+        "axes.axisbelow": True,
+        "grid.color": _LINE,
         "lines.solid_capstyle": "round",
         "lines.dash_capstyle": "round",
         "svg.fonttype": "none",
-        "svg.hashsalt": "anyscore",
     }
     with style.context(["default", ours]):
         yield

@@ -71,7 +71,7 @@ def learning_curves(comparison: dict[str, Any], order: Sequence[str]) -> list[Ch
     """Return the charts for which any trial has values."""
     trials = [t for t in comparison["trials"] if t.get("epochs")]
     last = max([1, *_values(trials, "epoch")])
-    x = Axis(min(1, last - 1), last, whole=True)
+    x = Axis(1, last, whole=True) if last > 1 else Axis(0.5, 1.5, whole=True)
     charts = []
     if matches := list(_values(trials, "valid_exact_match")):
         y = linear([0.0, *(100 * m for m in matches)])
