@@ -1,4 +1,4 @@
-"""A comparison, and proofs, on the terminal: progress bar, lines, table, sentences."""
+"""The terminal shows comparisons and proofs: progress bar, lines, tables, sentences."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _STATES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 class _Progress:
     """A terminal with lines, above a progress bar.
 
-    Where the output is not a terminal there is no bar. Where it cannot be written any more, the
-    trials go on.
+    The bar is left out where the output is no terminal. Output that cannot be written any more
+    does not stop the trials.
     """
 
     def __init__(self, console: PlainConsole, *columns: ProgressColumn) -> None:
@@ -122,13 +122,13 @@ class TerminalWatcher(_Progress, Watcher):
             self.line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
 
     def _introduce(self) -> None:
-        """Say once what the data are."""
+        """Describe the data, once."""
         lines, self.lines = self.lines, []
         for line in lines:
             self.line(line)
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Say what is to be trained, and start the bar."""
+        """Announce the trials, and start the bar."""
         self._introduce()
         trials = plan.trials
         finished = sum(comparison.has(trial) for trial in trials)

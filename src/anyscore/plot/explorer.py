@@ -1,4 +1,4 @@
-"""The page of recorded attention weights: choose a layer, a head and an example, and look."""
+"""A page shows recorded attention weights of any layer, head and example."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_explorer(
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(_seen(title))
     filled = {"title": title, "data": text}
-    pieces = part("explorer.html").split("@@")  # what is filled in is not looked into
+    pieces = part("explorer.html").split("@@")  # texts that are filled in may hold @@
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
     page = document(title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js"))
     write_whole(path, page)

@@ -1,4 +1,4 @@
-"""The frame of a page: its theme, and a policy that closes the network; files that are whole."""
+"""All pages share a frame: their theme, a policy that closes the network; and are written whole."""
 
 from __future__ import annotations
 

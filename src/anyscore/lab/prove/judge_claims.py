@@ -1,4 +1,4 @@
-"""Does a claim stand? Each of its checks by an interval over seeds and test items.
+"""Whether a claim stands is judged by an interval, over seeds and test items, for each check.
 
     low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
 

@@ -1,4 +1,4 @@
-"""The proofs by name. Their modules import SciPy and PyTorch: they wait until asked for."""
+"""Proofs are found by name; their modules, which import SciPy and PyTorch, load when asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs carried out: each part is a comparison of the laboratory, in its own folder.
+"""The runner of proofs trains each part as a comparison of the laboratory, in its own folder.
 
 OUT/NAME/PART/…        a comparison: trials, comparison.json, report.html
 OUT/NAME/NAME.png      the picture of a proof that has one

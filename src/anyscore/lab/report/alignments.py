@@ -1,4 +1,4 @@
-"""The answers of each score to the examples, with attention weights as tables of whole percents."""
+"""Answers of each score to the examples get labels, and their weights become whole percents."""
 
 from __future__ import annotations
 

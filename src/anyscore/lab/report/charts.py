@@ -1,7 +1,7 @@
-"""Charts by matplotlib: inside a page, in the colours of its theme; and as PNG for papers.
+"""Matplotlib draws every chart: for pages, in the colours of their theme, and as PNG for papers.
 
-A chart of many rows or panels is drawn once, on the same axes. A page takes it apart: each row and
-panel shows the axes, and the layer that is its own.
+All rows or panels of a chart are drawn on the same axes. In a page each row or panel shows the axes
+and its own layer.
 """
 
 from __future__ import annotations

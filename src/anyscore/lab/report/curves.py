@@ -1,4 +1,4 @@
-"""Learning curves, and other charts with a panel for each score, as data."""
+"""Charts with a panel for each score, as data; learning curves become such charts."""
 
 from __future__ import annotations
 

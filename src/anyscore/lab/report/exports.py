@@ -1,4 +1,4 @@
-"""A comparison as files for other programs: tables, pictures, and all of it as JSON."""
+"""A comparison is written for other programs: as tables, as pictures, and whole as JSON."""
 
 from __future__ import annotations
 

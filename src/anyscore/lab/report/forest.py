@@ -1,4 +1,4 @@
-"""The forest plot as data: each pair of scores, its difference, and the interval around that."""
+"""A forest plot, as data, has a row for each pair of scores: their difference and its interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, as it is drawn.
+    """A number with its interval, ready to be drawn.
 
     Attributes:
         value, low, high: None where nothing could be computed.

@@ -1,4 +1,4 @@
-"""One HTML file that shows a comparison: words, pictures, tables and alignments.
+"""One HTML file shows a comparison: words, pictures, tables and alignments.
 
 Everything is inside the file, so it can be mailed or archived and opens without a network. Its
 content security policy forbids any request, and any script or style but the page's own.
@@ -86,7 +86,7 @@ def write_weights(path: Path, record: dict[str, Any], score: str) -> None:
 
 
 def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what is not known of a user's own training."""
+    """Fill in the fields that a user's own training leaves out."""
     verdict = comparison["verdict"]
     task = {
         "name": "",

@@ -1,4 +1,4 @@
-"""Proofs as one HTML file and as a page in Markdown: the paper's words beside our numbers."""
+"""Proofs are shown as one HTML file and in Markdown: the paper's words beside our numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_proofs(record: Mapping[str, Any], out: Path, path: Path) -> None:
 
 
 def write_markdown(record: Mapping[str, Any], out: Path, path: Path) -> None:
-    """Write the page in Markdown, and beside it the pictures in `out` that it shows.
+    """Write the page in Markdown, and beside it copies of the pictures in `out`.
 
     Raises:
         RunFailure: a file cannot be written.

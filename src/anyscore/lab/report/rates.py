@@ -1,4 +1,4 @@
-"""Results by learning rate: those of the trials, and of the searches before them."""
+"""Results of trials, and of the searches before them, are collected by learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages from templates: the words and numbers in them, and nothing that steers a reader."""
+"""Templates become pages; their filters write words and numbers, and keep names harmless."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ def render_page(template: str, title: str, *, script: str = "", **content: Any) 
     Args:
         template: the name of the template of its body.
         script: the file of the page's script.
-        content: what the template is given.
+        content: variables of the template.
     """
     environment = _environment(autoescape=True)
     loader = environment.loader
     assert loader is not None
-    # They stand in the page as they are.
     style, script_text = (
         loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
     )
@@ -106,7 +105,7 @@ def _named(sentence: str, names: list[str]) -> Markup:
     option, name = '<span class="option">{}</span>', "<b><bdi>{}</bdi></b>"
     for i, part in enumerate(parts):
         kind = (option if part.startswith("--") else name) if i % 2 else "{}"
-        parts[i] = Markup(kind).format(part)  # splitting leaves what was found at odd places
+        parts[i] = Markup(kind).format(part)  # splitting leaves the matches at odd places
     return Markup("").join(parts)
 
 

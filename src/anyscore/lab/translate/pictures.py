@@ -1,4 +1,4 @@
-"""Attention weights as a picture and as a page."""
+"""Attention weights of translations become a picture or a page."""
 
 from __future__ import annotations
 
