@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,9 @@ def part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def document(title: str, body: str, *, style: str, script: str = "") -> bytes:
+def document(
+    title: str, body: str, *, style: str, script: str = "", generator: str = "anyscore"
+) -> bytes:
     """Return a page as one file, which opens without a network: its policy forbids any request.
 
     A button with the id "theme" in the body chooses between light and dark.
@@ -30,6 +31,7 @@ def document(title: str, body: str, *, style: str, script: str = "") -> bytes:
     Args:
         title, body: HTML.
         style, script: the page's own, after those of the theme. No others are allowed to run.
+        generator: the program that made the page.
     """
     style, script = f"{part('theme.css')}\n{style}", f"{part('theme.js')}\n{script}"
     policy = (
@@ -43,7 +45,7 @@ def document(title: str, body: str, *, style: str, script: str = "") -> bytes:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="generator" content="anyscore {version("anyscore")}">
+<meta name="generator" content="{generator}">
 <title>{title}</title>
 <link rel="icon" href="data:,">
 <style>

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from anyscore import __version__
 from anyscore.lab.forms import numbers
 from anyscore.lab.phrases import counted, minus, visible
 from anyscore.plot.page import document
@@ -28,7 +29,9 @@ def render_page(template: str, title: str, *, script: str = "", **content: Any) 
         loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
     )
     body = environment.get_template(template).render(**content)
-    return document(escape(visible(title)), body, style=style, script=script_text)
+    generator = f"anyscore {__version__}"
+    title = escape(visible(title))
+    return document(title, body, style=style, script=script_text, generator=generator)
 
 
 def render_text(template: str, **content: Any) -> bytes:
