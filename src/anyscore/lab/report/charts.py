@@ -72,7 +72,7 @@ def draw_estimates(
         zero: whether a line marks zero, which is then on the axis.
     """
     with _style():
-        axes = _axes(width, _ROW + 2 * _AROUND, (0, _AROUND, width, _ROW))
+        figure, axes = _axes(width, _ROW + 2 * _AROUND, (0, _AROUND, width, _ROW))
         _set_axis(axes, "x", _over(estimates, room, zero), 1 + width // 60)
         axes.set(ylim=(1, 0), yticks=())
         low, high = axes.get_xlim()
@@ -82,18 +82,18 @@ def draw_estimates(
         axes.vlines([0.0] * zero, *ends, color=_SOFT, linewidth=1.5, clip_on=False, gid="grid")
         for layer, estimate in enumerate(estimates):
             _draw_estimate(axes, 0.4, estimate, beside=0.36, gid=str(layer))
-        return Drawing(width, _ROW, _AROUND, *_parts(axes, len(estimates)))
+        return Drawing(width, _ROW, _AROUND, *_parts(figure, len(estimates)))
 
 
 def draw_panels(chart: Chart) -> Drawing:
     """Draw a layer for each panel of a chart."""
     with _style():
         width, height = _PANEL
-        axes = _axes(width, height, (32, 6, width - 40, height - 26))
+        figure, axes = _axes(width, height, (32, 6, width - 40, height - 26))
         _set_panel(axes, chart)
         for layer, panel in enumerate(chart.panels):
             _draw_panel(axes, panel, gid=str(layer))
-        return Drawing(width, height, 0, *_parts(axes, len(chart.panels)))
+        return Drawing(width, height, 0, *_parts(figure, len(chart.panels)))
 
 
 def forest_picture(rows: Sequence[Row], verdict: dict[str, Any]) -> bytes | None:
@@ -222,7 +222,7 @@ def _set_axis(axes: Axes, direction: str, axis: Axis, at_most: int) -> None:
     axes.set(**{f"{direction}lim": (axis.low, axis.high)})
 
 
-def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> Axes:
+def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> tuple[Figure, Axes]:
     """Make a figure of so many pixels with axes at (left, top, width, height) in it."""
     from matplotlib.figure import Figure
 
@@ -230,7 +230,7 @@ def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> Axes:
     left, top, across, down = place
     axes = figure.add_axes((left / width, 1 - (top + down) / height, across / width, down / height))
     axes.tick_params(labelsize=12)
-    return axes
+    return figure, axes
 
 
 @contextmanager
@@ -253,10 +253,10 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _parts(axes: Axes, layers: int) -> tuple[Markup, Markup, list[Markup]]:
+def _parts(figure: Figure, layers: int) -> tuple[Markup, Markup, list[Markup]]:
     """Return (grid, labels, layers) as SVG without styles, which the policy of pages forbids."""
     buffer = io.BytesIO()
-    axes.get_figure().savefig(buffer, format="svg")
+    figure.savefig(buffer, format="svg")
     root = ElementTree.fromstring(
         re.sub(rb' xmlns(:xlink)?="[^"]*"|xlink:', b"", buffer.getvalue())
     )
