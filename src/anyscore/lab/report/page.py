@@ -124,4 +124,4 @@ def _without_label(sentence: str) -> str:
 
 def _drawn(chart: Chart | None) -> tuple[Chart, Drawing] | None:
     """Return a chart and its drawing."""
-    return chart and (chart, draw_panels(chart))
+    return None if chart is None else (chart, draw_panels(chart))
