@@ -100,7 +100,7 @@ def test_marks_stand_where_the_numbers_say(open_report: Open) -> None:
         pairs = sorted(
             sample_comparison()["verdict"]["differences"], key=lambda d: -d["difference"]
         )
-        marks = page.locator(".forest .layer circle:not([fill-opacity]), .forest .layer path[d*=z]")
+        marks = page.locator(".forest .layer path[transform]:not([fill-opacity])")
         assert marks.count() == len(pairs) == 10
         for i, pair in enumerate(pairs):
             box = marks.nth(i).bounding_box()
