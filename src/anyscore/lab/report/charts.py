@@ -229,7 +229,7 @@ def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> tuple[Fi
     figure = Figure(figsize=(width / 72, height / 72))  # a point of the figure is a pixel
     left, top, across, down = place
     axes = figure.add_axes((left / width, 1 - (top + down) / height, across / width, down / height))
-    axes.tick_params(labelsize=12)
+    axes.tick_params(labelsize=12)  # as in the style sheet, whose font a page has
     return figure, axes
 
 
@@ -277,7 +277,7 @@ def _parts(figure: Figure, layers: int) -> tuple[Markup, Markup, list[Markup]]:
 def _element(drawn: ElementTree.Element, marks: dict[str, str]) -> str:
     """Return an element with attributes in place of its style, and colours of the theme."""
     styles = re.findall(r"([\w-]+): ([^;]+)", drawn.get("style", ""))
-    attributes = {name: _THEME.get(x, x) for name, x in styles if name != "font-family"}
+    attributes = {name: _THEME.get(x, x) for name, x in styles if not name.startswith("font")}
     attributes |= {name: drawn.get(name, "") for name in ("d", "x", "y") if name in drawn.attrib}
     tag = drawn.tag
     if tag == "use":  # a mark, which is written out: no names that a page could have twice
