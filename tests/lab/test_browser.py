@@ -100,7 +100,7 @@ def test_marks_stand_where_the_numbers_say(open_report: Open) -> None:
         pairs = sorted(
             sample_comparison()["verdict"]["differences"], key=lambda d: -d["difference"]
         )
-        marks = page.locator(".forest .at > *")
+        marks = page.locator(".forest .layer path[transform]:not([fill-opacity])")
         assert marks.count() == len(pairs) == 10
         for i, pair in enumerate(pairs):
             box = marks.nth(i).bounding_box()
@@ -114,11 +114,11 @@ def test_pictures_keep_their_letters(open_report: Open) -> None:
     sizes = []
     for options in ({}, {"viewport": PHONE}):
         page = open_report(**options)
-        box = page.locator(".curves .y").first.bounding_box()
+        box = page.locator(".panel text").first.bounding_box()
         assert box is not None
         sizes.append(box["height"])
-        panel = page.locator(".curves").first.bounding_box()
-        line = page.locator(".curves .own").first.bounding_box()
+        panel = page.locator(".panel svg > path").first.bounding_box()
+        line = page.locator(".panel .layer path").first.bounding_box()
         assert panel is not None
         assert line is not None
         assert line["width"] == pytest.approx(panel["width"], abs=3)
@@ -192,7 +192,7 @@ def test_it_is_whole_without_script(open_report: Open) -> None:
 
 def test_themes(open_report: Open) -> None:
     page = open_report()
-    drawn = ".curves .y", ".forest .ticks text"
+    drawn = ".panel text", ".forest .ticks text"
     assert min(colour(page, "html", "background-color")) > 230
     assert max(colour(page, drawn[0], "fill")) < 130
     page.click("#theme")

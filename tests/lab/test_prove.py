@@ -15,12 +15,11 @@ from command_line import call, check_help_does_not_wait_for_pytorch, plain
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.errors import InputError
-from anyscore.lab.prove import carry_out as carrying
-from anyscore.lab.prove import names
-from anyscore.lab.prove.decide import decide
-from anyscore.lab.prove.page import render, write_page
+from anyscore.lab.prove import names, runner
+from anyscore.lab.prove.judge_claims import judge_claims
 from anyscore.lab.prove.proof import Check, Part, Proof
-from anyscore.lab.prove.text import number
+from anyscore.lab.report.proofs import markdown, write_markdown
+from anyscore.lab.report.rendering import number
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 
@@ -68,7 +67,7 @@ def trials(seeds: int = 5) -> list[Finished]:
     ],
 )
 def test_a_check_is_decided_by_its_interval(one: Check, state: str) -> None:
-    (found,) = decide(made(one), {"k = 3": trials()})["checks"]
+    (found,) = judge_claims(made(one), {"k = 3": trials()})["checks"]
     assert found["state"] == state
     assert found["low"] < found["mean"] < found["high"]
 
@@ -76,7 +75,7 @@ def test_a_check_is_decided_by_its_interval(one: Check, state: str) -> None:
 def test_one_that_fails_outweighs_one_that_is_open() -> None:
     holds, is_open, fails = check("good", 90, None), check("good", 95, None), check("bad", 50, None)
     told = {
-        n: decide(made(*checks), {"k = 3": trials()})["verdict"]
+        n: judge_claims(made(*checks), {"k = 3": trials()})["verdict"]
         for n, checks in enumerate([(holds,), (holds, is_open), (holds, is_open, fails), ()])
     }
     assert list(told.values()) == ["as published", "undecided", "not as published", "undecided"]
@@ -84,14 +83,14 @@ def test_one_that_fails_outweighs_one_that_is_open() -> None:
 
 def test_more_checks_have_wider_intervals() -> None:
     one = check("fair", 50, None)
-    few, many = (decide(made(*[one] * n), {"k = 3": trials()})["checks"][0] for n in (1, 10))
+    few, many = (judge_claims(made(*[one] * n), {"k = 3": trials()})["checks"][0] for n in (1, 10))
     assert many["low"] < few["low"]
     assert many["high"] > few["high"]
 
 
 @pytest.mark.parametrize("seeds", [0, 1])
 def test_one_seed_decides_nothing(seeds: int) -> None:
-    (found,) = decide(made(check("good", 50, None)), {"k = 3": trials(seeds)})["checks"]
+    (found,) = judge_claims(made(check("good", 50, None)), {"k = 3": trials(seeds)})["checks"]
     assert found["state"] == "open"
     assert found["low"] is None
 
@@ -101,7 +100,7 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
         check("good", 90, None), check("bad", 50, None),
         published={("k = 3", "good"): "99"}, picture=(lambda: b"\x89PNG drawn", "a picture"),
     )  # fmt: skip
-    record = carrying.carry_out([proof], seeds=3, out=tmp_path / "run", jobs=1, here=True)
+    record = runner.run_proofs([proof], seeds=3, out=tmp_path / "run", jobs=1, here=True)
     assert json.loads((tmp_path / "run" / "proofs.json").read_text("utf-8")) == record
     (result,) = record["proofs"]
     assert result["verdict"] == "not as published"
@@ -110,46 +109,46 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
     assert "not as published: 1 of 2 checks hold, 1 fails" in page
     assert 'href="lookup/k-3/report.html"' in page
     assert (tmp_path / "run" / "lookup" / "k-3" / "report.html").exists()
-    write_page(record, tmp_path / "run", tmp_path / "proof.md")
+    write_markdown(record, tmp_path / "run", tmp_path / "proof.md")
     text = (tmp_path / "proof.md").read_text("utf-8")
     assert "> the words" in text
     assert "|on bad|at least 50|" in text
     assert "✗ fails" in text
     assert "|good|99|" in text
-    assert number(-0.04) == "0.0"
+    assert number(-0.04, 1) == "0.0"
     assert "![a picture](proof_lookup.png)" in text
     assert (tmp_path / "proof_lookup.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_goes_on_where_it_stopped_and_more_seeds_add_to_it(tmp_path: Path) -> None:
     proof = made(check("good", 90, None))
-    carrying.carry_out([proof], seeds=2, out=tmp_path, jobs=1, here=True)
+    runner.run_proofs([proof], seeds=2, out=tmp_path, jobs=1, here=True)
     before = {x: x.stat().st_mtime_ns for x in tmp_path.rglob("trial.json")}
-    record = carrying.carry_out([proof], seeds=3, out=tmp_path, jobs=1, here=True)
+    record = runner.run_proofs([proof], seeds=3, out=tmp_path, jobs=1, here=True)
     assert {x: x.stat().st_mtime_ns for x in before} == before
     assert len(list(tmp_path.rglob("trial.json"))) == 9
-    fewer = carrying.result(proof, tmp_path, 2)
+    fewer = runner.result(proof, tmp_path, 2)
     assert fewer["checks"][0]["seeds"] == 2
     assert record["proofs"][0]["checks"][0]["seeds"] == 3
     (part,) = proof.parts
     other = replace(proof, parts=(replace(part, settings={"size": 2}),))
     with pytest.raises(InputError, match=r"settings\.size was 1, is 2"):
-        carrying.carry_out([other], seeds=2, out=tmp_path, jobs=1, here=True)
+        runner.run_proofs([other], seeds=2, out=tmp_path, jobs=1, here=True)
 
 
 def test_a_trial_that_fails_leaves_its_claim_open(tmp_path: Path) -> None:
     proof = made(check("broken", 90, None), scores=("good", "broken"))
-    record = carrying.carry_out([proof], seeds=2, out=tmp_path, jobs=1, here=True)
+    record = runner.run_proofs([proof], seeds=2, out=tmp_path, jobs=1, here=True)
     (result,) = record["proofs"]
     assert result["verdict"] == "undecided"
-    assert "broken-seed0 failed: ValueError: it is broken." in render(record)
+    assert "broken-seed0 failed: ValueError: it is broken." in markdown(record).decode()
     assert "it is broken" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proof = made(check("good", 90, None))
     monkeypatch.setattr(COMMAND, "find", lambda asked: [proof])
-    monkeypatch.setattr(carrying, "carry_out", here(carrying.carry_out))
+    monkeypatch.setattr(runner, "run_proofs", here(runner.run_proofs))
     page = tmp_path / "page.md"
     options = ("--seeds", "3", "--out", tmp_path / "run")
     result = call("prove", "lookup", *options, "--page", page)

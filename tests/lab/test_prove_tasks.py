@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anyscore.lab.prove import longer, lookup, neighbours
+from anyscore.lab.prove import kernel_regression, length, lookup
 from anyscore.lab.prove.names import NAMES, find
 from anyscore.lab.trials import Outcome, Trial
 
@@ -37,20 +37,22 @@ def test_a_fixed_kernel_is_the_mean_of_near_samples() -> None:
     x = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
     y = torch.tensor([2.0, 4.0, 9.0], dtype=torch.float64)
     at = torch.tensor([0.4, 3.5, 100.0], dtype=torch.float64)
-    told = neighbours.smooth("fixed boxcar", 1.0, x, y, at)
+    told = kernel_regression.smooth("fixed boxcar", 1.0, x, y, at)
     assert told.tolist() == [3.0, 9.0, 5.0]
-    alone = neighbours.smooth("fixed boxcar", 1.5, x, y, x, without_own=True)
+    alone = kernel_regression.smooth("fixed boxcar", 1.5, x, y, x, without_own=True)
     assert alone.tolist() == [4.0, 2.0, 5.0]
 
 
 def test_cross_validation_leaves_a_sample_itself_out() -> None:
     """Else the narrowest width would foretell every sample by itself."""
-    x, y = neighbours.sample(100, 0)
-    assert neighbours.cross_validated("fixed Gaussian", x, y) > 2 * neighbours.WIDTHS[0]
+    x, y = kernel_regression.sample(100, 0)
+    assert (
+        kernel_regression.cross_validated("fixed Gaussian", x, y) > 2 * kernel_regression.WIDTHS[0]
+    )
 
 
 def test_a_learnt_gaussian_is_the_fixed_one() -> None:
-    train = neighbours.NeighboursTrain(samples=100, steps=300)
+    train = kernel_regression.NeighboursTrain(samples=100, steps=300)
     learnt, fixed, flat = (
         mean(train(Trial(score, 0), ignored), "explained")
         for score in ("gaussian", "fixed Gaussian", "fixed constant")
@@ -61,15 +63,15 @@ def test_a_learnt_gaussian_is_the_fixed_one() -> None:
 
 
 def test_longer_sequences_are_tested_at_their_length() -> None:
-    train = longer.LongerTrain(True, pairs=60, epochs=1, hidden=8, tested=5)
+    train = length.LongerTrain(True, pairs=60, epochs=1, hidden=8, tested=5)
     task = train.task()
     assert all(x.references[0].split() == x.source.split()[::-1] for x in task.train)
     lengths = {len(x.source.split()) for x in task.train}
-    assert max(lengths) <= longer.LONGEST
+    assert max(lengths) <= length.LONGEST
     outcome = train(Trial("dot", 0), ignored)
     assert set(outcome.measures) == {"length_20", "length_40", "length_100"}
     assert {len(x) for x in outcome.measures.values()} == {5}
-    assert longer._share(["a", "b"], ["a", "c", "d", "e"]) == 0.25
+    assert length._share(["a", "b"], ["a", "c", "d", "e"]) == 0.25
 
 
 def test_checks_and_published_numbers_name_what_there_is() -> None:

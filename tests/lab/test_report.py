@@ -63,9 +63,18 @@ def test_nothing_is_said_twice(page: Any) -> None:
         assert text.count(sentence) == 1
 
 
+def marks(picture: Any) -> list[tuple[str | None, ...]]:
+    """Shape and colours of the marks in a picture, which has one but for the rings of seeds."""
+    found = picture.xpath(".//path[@transform and not(@fill-opacity)]")
+    return [tuple(map(x.get, ("d", "fill", "stroke"))) for x in found]
+
+
 def test_forest_plot_is_a_table_of_all_pairs(page: Any) -> None:
     comparison = sample_comparison()
-    (table,) = page(comparison).xpath('//table[@class="forest"]')
+    found = page(comparison)
+    (table,) = found.xpath('//table[@class="forest"]')
+    key = [marks(mark) for mark in found.xpath('//ul[@class="key"]//svg')]
+    assert len({str(mark) for mark in key}) == 3
     found = sorted(comparison["verdict"]["differences"], key=lambda d: -d["difference"])
     assert len(found) == 10
     for row, pair in zip(table.xpath(".//tbody/tr"), found, strict=True):
@@ -73,8 +82,7 @@ def test_forest_plot_is_a_table_of_all_pairs(page: Any) -> None:
         low, high = (f"{pair[name]:.1f}".replace("-", "−") for name in ("low", "high"))
         assert cells[0] == f"{pair['better']} over {pair['worse']}"
         assert cells[2] == f"{pair['difference']:.1f} {low} to {high}"
-        mark = {"differs": "circle", "equal": "path"}[pair["verdict"]]
-        assert row.xpath(f'.//svg[@class="at"]/{mark}[@class="{pair["verdict"]}"]')
+        assert marks(row) == key[["differs", "equal"].index(pair["verdict"])]
         assert cells[4].startswith(
             {"differs": "differ", "equal": "no difference larger"}[row.get("class")]
         )
@@ -85,22 +93,25 @@ def test_forest_plot_is_drawn_to_scale(page: Any) -> None:
     (table,) = page(comparison).xpath('//table[@class="forest"]')
     row = table.xpath(".//tbody/tr")[0]
     pair = max(comparison["verdict"]["differences"], key=lambda d: d["difference"])
-    ticks = {words(t): float(t.get("x")[:-1]) for t in table.xpath(".//thead//text")}
+    ticks = {words(t): float(t.get("x")) for t in table.xpath(".//thead//text")}
     scale = (ticks["10"] - ticks["0"]) / 10
 
-    def at(element: Any, name: str) -> float:
-        return (float(element.get(name)[:-1]) - ticks["0"]) / scale
+    def at(place: str) -> float:
+        return (float(place) - ticks["0"]) / scale
 
-    (interval,) = row.xpath('.//line[@class="interval"]')
-    assert at(interval, "x1") == pytest.approx(pair["low"], abs=0.02)
-    assert at(interval, "x2") == pytest.approx(pair["high"], abs=0.02)
-    assert at(row.xpath('.//svg[@class="at"]')[0], "x") == pytest.approx(
-        pair["difference"], abs=0.02
-    )
-    assert at(row.xpath('.//line[@class="zero"]')[0], "x1") == pytest.approx(0, abs=0.02)
+    def marked(which: str) -> list[float]:
+        transforms = row.xpath(f".//path[@transform and {which}]/@transform")
+        return [at(x.removeprefix("translate(").split()[0]) for x in transforms]
+
+    (interval,) = row.xpath('.//g[@class="layer"]/path[not(@transform)]')
+    _, low, _, _, high, _ = interval.get("d").split()
+    assert at(low) == pytest.approx(pair["low"], abs=0.02)
+    assert at(high) == pytest.approx(pair["high"], abs=0.02)
+    assert marked("@fill") == pytest.approx([pair["difference"]], abs=0.02)
+    (zero,) = row.xpath('.//g[@class="grid"]/path[@stroke="var(--soft)"]')
+    assert at(zero.get("d").split()[1]) == pytest.approx(0, abs=0.02)
     seeds = {s["score"]: s["seeds"] for s in comparison["verdict"]["standings"]}
-    rings = [at(ring, "cx") for ring in row.xpath('.//circle[@class="seed"]')]
-    assert rings == pytest.approx(
+    assert marked("@fill-opacity=0") == pytest.approx(
         [seeds[pair["better"]][s] - seeds[pair["worse"]][s] for s in "01234"], abs=0.02
     )
 
@@ -109,17 +120,19 @@ def test_undecided_says_what_would_decide(page: Any) -> None:
     comparison = sample_comparison()
     pair = comparison["verdict"]["differences"][0]
     pair |= {"verdict": "undecided", "bound": None, "more_seeds": 1, "more_items": 2000}
-    row = page(comparison).xpath('//table[@class="forest"]//tr[@class="undecided"]')[0]
+    found = page(comparison)
+    row = found.xpath('//table[@class="forest"]//tr[@class="undecided"]')[0]
     text = "undecided about 1 more seed or 2,000 more test items would decide"
     assert words(row.xpath("td")[-1]) == text
-    assert row.xpath('.//path[@class="undecided"]')
+    assert marks(row) == marks(found.xpath('//ul[@class="key"]//svg')[2])
+    assert row.xpath('.//g[@class="layer"]/path/@stroke-dasharray')
 
 
 def test_one_seed_has_no_p(page: Any) -> None:
     found = page(sample_comparison(seeds=1))
     table = found.xpath('//table[@class="forest"]')[0]
     assert {row[3] for row in rows(table)} == {"p = —"}
-    assert not table.xpath('.//circle[@class="seed"]')
+    assert not table.xpath('.//path[@fill-opacity="0"]')
     assert "With one seed the luck of training" in words(section(found, "How far"))
     assert "With one seed" not in words(section(page(sample_comparison()), "How far"))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from hostile_comparison import HOSTILE, hostile_comparison
 from lxml import html
@@ -19,7 +20,7 @@ from sample_comparison import sample_comparison
 from sample_verdict import sample_verdict
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.report.page import write_report
+from anyscore.lab.report.page import report_page, write_report
 
 STEERING = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 """Controls, other ends of lines, and what changes the direction of a text."""
@@ -82,6 +83,13 @@ def test_a_large_comparison_is_under_three_megabytes(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
     write_report(sample_comparison(), tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < 400_000
+
+
+def test_the_same_comparison_has_the_same_report_whatever_the_users_style() -> None:
+    first = report_page(sample_comparison())
+    users = {"svg.fonttype": "path", "font.size": 20, "axes.grid": True, "lines.linewidth": 9}
+    with matplotlib.rc_context(users):
+        assert report_page(sample_comparison()) == first
 
 
 def test_an_old_report_is_replaced(tmp_path: Path) -> None:

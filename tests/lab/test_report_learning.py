@@ -27,13 +27,18 @@ def test_curves(page: Any) -> None:
     found = section(page(comparison), "How did they learn?")
     panels = found.xpath('.//div[@class="panel"]')
     assert len(panels) == 10
-    assert [len(p.xpath('.//polyline[@class="own"]')) for p in panels] == [5] * 10
-    assert [len(p.xpath('.//polyline[@class="own dashed"]')) for p in panels] == [0] * 5 + [5] * 5
-    assert len(found.xpath('.//g[@id="all-match"]/polyline')) == 25
-    last = panels[9].xpath('.//polyline[@class="own"]')[0]  # scaled_dot, seed 0
-    assert len(last.get("points").split()) == 5
-    tested = panels[0].xpath('.//circle[@class="differs"]')
-    assert [c.get("cx") for c in tested] == ["80.0%", "100.0%", "100.0%", "100.0%", "100.0%"]
+    solid = './/g[@class="layer"]/path[not(@stroke-dasharray or @transform)]'
+    dashed = './/g[@class="layer"]/path[@stroke-dasharray]'
+    assert [len(p.xpath(solid)) for p in panels] == [5] * 10
+    assert [len(p.xpath(dashed)) for p in panels] == [0] * 5 + [5] * 5
+    assert len(found.xpath('.//g[@id="all-match"]/path[not(@transform)]')) == 25
+    last = panels[9].xpath(solid)[0]  # scaled_dot, seed 0
+    assert len(re.findall("[ML]", last.get("d"))) == 5
+    dots = panels[0].xpath('.//g[@class="layer"]/path/@transform')
+    tested = [float(dot.removeprefix("translate(").split()[0]) for dot in dots]
+    lines = [re.findall(r"[ML] ([\d.]+)", line.get("d")) for line in panels[0].xpath(solid)]
+    last_points = zip(lines, (4, 5, 5, 5, 5), strict=True)
+    assert tested == [float(line[place]) for line, place in last_points]
     assert re.match(
         r"additive: 9\d\.\d % right after", panels[0].xpath("./svg")[0].get("aria-label")
     )

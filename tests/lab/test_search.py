@@ -16,7 +16,7 @@ from anyscore.lab.data.task import Example, Task
 from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.options import TrialOptions
 from anyscore.lab.report.exports import search_table
-from anyscore.lab.report.rates import learning_rate, search_figure
+from anyscore.lab.report.rates import learning_rate, search_chart
 from anyscore.lab.train import search
 from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
@@ -147,9 +147,9 @@ def test_trials_are_trained_with_what_the_searches_chose(tmp_path: Path) -> None
     assert (tmp_path / "tuning" / "additive.journal").read_bytes() == journal
     assert set(both["searches"]) == {"additive", "dot"}
     assert [len(x["tried"]) for x in both["searches"].values()] == [3, 3]
-    figure = search_figure(both, ["additive", "dot"])
-    assert figure is not None
-    assert [panel.score for panel in figure.panels] == ["additive", "dot"]
+    chart = search_chart(both, ["additive", "dot"])
+    assert chart is not None
+    assert [panel.score for panel in chart.panels] == ["additive", "dot"]
     assert len(search_table(both)[1]) == 6
     with pytest.raises(InputError, match=r"settings\.tune was 3, is 4"):
         tuned(("additive",), trainings=4)

@@ -1,4 +1,4 @@
-"""A terminal that prints texts from elsewhere as texts."""
+"""`PlainConsole` prints texts from elsewhere as texts."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ has another form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from anyscore.ops.checks import shown
@@ -25,6 +25,11 @@ Form = Callable[[Any, str], None]
 def is_number(x: object) -> TypeGuard[float]:
     """Tell whether x is a number that can be computed with: finite, not huge, and no bool."""
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < LARGEST
+
+
+def numbers(values: Iterable[object]) -> list[float]:
+    """Return the values that are numbers, as `is_number` has them."""
+    return [float(v) for v in values if is_number(v)]
 
 
 def _one(expected: str, holds: Callable[[Any], bool]) -> Form:

@@ -1,4 +1,4 @@
-"""Counts and lists in English, and text that is safe to print."""
+"""Counts and lists are put into English; texts are made safe to print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 def steers(character: str) -> bool:
     """Tell whether a character is a control, another end of a line, or a change of direction.
 
-    Marks of scripts that are written from right to left, and what joins letters, are none of these.
+    Marks of right-to-left scripts and joiners of letters are none of these.
     """
     return (
         unicodedata.category(character) in ("Cc", "Zl", "Zp")
@@ -37,6 +37,11 @@ def counted(number: int, noun: str) -> str:
         noun: in the singular.
     """
     return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def minus(text: str) -> str:
+    """Return the text with a minus sign in place of each hyphen."""
+    return text.replace("-", "\u2212")
 
 
 def plural(noun: str) -> str:

@@ -1,4 +1,4 @@
-"""A comparison on the terminal: progress bar, lines, table, sentences."""
+"""The terminal shows comparisons and proofs: progress bar, lines, tables, sentences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -20,18 +21,72 @@ from anyscore.lab.comparison import Comparison
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
 from anyscore.lab.phrases import counted, present, visible
+from anyscore.lab.prove.proof import Part, Proof
+from anyscore.lab.prove.runner import ProofWatcher
+from anyscore.lab.report.proofs import SIGNS, bound, interval, summary
+from anyscore.lab.report.rendering import number
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
 
+_INTERRUPTED = "Interrupted: this covers the trials that had finished."
 _WIDE = 60  # columns from which the bar has room for the time gone by
 
 
-class TerminalWatcher(Watcher):
-    """Shows a progress bar over all trials, a line for each, a table after each round.
+_STATES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 
-    Where the output is not a terminal there is no bar. Where it cannot be written any more, the
-    trials go on.
+
+class _Progress:
+    """A terminal with lines, above a progress bar.
+
+    The bar is left out where the output is no terminal. Output that cannot be written any more
+    does not stop the trials.
+    """
+
+    def __init__(self, console: PlainConsole, *columns: ProgressColumn) -> None:
+        self.console = console
+        self.muted = False
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            *columns,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=None)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        self.progress.stop()
+
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self.show(text, style=style, highlight=False, soft_wrap=True)
+
+    def failed(self, name: str, event: Event) -> None:
+        """Say that a trial failed."""
+        self.line(f"{name} FAILED: {event.details['failure']}", style="bold red")
+
+    def interrupted(self) -> None:
+        """Say that Ctrl-C was seen."""
+        self.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
+
+    def show(self, *content: Any, **options: Any) -> None:
+        """Print, unless the output cannot be written any more."""
+        if self.muted:
+            return
+        try:
+            self.console.print(*content, **options)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk is no reason to lose the training
+            self.muted = True
+
+
+class TerminalWatcher(_Progress, Watcher):
+    """Shows a progress bar over all trials, a line for each, a table after each round.
 
     Args:
         lines: said of the data before anything else.
@@ -39,29 +94,17 @@ class TerminalWatcher(Watcher):
     """
 
     def __init__(self, console: PlainConsole, folder: Path, lines: list[str], steps: int) -> None:
-        self.console, self.folder, self.lines, self.steps = console, folder, lines, steps
+        wide = (TimeElapsedColumn(),) if console.width >= _WIDE else ()
+        super().__init__(console, *wide, TextColumn("left"), TimeRemainingColumn())
+        self.folder, self.lines, self.steps = folder, lines, steps
         self.searching = 0
-        self.muted = False
         self.done: dict[Trial, float] = {}
-        wide = console.width >= _WIDE
-        self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            *((TimeElapsedColumn(),) if wide else ()),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.bar = self.progress.add_task("", total=None)
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
         """Say that the searches begin, and start the bar."""
         self._introduce()
         self.searching = self.steps * trainings
-        self._line(
+        self.line(
             f"Searching the learning rate of {', '.join(scores)} on the validation set, "
             f"{counted(trainings, 'training')} each"
         )
@@ -76,28 +119,28 @@ class TerminalWatcher(Watcher):
         """Say which numbers the searches chose."""
         for score, settings in numbers.items():
             width = f", width {settings['hidden']}" if "hidden" in settings else ""
-            self._line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
+            self.line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
 
     def _introduce(self) -> None:
-        """Say once what the data are."""
+        """Describe the data, once."""
         lines, self.lines = self.lines, []
         for line in lines:
-            self._line(line)
+            self.line(line)
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Say what is to be trained, and start the bar."""
+        """Announce the trials, and start the bar."""
         self._introduce()
         trials = plan.trials
         finished = sum(comparison.has(trial) for trial in trials)
-        trials_text = f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
+        trials_text = _planned(plan)
         if plan.extra:
             trials_text += f", and {counted(len(plan.extra), 'trial')} at other learning rates"
-        self._line(f"{', '.join(plan.scores)}: {trials_text}, {counted(self.steps, 'step')} each")
+        self.line(f"{', '.join(plan.scores)}: {trials_text}, {counted(self.steps, 'step')} each")
         if finished:
-            self._line(f"{present(finished, len(trials))} already, in {self.folder}")
+            self.line(f"{present(finished, len(trials))} already, in {self.folder}")
         else:
-            self._line(f"Into {self.folder}; the same command again goes on where it stopped")
-        self._line("Ctrl-C stops early and reports what is finished.\n")
+            self.line(f"Into {self.folder}; the same command again goes on where it stopped")
+        self.line("Ctrl-C stops early and reports what is finished.\n")
         self.done.clear()
         self.progress.reset(self.bar, total=self.steps * (len(trials) - finished))
         if finished < len(trials):
@@ -113,10 +156,10 @@ class TerminalWatcher(Watcher):
             if "steps" in event.details and "step" in event.details:
                 self.done[event.trial] = steps * event.details["step"] / event.details["steps"]
         elif event.kind == "failed":
-            self._line(f"{name} FAILED: {event.details['failure']}", style="bold red")
+            self.failed(name, event)
             self.done[event.trial] = steps
         elif event.kind == "finished":
-            self._line(f"{name} done")
+            self.line(f"{name} done")
             self.done[event.trial] = steps
         self.progress.update(
             self.bar, completed=sum(self.done.values()), description=visible(event.trial.score)
@@ -124,31 +167,56 @@ class TerminalWatcher(Watcher):
 
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Print the standings and the first sentence after a round."""
-        self._print(standings(verdict))
+        self.show(standings(verdict))
         for sentence in verdict["sentences"][:1]:
-            self._line(sentence)
+            self.line(sentence)
+
+
+class TerminalProofs(_Progress, ProofWatcher):
+    """Shows a bar for the part at work, and the outcome of each proof as it is known."""
+
+    def __init__(self, console: PlainConsole) -> None:
+        super().__init__(console, TimeElapsedColumn())
+
+    def begins(self, proof: Proof, part: Part) -> Watcher:
+        """Return the watcher of a part."""
+        return _PartWatcher(self, f"{proof.name}, {part.name}")
+
+    def ended(self, result: dict[str, Any]) -> None:
+        """Print the outcome of a proof."""
+        self.line(f"{result['name']}: {summary(result)}", _STATES[result["state"]])
+
+
+class _PartWatcher(Watcher):
+    """Shows the progress of one part."""
+
+    def __init__(self, proofs: TerminalProofs, name: str) -> None:
+        self.proofs, self.name = proofs, name
+
+    def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
+        finished = sum(comparison.has(trial) for trial in plan.trials)
+        line = f"{self.name}: {_planned(plan)}"
+        trials = len(plan.trials)
+        self.proofs.line(f"{line}, {present(finished, trials)}" if finished else line)
+        self.proofs.progress.reset(
+            self.proofs.bar, total=trials, completed=finished, description=self.name
+        )
+        if finished < trials:
+            self.proofs.progress.start()
+
+    def event(self, event: Event) -> None:
+        if event.kind == "failed":
+            self.proofs.failed(event.trial.name, event)
+        if event.kind in ("finished", "failed"):
+            self.proofs.progress.advance(self.proofs.bar)
 
     def interrupted(self) -> None:
-        """Say that Ctrl-C was seen."""
-        self._line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
+        self.proofs.interrupted()
 
-    def stop(self) -> None:
-        """Take the bar away."""
-        self.progress.stop()
 
-    def _line(self, text: str, style: str = "") -> None:
-        self._print(text, style=style, highlight=False, soft_wrap=True)
-
-    def _print(self, *content: Any, **options: Any) -> None:
-        """Print, unless the output cannot be written any more."""
-        if self.muted:
-            return
-        try:
-            self.console.print(*content, **options)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a full disk is no reason to lose the training
-            self.muted = True
+def _planned(plan: Plan) -> str:
+    """Say how many trials are planned: "2 scores × 3 seeds"."""
+    return f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
 
 
 def _named(trial: Trial) -> str:
@@ -180,8 +248,32 @@ def show_outcome(
     if failed:
         words.add_row("•", _failures(failed))
     if record["interrupted"]:
-        words.add_row("•", "Interrupted: this covers the trials that had finished.")
+        words.add_row("•", _INTERRUPTED)
     console.print(words, highlight=False)
+    _say_where(console, folder)
+
+
+def show_proofs(console: PlainConsole, record: dict[str, Any], folder: Path) -> None:
+    """Print each claim with its checks, and the place of the report."""
+    for result in record["proofs"]:
+        console.print()
+        console.print(result["title"], style="bold", highlight=False)
+        console.print(f"{result['source']}: “{result['words']}”", highlight=False)
+        table = Table("", "claim", "bound", "ours", "interval")
+        for check in result["checks"]:
+            ours = number(check["mean"], 1), interval(check)
+            cells = SIGNS[check["state"]], check["says"], bound(check), *ours
+            table.add_row(*cells, style=_STATES[check["state"]])
+        console.print(table)
+        sentence = summary(result)
+        console.print(f"{sentence[0].upper()}{sentence[1:]}.", highlight=False)
+    if record["interrupted"]:
+        console.print(_INTERRUPTED)
+    _say_where(console, folder)
+
+
+def _say_where(console: PlainConsole, folder: Path) -> None:
+    """Print the place of the report."""
     console.print(f"\nReport: {folder / REPORT_FILE}", highlight=False, soft_wrap=True)
 
 
@@ -207,7 +299,7 @@ def standings(
     table.add_column("seeds", justify="right", no_wrap=True)
     if costs:
         table.add_column("ms a step", justify="right", no_wrap=True)
-    for number, standing in enumerate(verdict["standings"]):
+    for place, standing in enumerate(verdict["standings"]):
         interval = (
             "" if standing["low"] is None else f"{standing['low']:.1f} to {standing['high']:.1f}"
         )
@@ -220,5 +312,5 @@ def standings(
         if costs:
             cost = costs.get(standing["score"])
             cells.append("" if cost is None else f"{cost['median']:.1f}")
-        table.add_row(*cells, style="" if number else "bold")
+        table.add_row(*cells, style="" if place else "bold")
     return table

@@ -3,7 +3,7 @@
     heatmaps     `show_heatmaps`, and `explore`
     recording    `record`: the weights of every layer as a model runs
     explorer     the page that `explore` writes
-    page         the look that pages share
+    page         the frame that all pages share
 
 Imports `ops` and `layers`; matplotlib is imported when a heatmap is drawn.
 """

@@ -6,7 +6,6 @@
   const MISSING = 255;
   const THUMB = 64; // pixels of a small picture; larger heads show the largest weight of each part
   const root = document.documentElement;
-  const system = matchMedia("(prefers-color-scheme: dark)");
   const paper = matchMedia("print");
   let at = null; // {row, column}
   let cell = 16;
@@ -41,8 +40,6 @@
   };
 
   // Colours, from what the theme says
-  const isDark = () => !paper.matches
-    && (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const resolve = (name) => {
     const probe = document.createElement("span");
     probe.style.color = `var(${name})`;
@@ -252,7 +249,6 @@
     draw();
     overview();
   };
-  const named = () => { $("theme").textContent = isDark() ? "Light theme" : "Dark theme"; };
   options($("layer"), data.layers.map(({ name }) => name));
   options($("example"), Array.from({ length: data.examples }, (_, i) => exampleName(i)));
   $("layer").addEventListener("change", () => choose($("layer").selectedIndex, $("head").selectedIndex));
@@ -267,12 +263,7 @@
   });
   $("cells").addEventListener("click", pointed); // a tap, which scrolling is not
   $("cells").addEventListener("keydown", move);
-  $("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    named();
-    redraw();
-  });
-  system.addEventListener("change", () => { named(); redraw(); });
+  document.addEventListener("theme", redraw);
   paper.addEventListener("change", redraw);
   let wide = root.clientWidth;
   addEventListener("resize", () => {
@@ -282,7 +273,6 @@
   $("without").hidden = true;
   $("examples").hidden = data.examples === 1 && !data.numbers;
   ["choose", "one", "all"].forEach((id) => { $(id).hidden = false; });
-  named();
   mix();
   choose(0, 0);
   redraw();

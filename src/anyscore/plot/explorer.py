@@ -1,4 +1,4 @@
-"""The page of recorded attention weights: choose a layer, a head and an example, and look."""
+"""A page shows recorded attention weights of any layer, head and example."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyscore.ops.checks import shown
-from anyscore.plot.page import THEME, part, policy, write_whole
+from anyscore.plot.page import document, part, write_whole
 from anyscore.plot.recording import Recording, to_numpy
 
 LEVELS = 254
@@ -66,21 +66,15 @@ def write_explorer(
                 ],
             }
         )
-    style, script = f"{THEME}\n{part('explorer.css')}", part("explorer.js")
     examples = _numbers(chosen.get("examples"), _of_first_run(recording, count))
     data = {"levels": LEVELS, "examples": count, "numbers": examples, "layers": layers}
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    page = part("explorer.html")
-    filled = {
-        "title": html.escape(_seen(title)),
-        "policy": policy(style, script),
-        "style": style,
-        "script": script,
-        "data": text,
-    }
-    pieces = page.split("@@")  # what is filled in is not looked into
+    title = html.escape(_seen(title))
+    filled = {"title": title, "data": text}
+    pieces = part("explorer.html").split("@@")  # texts that are filled in may hold @@
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
-    write_whole(path, "".join(pieces).encode("utf-8", errors="replace"))
+    page = document(title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js"))
+    write_whole(path, page)
 
 
 def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weights]]:

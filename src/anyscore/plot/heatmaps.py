@@ -141,7 +141,7 @@ def show_heatmaps(
                 axes.set_ylabel(**_writable(ylabel, "ylabel"))
             if titles is not None:
                 axes.set_title(**_writable(titles[j], "label"))
-    # Axes are shared: what is set on the outer panels holds for all.
+    # Axes are shared: labels of the outer panels hold for all.
     _label_ticks(panels[-1], "x", xticklabels, figsize[0] / columns)
     _label_ticks(panels[:, 0], "y", yticklabels, figsize[1] / rows)
     figure.colorbar(image, ax=panels, shrink=0.6)
@@ -239,7 +239,7 @@ def _fonts(text: str) -> tuple[list[str], frozenset[str]]:
 def _cover(
     characters: frozenset[str], usual: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return families that draw what the ``usual`` ones lack, and what none of them draws."""
+    """Return families that draw characters which the ``usual`` lack, and characters none draws."""
     from matplotlib import font_manager
 
     missing = characters - {"\n"}

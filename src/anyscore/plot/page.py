@@ -1,4 +1,4 @@
-"""What all pages share: colours, a policy that closes the network, and files that are whole."""
+"""All pages share a frame: their theme, a policy that closes the network; and are written whole."""
 
 from __future__ import annotations
 
@@ -21,21 +21,43 @@ def part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-THEME = part("theme.css")
-"""The colours and fonts of all pages, light and dark."""
+def document(
+    title: str, body: str, *, style: str, script: str = "", generator: str = "anyscore"
+) -> bytes:
+    """Return a page as one file, which opens without a network: its policy forbids any request.
 
+    A button with the id "theme" in the body chooses between light and dark.
 
-def policy(style: str, script: str = "") -> str:
-    """Return a content security policy that allows one style sheet and one script, and no request.
-
-    style, script: as they stand between their tags, but for the first line end; an empty script is
-    none.
+    Args:
+        title, body: HTML.
+        style, script: the page's own, after those of the theme. No others are allowed to run.
+        generator: the program that made the page.
     """
-    allowed = f"script-src '{_hash(script)}'; " if script else ""
-    return (
-        f"default-src 'none'; {allowed}style-src '{_hash(style)}'; "
+    style, script = f"{part('theme.css')}\n{style}", f"{part('theme.js')}\n{script}"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
+    page = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="generator" content="{generator}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+</head>
+<body>
+{body}<script>
+{script}</script>
+</body>
+</html>
+"""
+    return page.encode("utf-8", errors="replace")
 
 
 def file_of(path: Any) -> Path:

@@ -58,13 +58,13 @@ def prove(
     # Threads that wait should sleep. It must be said before PyTorch comes in.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from anyscore.lab.info import room_for_trials
-    from anyscore.lab.prove.carry_out import REPORT_FILE, ProofWatcher, carry_out
-    from anyscore.lab.prove.terminal import TerminalProofs, show
+    from anyscore.lab.prove.runner import ProofWatcher, run_proofs
+    from anyscore.lab.terminal import TerminalProofs, show_proofs
 
     console = PlainConsole()
     watcher = ProofWatcher() if as_json or quiet else TerminalProofs(console)
     try:
-        record: dict[str, Any] = carry_out(
+        record: dict[str, Any] = run_proofs(
             find(names or ()),
             seeds=seeds,
             out=out,
@@ -76,13 +76,13 @@ def prove(
         if isinstance(watcher, TerminalProofs):
             watcher.stop()
     if page is not None:
-        from anyscore.lab.prove.page import write_page
+        from anyscore.lab.report.proofs import write_markdown
 
-        write_page(record, out, page)
+        write_markdown(record, out, page)
     if as_json:
         print_json(record)
     else:
-        show(console, record, out / REPORT_FILE)
+        show_proofs(console, record, out)
     if record["interrupted"]:
         raise typer.Exit(130)
     if any(part["failures"] for result in record["proofs"] for part in result["parts"]):

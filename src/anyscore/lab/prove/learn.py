@@ -1,4 +1,4 @@
-"""Training loops of the small proofs: a loss, step after step, on data made as it goes."""
+"""Small proofs train here: a loss falls step after step, on data made for each step."""
 
 from __future__ import annotations
 

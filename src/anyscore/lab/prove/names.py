@@ -1,4 +1,4 @@
-"""The proofs by name. Their modules import SciPy and PyTorch: they wait until asked for."""
+"""Proofs are found by name; their modules, which import SciPy and PyTorch, load when asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from anyscore.lab.extras import check_installed
 if TYPE_CHECKING:
     from anyscore.lab.prove.proof import Proof
 
-NAMES = ("lookup", "middle", "neighbours", "longer", "width")
+MODULES = {
+    "lookup": "anyscore.lab.prove.lookup",
+    "middle": "anyscore.lab.prove.collinear_keys",
+    "neighbours": "anyscore.lab.prove.kernel_regression",
+    "longer": "anyscore.lab.prove.length",
+    "width": "anyscore.lab.prove.width",
+}
+"""The module of each proof."""
+NAMES = tuple(MODULES)
 PACKAGES = {"width": "pypinyin"}
 """The packages that proofs need for their data; they are imported only in training."""
 
@@ -25,7 +33,7 @@ def find(names: Sequence[str]) -> list[Proof]:
         InputError: there is no such proof, it is named twice, or its package is missing.
     """
     check(names)
-    modules = (import_module(f"anyscore.lab.prove.{name}") for name in names or NAMES)
+    modules = (import_module(MODULES[name]) for name in names or NAMES)
     return [cast("Proof", module.PROOF) for module in modules]
 
 

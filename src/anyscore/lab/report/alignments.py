@@ -1,4 +1,4 @@
-"""The answers of each score to the examples, with attention weights as tables of whole percents."""
+"""Answers of each score to the examples get labels, and their weights become whole percents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyscore.lab.data.tokens import SPECIALS, detokenise
-from anyscore.lab.report.axis import numbers
+from anyscore.lab.forms import numbers
 
 _END = SPECIALS[2]
 # Marks that cannot be seen, by the short names their code charts use.

@@ -1,4 +1,4 @@
-"""The choice of test items that are shown: few, and as different as can be."""
+"""A report shows few test items, chosen to be as different as possible."""
 
 from __future__ import annotations
 

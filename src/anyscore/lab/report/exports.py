@@ -1,4 +1,4 @@
-"""A comparison as files for other programs: tables, pictures, and all of it as JSON."""
+"""A comparison is written for other programs: as tables, as pictures, and whole as JSON."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import csv
 import io
 import json
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.report import pictures, scores
-from anyscore.lab.report.axis import numbers
-from anyscore.lab.report.forest import WORDS
+from anyscore.lab.forms import numbers
+from anyscore.lab.report import scores
+from anyscore.lab.report.charts import curves_picture, forest_picture
+from anyscore.lab.report.curves import learning_curves
+from anyscore.lab.report.forest import WORDS, forest
 from anyscore.lab.report.rates import learning_rate, searched
 from anyscore.lab.run_folder import write_whole
 
@@ -47,14 +49,13 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
     files |= {f"{name}.tex": to_latex(tables[name]) for name in ("scores", "differences")}
     text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
     files["comparison.json"] = text.encode("utf-8", errors="replace")
-    drawn: dict[str, Callable[[dict[str, Any]], bytes | None]] = {
-        "forest.png": pictures.forest_picture,
-        "curves.png": pictures.curves_picture,
+    verdict = comparison["verdict"]
+    order = [line.name for line in scores.lines(comparison)]
+    pictures = {
+        "forest.png": forest_picture(forest(verdict), verdict),
+        "curves.png": curves_picture(learning_curves(comparison, order)),
     }
-    for name, draw in drawn.items():
-        picture = draw(comparison)
-        if picture is not None:
-            files[name] = picture
+    files |= {name: picture for name, picture in pictures.items() if picture is not None}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,62 +1,57 @@
-"""The forest plot: each pair of scores as a line, its difference as a mark within its interval."""
+"""A forest plot, as data, has a row for each pair of scores: their difference and its interval."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from anyscore.lab.forms import numbers
 from anyscore.lab.phrases import counted
-from anyscore.lab.report.axis import Axis, linear, numbers
 
 WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A pair of scores.
+class Estimate:
+    """A number with its interval, ready to be drawn.
 
     Attributes:
-        better, worse: names of the scores.
-        difference, low, high: in points; None where nothing could be computed.
-        seeds: the difference of each seed of both.
-        holm: adjusted p-value.
+        value, low, high: None where nothing could be computed.
+        seeds: the number under each seed.
         verdict: "differs", "equal" or "undecided".
-        note: on the verdict.
     """
 
-    better: str
-    worse: str
-    difference: float | None
+    value: float | None
     low: float | None
     high: float | None
     seeds: tuple[float, ...]
-    holm: float | None
-    verdict: str
-    note: str
+    verdict: str = "differs"
 
 
 @dataclass(frozen=True)
-class Forest:
-    """A forest plot.
+class Row:
+    """A pair of scores: the estimate of their difference in points, adjusted p-value, a note."""
 
-    Attributes:
-        rows: largest difference first.
-        axis: shared by the rows; zero is always on it.
-    """
-
-    rows: tuple[Row, ...]
-    axis: Axis
+    better: str
+    worse: str
+    estimate: Estimate
+    holm: float | None
+    note: str
 
 
-def forest(verdict: dict[str, Any]) -> Forest | None:
-    """Make the forest plot of a comparison's verdict; None where there is no pair to compare."""
+def standing_estimate(standing: dict[str, Any] | None) -> Estimate:
+    """Return the mean of a score as an estimate."""
+    record = standing or {}
+    return _estimate(record, "mean", (record.get("seeds") or {}).values(), "differs")
+
+
+def forest(verdict: dict[str, Any]) -> list[Row]:
+    """Return the pairs of a comparison's verdict, the largest difference first."""
     seeds = {s["score"]: s.get("seeds") or {} for s in verdict.get("standings", [])}
     rows = [_row(difference, seeds) for difference in verdict.get("differences", [])]
-    if not rows:
-        return None
-    rows.sort(key=lambda row: float("-inf") if row.difference is None else row.difference)
-    values = [v for row in rows for v in (row.low, row.high, row.difference, *row.seeds)]
-    return Forest(tuple(reversed(rows)), linear([0.0, *values], room=0.04))
+    rows.sort(key=lambda row: float("-inf") if row.estimate.value is None else row.estimate.value)
+    return rows[::-1]
 
 
 def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
@@ -64,18 +59,22 @@ def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
     better, worse = record["better"], record["worse"]
     first, second = seeds.get(better, {}), seeds.get(worse, {})
     paired = [
-        a - b
+        first[seed] - second[seed]
         for seed in first
         if seed in second and len(numbers((first[seed], second[seed]))) == 2
-        for a, b in [(first[seed], second[seed])]
     ]
     paired = paired if len(paired) > 1 else []  # one alone is the difference itself
-    difference, low, high, holm = (
-        next(iter(numbers([record.get(name)])), None)
-        for name in ("difference", "low", "high", "holm")
-    )
-    verdict = record.get("verdict", "undecided")
-    return Row(better, worse, difference, low, high, tuple(paired), holm, verdict, _note(record))
+    estimate = _estimate(record, "difference", paired, record.get("verdict", "undecided"))
+    return Row(better, worse, estimate, _number(record, "holm"), _note(record))
+
+
+def _estimate(record: dict[str, Any], key: str, seeds: Iterable[object], verdict: str) -> Estimate:
+    value, low, high = (_number(record, name) for name in (key, "low", "high"))
+    return Estimate(value, low, high, tuple(numbers(seeds)), verdict)
+
+
+def _number(record: dict[str, Any], name: str) -> float | None:
+    return next(iter(numbers([record.get(name)])), None)
 
 
 def _note(record: dict[str, Any]) -> str:

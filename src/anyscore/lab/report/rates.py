@@ -1,12 +1,12 @@
-"""Results by learning rate: those of the trials, and of the searches before them."""
+"""Results of trials, and of the searches before them, are collected by learning rate."""
 
 from __future__ import annotations
 
 from statistics import mean
 from typing import Any
 
-from anyscore.lab.report.axis import Axis, linear, logarithmic, numbers
-from anyscore.lab.report.curves import Curve, Figure, Panel
+from anyscore.lab.forms import numbers
+from anyscore.lab.report.curves import Chart, Line, Panel, linear, logarithmic
 
 
 def rates(comparison: dict[str, Any]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def _usual(comparison: dict[str, Any]) -> float | None:
     return next(iter(numbers([comparison["settings"].get("learning_rate")])), None)
 
 
-def rate_figure(comparison: dict[str, Any], order: list[str], title: str) -> Figure | None:
+def rate_chart(comparison: dict[str, Any], order: list[str], title: str) -> Chart | None:
     """Draw the measure `title` against the learning rate; a dot at the settings' rate."""
     usual = _usual(comparison)
     points = [
@@ -66,22 +66,22 @@ def rate_figure(comparison: dict[str, Any], order: list[str], title: str) -> Fig
         for row in rates(comparison)
     ]
     note = "against the learning rate; a dot at the one that the verdict is about"
-    return _figure("rates", f"{title} of the test set", note, points, order)
+    return _chart("rates", f"{title} of the test set", note, points, order)
 
 
-def search_figure(comparison: dict[str, Any], order: list[str]) -> Figure | None:
+def search_chart(comparison: dict[str, Any], order: list[str]) -> Chart | None:
     """Draw the validation loss against the learning rate of each training; a dot at the choice."""
     points = [
         (row["score"], row["learning_rate"], row["valid_loss"], row["chosen"])
         for row in searched(comparison)
     ]
     note = "lowest of each training, against its learning rate; a dot at what was chosen"
-    return _figure("search", "Validation loss, nats per token", note, points, order)
+    return _chart("search", "Validation loss, nats per token", note, points, order)
 
 
-def _figure(
+def _chart(
     name: str, title: str, note: str, points: list[tuple[str, Any, Any, bool]], order: list[str]
-) -> Figure | None:
+) -> Chart | None:
     """Draw a panel for each score; None if there are fewer than two rates."""
     known = [
         point for point in points if numbers(point[1:2]) and point[1] > 0 and numbers(point[2:3])
@@ -89,22 +89,16 @@ def _figure(
     if len({rate for _, rate, _, _ in known}) < 2:
         return None
     x = logarithmic([rate for _, rate, _, _ in known])
-    y = linear([value for _, _, value, _ in known], room=0.05, at_most=4)
+    y = linear([value for _, _, value, _ in known], room=0.05)
     panels = []
     for score in order:
         points_of_score = [point for point in known if point[0] == score]
-        if points_of_score:
-            panels.append(
-                Panel(score, (_curve(points_of_score, x, y),), _label(score, points_of_score))
-            )
-    return Figure(name, title, note, x, y, tuple(panels))
-
-
-def _curve(points: list[tuple[str, Any, Any, bool]], x: Axis, y: Axis) -> Curve:
-    places = [(x.place(rate), 100 - y.place(value)) for _, rate, value, _ in points]
-    line = " ".join(f"{10 * across:.0f},{10 * down:.0f}" for across, down in places)
-    dots = [place for place, point in zip(places, points, strict=True) if point[3]]
-    return Curve(line, dots[0] if dots else None)
+        line = tuple((rate, value) for _, rate, value, _ in points_of_score)
+        dots = [(rate, value) for _, rate, value, dot in points_of_score if dot]
+        if line:
+            lines = (Line(line, dots[0] if dots else None),)
+            panels.append(Panel(score, lines, _label(score, points_of_score)))
+    return Chart(name, title, note, x, y, tuple(panels))
 
 
 def _label(score: str, points: list[tuple[str, Any, Any, bool]]) -> str:

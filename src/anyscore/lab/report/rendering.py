@@ -1,45 +1,63 @@
-"""The templates of pages, with the one style sheet and script that a page may hold."""
+"""Templates become pages; their filters write words and numbers, and keep names harmless."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from anyscore.lab.phrases import visible
-from anyscore.plot.page import THEME, policy
+from anyscore import __version__
+from anyscore.lab.forms import numbers
+from anyscore.lab.phrases import counted, minus, visible
+from anyscore.plot.page import document
 
 
-def templates(*, script: str | None = None) -> tuple[Environment, dict[str, Any]]:
-    """Make the environment that renders pages, and what each page is given.
+def render_page(template: str, title: str, *, script: str = "", **content: Any) -> bytes:
+    """Return a page in the look of a report, as one HTML file.
 
     Args:
-        script: the file of the page's script; without it the policy allows none.
-
-    Returns:
-        The environment; and "style", "script" and "policy" for a page.
+        template: the name of the template of its body.
+        script: the file of the page's script.
+        content: variables of the template.
     """
-    environment = Environment(
-        loader=PackageLoader("anyscore.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_seen,
-    )
+    environment = _environment(autoescape=True)
     loader = environment.loader
     assert loader is not None
-    # They stand in the page as they are.
     style, script_text = (
         loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
     )
-    style = f"{THEME}\n{style}"
-    return environment, {
-        "style": Markup(style),
-        "script": Markup(script_text),
-        "policy": policy(style, script_text),
+    body = environment.get_template(template).render(**content)
+    generator = f"anyscore {__version__}"
+    title = escape(visible(title))
+    return document(title, body, style=style, script=script_text, generator=generator)
+
+
+def render_text(template: str, **content: Any) -> bytes:
+    """Return a text, such as a page in Markdown, from its template."""
+    return _environment(autoescape=False).get_template(template).render(**content).encode()
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("anyscore.lab.report"),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_seen,
+    )
+    environment.filters |= {
+        "number": number,
+        "p": _p,
+        "formula": _formula,
+        "counted": counted,
+        "plain": _plain,
+        "named": _named,
     }
+    return environment
 
 
 def _seen(value: Any) -> Any:
@@ -47,3 +65,56 @@ def _seen(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\t".join(map(visible, value.split("\t")))
+
+
+def number(value: object, digits: int = 0) -> str:
+    """Return a number with thousands set off, zero without a sign; a dash for anything else."""
+    finite = numbers([value])
+    return minus(f"{round(finite[0], digits) + 0.0:,.{digits}f}") if finite else "—"
+
+
+def _p(value: object) -> str:
+    """Return a probability, never rounded to nothing."""
+    finite = numbers([value])
+    if not finite:
+        return "—"
+    return "< 0.001" if finite[0] < 0.001 else f"{finite[0]:.3f}"
+
+
+def _plain(value: object) -> str:
+    """Return a setting or fact of any kind in words."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return minus(f"{value:,}")
+    if isinstance(value, float):
+        return minus(f"{value:g}")
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(part)}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return str(value)
+
+
+def _named(sentence: str, names: list[str]) -> Markup:
+    """Set off the names of scores and options in a sentence, and keep numbers with their units."""
+    sentence = visible(sentence)
+    sentence = re.sub(r"(?<=\d) (?=%|ms|points|epoch|times|seeds?|s\b)", "\u00a0", sentence)
+    longest_first = sorted(filter(None, map(visible, names)), key=len, reverse=True)
+    pattern = "|".join([r"--\w[\w-]*", *map(re.escape, longest_first)])
+    parts = re.split(rf"(?<![\w-])({pattern})(?![\w-])", sentence)
+    option, name = '<span class="option">{}</span>', "<b><bdi>{}</bdi></b>"
+    for i, part in enumerate(parts):
+        kind = (option if part.startswith("--") else name) if i % 2 else "{}"
+        parts[i] = Markup(kind).format(part)  # splitting leaves the matches at odd places
+    return Markup("").join(parts)
+
+
+def _formula(text: str) -> Markup:
+    """Set the subscripts of a formula's letters low, as in W_q."""
+    parts = re.split(r"(?<=\b[^\W\d_])_(\w)\b", visible(text))
+    return Markup("").join(
+        Markup("<sub>{}</sub>" if i % 2 else "{}").format(part) for i, part in enumerate(parts)
+    )

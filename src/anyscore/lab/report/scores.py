@@ -1,4 +1,4 @@
-"""The table of scores: how good each is and what it costs, over the seeds of its trials."""
+"""The table of scores says how good each is and what it costs, over the seeds of its trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any
 
-from anyscore.lab.report.axis import numbers
+from anyscore.lab.forms import numbers
 from anyscore.lab.report.rates import learning_rate
 
 TITLES = {"exact_match": ("Exact match", "%"), "chrf": ("chrF", "0–100"), "bleu": ("BLEU", "0–100")}
@@ -16,7 +16,7 @@ COSTS = ("peak_memory_mib", "parameters", "score_parameters")
 
 @dataclass
 class Line:
-    """A score in the table; what was not measured is None or empty."""
+    """A score in the table; values that were not measured are None or left out."""
 
     name: str
     formula: str

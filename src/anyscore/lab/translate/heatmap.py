@@ -1,4 +1,4 @@
-"""Attention weights on a terminal: a heatmap of shades, or a list where there is no room."""
+"""A terminal shows attention weights as a heatmap of shades; as a list where there is no room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def heatmap(translation: Translation, units: tuple[str, str], width: int) -> lis
     Where neither fits, draw a line for each token of the output, with the tokens it looked at most.
 
     Args:
-        units: what a token is, of source and output.
+        units: the units of tokens (source, output).
         width: columns of the terminal.
 
     Returns:

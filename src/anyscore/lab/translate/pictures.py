@@ -1,4 +1,4 @@
-"""Attention weights as a picture and as a page."""
+"""Attention weights of translations become a picture or a page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anyscore.lab.errors import InputError
 from anyscore.lab.report.alignments import label
-from anyscore.lab.report.page import write_page
+from anyscore.lab.report.page import write_weights
 from anyscore.lab.run_folder import write_whole
 from anyscore.lab.translate.translations import Translation
 
@@ -50,7 +50,7 @@ def write_picture(translation: Translation, units: tuple[str, str], path: Path) 
         InputError: a side is too long.
         RunFailure: the file cannot be written.
     """
-    from anyscore.lab.report.pictures import png
+    from anyscore.lab.report.charts import png
     from anyscore.plot.heatmaps import show_heatmaps
 
     across = [label(token, units[0]).text for token in translation.tokens]
@@ -87,4 +87,4 @@ def write_html(
         for translation in translations
     ]
     task = {"source_unit": units[0], "target_unit": units[1]}
-    write_page("said.html.j2", path, {"examples": shown, "task": task}, [score])
+    write_weights(path, {"examples": shown, "task": task}, score)

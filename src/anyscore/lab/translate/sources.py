@@ -1,4 +1,4 @@
-"""The sources that a user gives: a text, the lines of a file, or those of standard input."""
+"""Sources come from the user: a text, or the lines of a file or of standard input."""
 
 from __future__ import annotations
 

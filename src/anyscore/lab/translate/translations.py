@@ -1,4 +1,4 @@
-"""Translations: answers of a model to many sources, in their order."""
+"""A model answers many sources, in their order; remarks on them are kept."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def notes_for(run: Run) -> Notes:
 def translate(
     run: Run, lines: Iterable[str], notes: Notes, *, beam: int = 1, return_weights: bool = False
 ) -> Iterator[Translation]:
-    """Yield the translation of each line, in order; what is remarkable goes to `notes`.
+    """Yield the translation of each line, in order; remarks go to `notes`.
 
     Raises:
         InputError: a source has more than 10,000 tokens.
@@ -154,7 +154,7 @@ def _item(run: Run, number: int, line: str) -> Item:
 
 
 def _note(run: Run, notes: Notes, item: Item, answer: Answer | None) -> None:
-    """Note what is remarkable in a source and its answer."""
+    """Count the remarkable: no text, unknown tokens, excessive length, a cut output."""
     notes.empty += answer is None
     unknown = _unknown(run, item.source)
     notes.strange += bool(unknown)

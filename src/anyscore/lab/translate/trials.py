@@ -1,4 +1,4 @@
-"""The trained model that is asked: which trial of a comparison it is from."""
+"""A trained model is found: which trial of a comparison it belongs to."""
 
 from __future__ import annotations
 

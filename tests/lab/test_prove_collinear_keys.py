@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from anyscore.lab.prove.middle import (
+from anyscore.lab.prove.collinear_keys import (
     LINEAR,
     MONOTONE,
     OTHERS,

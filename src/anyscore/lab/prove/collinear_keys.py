@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import asdict, dataclass
 
@@ -12,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from anyscore.lab.prove.learn import attention, learn
 from anyscore.lab.prove.proof import Check, Part, Proof
+from anyscore.lab.report.charts import png
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 
@@ -148,9 +148,7 @@ def picture() -> bytes:
         place.set_xlabel("key")
         place.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("score, largest key 0")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png(figure)
 
 
 _BOUND = 100 * 2 / PLACES
@@ -173,7 +171,7 @@ PROOF = Proof(
     ours="The paper proves it of dot products; the bound of 2/k holds where nothing learnt reads "
     "the output (a bias after it may guess). “Never” is taken as: below 1 %; “can” as: 99 % or "
     "more between the ends. The theorem itself is a test of this package "
-    "(tests/lab/test_prove_middle.py), over all parameters.",
+    "(tests/lab/test_prove_collinear_keys.py), over all parameters.",
     parts=(
         Part(
             _PART,

@@ -1,4 +1,4 @@
-"""Proofs carried out: each part is a comparison of the laboratory, in its own folder.
+"""The runner of proofs trains each part as a comparison of the laboratory, in its own folder.
 
 OUT/NAME/PART/…        a comparison: trials, comparison.json, report.html
 OUT/NAME/NAME.png      the picture of a proof that has one
@@ -21,10 +21,11 @@ from anyscore import __version__
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.finished import Finished
 from anyscore.lab.info import describe_machine
-from anyscore.lab.prove.decide import decide
+from anyscore.lab.prove.judge_claims import judge_claims
+from anyscore.lab.prove.names import MODULES
 from anyscore.lab.prove.proof import Part, Proof
-from anyscore.lab.prove.report import write_report
 from anyscore.lab.records import finite
+from anyscore.lab.report.proofs import write_proofs
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.session import COMPILER, Execution, Watcher, compare
@@ -59,7 +60,7 @@ class ProofWatcher:
         """Take the result of a proof."""
 
 
-def carry_out(
+def run_proofs(
     proofs: Sequence[Proof],
     *,
     seeds: int,
@@ -100,7 +101,7 @@ def carry_out(
                     "settings": {"proof": proof.name, **part.settings},
                 },
                 measures=part.measures,
-                execution=Execution(jobs, here, (f"anyscore.lab.prove.{proof.name}", COMPILER)),
+                execution=Execution(jobs, here, (MODULES[proof.name], COMPILER)),
                 watcher=watcher.begins(proof, part),
                 about=lambda: {"command": command, "machine": describe_machine("cpu")},
             )
@@ -124,7 +125,7 @@ def carry_out(
     )
     text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
     write_whole(out / RECORD_FILE, text.encode())
-    write_report(record, out, out / REPORT_FILE)
+    write_proofs(record, out, out / REPORT_FILE)
     return record
 
 
@@ -167,7 +168,7 @@ def result(proof: Proof, out: Path, seeds: int) -> dict[str, Any]:
     picture = _draw(proof, out)
     return {
         **description,
-        **decide(proof, trials_by_part),
+        **judge_claims(proof, trials_by_part),
         "parts": parts,
         "processor_seconds": seconds,
         "picture": picture

@@ -1,4 +1,4 @@
-"""Does a claim stand? Each of its checks by an interval over seeds and test items.
+"""Whether a claim stands is judged by an interval, over seeds and test items, for each check.
 
     low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
 
@@ -24,7 +24,7 @@ HOLDS, FAILS, OPEN = "holds", "fails", "open"
 VERDICTS = {HOLDS: "as published", FAILS: "not as published", OPEN: "undecided"}
 
 
-def decide(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
+def judge_claims(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:
     """Decide whether a claim stands, by the trials of each part.
 
     Args:
