@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from anyscore.lab.data.encoding import MAX_TOKENS, Encoded, Item, encode
+from anyscore.lab.data.encoding import Encoded, Item, encode
+from anyscore.lab.data.options import MAX_TOKENS
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, PAD, UNK
 from anyscore.lab.errors import InputError, TrialFailure

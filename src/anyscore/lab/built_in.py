@@ -17,7 +17,7 @@ from scipy import special
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
 from anyscore.lab.engine_ray import Cluster
-from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.errors import TrialFailure
 from anyscore.lab.info import describe_machine, room_for_trials
 from anyscore.lab.options import TrialOptions
 from anyscore.lab.rounds import Plan
@@ -72,8 +72,7 @@ def compare_pairs(
         The content of `comparison.json`, and the folder.
 
     Raises:
-        InputError: the folder holds something else, the settings do not fit the data, or the data
-            lie on the disk of this machine and the trials run on a cluster.
+        InputError: the folder holds something else, or the settings do not fit the data.
         RunFailure: the disk is full or a file cannot be written.
     """
     cluster = None
@@ -81,11 +80,6 @@ def compare_pairs(
         gpus = int(settings.device.startswith("cuda"))
         cluster = Cluster(trials.address, cpus=threads, gpus=gpus)
     data = encode(task, places=settings.model == "pointer")
-    if cluster is not None and data.on_disk:
-        raise InputError(
-            "--engine ray: the training data do not fit into memory and lie on the disk of this "
-            "machine; give --limit to train on a part of them, or leave --engine out"
-        )
     shared = _shared(task, data, settings, split_seed)
     if trials.tune:
         shared["settings"] |= {"tune": trials.tune, "tune_hidden": trials.tune_hidden}

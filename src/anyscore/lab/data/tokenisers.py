@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from anyscore.lab.data.options import Unit
+from anyscore.lab.data.options import DataOptions, Unit
+from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
 
@@ -103,15 +104,22 @@ class Subwords(Tokeniser):
         return {"unit": "bpe", "tokenizer": self._state}
 
 
-def make_tokeniser(unit: Unit, texts: Iterable[str], subwords: int) -> Tokeniser:
-    """Make the tokeniser of a side.
+def make_tokenisers(
+    units: tuple[Unit, Unit], train: Sequence[Example], subwords: int = DataOptions.subwords
+) -> tuple[Tokeniser, Tokeniser]:
+    """Make the tokenisers of sources and targets.
 
     Args:
-        unit: what a token is.
-        texts: of the training data alone; read for "bpe" only.
+        units: of sources and targets.
+        train: the training examples; read for "bpe" only.
         subwords: how many kinds of token "bpe" may have.
     """
-    return Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
+    sides = (e.source for e in train), (r for e in train for r in e.references)
+    source, target = (
+        Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
+        for unit, texts in zip(units, sides, strict=True)
+    )
+    return source, target
 
 
 def tokeniser_from_json(value: object) -> Tokeniser:

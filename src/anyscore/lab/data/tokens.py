@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from anyscore.lab.data.counts import Counts
 from anyscore.lab.data.options import Unit as Unit
 from anyscore.lab.errors import InputError
 
@@ -166,8 +166,9 @@ class Vocabulary:
             size: the most tokens, the most frequent ones; None keeps all.
             min_count: how often a token must be seen to be kept.
         """
-        counts = Counts(token for tokens in texts for token in tokens)
-        return cls(counts.ranked(size, min_count))
+        counts = Counter(token for tokens in texts for token in tokens)
+        ranked = sorted(counts, key=lambda token: (-counts[token], token))
+        return cls([token for token in ranked if counts[token] >= min_count][:size])
 
     def __len__(self) -> int:
         """Return the count of numbers, specials included."""

@@ -69,7 +69,7 @@ def save_run(
         "source_tokeniser": data.source_tokeniser.to_json(),
         "target_tokeniser": data.target_tokeniser.to_json(),
         "limit": data.limit,
-        "longest_source": int(data.train.sources.lengths.array().max()),
+        "longest_source": int(data.train.sources.lengths.max()),
         "source_vocabulary": data.source_vocabulary.to_json(),
         "target_vocabulary": data.target_vocabulary.to_json(),
     }
