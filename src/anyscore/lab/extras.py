@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from anyscore.lab.errors import InputError
 
 ENGINES = ("processes", "ray")
-LOGS = {"tensorboard": "tensorboardX", "trackio": "trackio"}
+LOGS = {"tensorboard": "tensorboardX"}
 """Tools that curves can be logged for, and the packages that write the logs."""
 
 

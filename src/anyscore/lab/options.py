@@ -98,7 +98,7 @@ class ReportOptions:
 
     Attributes:
         out: the folder; None takes runs/NAME-….
-        log: a tool that gets the learning curves too: "tensorboard" or "trackio".
+        log: a tool that gets the learning curves too: "tensorboard".
         as_json: print the comparison as JSON, and nothing else.
         quiet: print the verdict alone, without progress.
     """

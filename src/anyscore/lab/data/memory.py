@@ -8,10 +8,10 @@ from pathlib import Path
 
 from anyscore.lab.errors import InputError
 
-# Measured while reading and encoding 150,000 pairs by characters, which takes most: about 300 bytes
-# a text and, at the peak, 14 a character of Latin and 16 of other scripts.
-_PER_TEXT = 400
-_PER_CHARACTER = 16
+# Measured while reading and encoding 150,000 pairs, Latin and Chinese. Characters as tokens took
+# 297 MB, which this gives as 312; words as tokens took half of it.
+_PER_TEXT = 300
+_PER_CHARACTER = 14
 _SHARE = 0.7  # of the memory that is free; the rest is for training
 _BETWEEN = 2**25  # bytes between two checks
 _CGROUPS = (
