@@ -106,8 +106,8 @@ def test_json_quiet_and_report(pairs: Path, tmp_path: Path) -> None:
 
 
 BAD_INPUT: list[tuple[list[str], str]] = [
-    (["--scores", "aditive"], "there is no score 'aditive'; did you mean additive? there are dot,"),
-    (["--scores", "dot,GATv2"], "there is no score 'GATv2'; did you mean gatv2?"),
+    (["--scores", "aditive"], "no score 'aditive'; did you mean 'additive'? there are dot,"),
+    (["--scores", "dot,GATv2"], "there is no score 'GATv2'; did you mean 'gatv2'?"),
     (["--scores", "qqq"], "there is no score 'qqq'; there are dot, scaled_dot"),
     (["--scores", ","], "--scores: expected names, got none"),
     (["--scores", "dot,dot"], "dot given twice; give each score once"),
@@ -117,7 +117,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["--epochs", "many"], "Invalid value for '--epochs'"),
     (["--seed", "-1"], "--seed: expected 0 to 2147483647, got -1"),
     (["--unit", "letter"], "the unit: expected auto, character, word, token, bpe, label, got"),
-    (["--scores", "bahdanau"], "there is no score 'bahdanau'; did you mean additive?"),
+    (["--scores", "bahdanau"], "there is no score 'bahdanau'; did you mean 'additive'?"),
     (["--threads", "3000000000"], "--threads: 3000000000 is more than can be meant"),
     (["--hidden", str(10**30)], "is more than can be meant"),
     (["--seeds", "-1"], "--seeds: expected 1 to 10,000, got -1"),

@@ -210,8 +210,8 @@ def test_close_column_names_are_offered(tmp_path: Path) -> None:
     path.write_text("English,French\nGo.,Va !\n")
     message = refusal(lambda: read(path, source="english", target="French"))
     assert message == (
-        f'{path}, line 1: there is no column "english" in the header; did you mean "English"?; '
-        'there is "English", "French"'
+        f'{path}, line 1: there is no column "english" in the header; '
+        'did you mean \'English\'? there is "English", "French"'
     )
     path.write_text("en,en\na,b\n")
     assert 'two columns "en"' in refusal(lambda: read(path, source="en", target=2))
