@@ -15,7 +15,10 @@ from made_trials import made
 
 from anyscore.lab import compare as compare_own
 from anyscore.lab import extras
+from anyscore.lab.engine import Event
 from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.logs import with_log
+from anyscore.lab.session import Watcher
 from anyscore.lab.trials import Outcome, Report, Trial
 
 
@@ -125,6 +128,23 @@ def test_curves_stay_in_the_folder_whatever_links_are_in_it(tmp_path: Path, plac
     with pytest.raises(InputError, match="found a link"):
         compare(train, ["even"], seeds=1, out=out, log="tensorboard")
     assert [*tmp_path.rglob("elsewhere/**/*")] == [precious.parent, precious]
+
+
+def test_a_log_hides_nothing_from_the_watcher() -> None:
+    told: list[str] = []
+
+    class Listener(Watcher):
+        def __getattribute__(self, name: str) -> Any:
+            return lambda *_: told.append(name)
+
+    logged = with_log(Listener(), "tensorboard")
+    logged.searches(["dot"], 3)
+    logged.searched(Event("began", Trial("dot", 0), {}))
+    logged.chosen({})
+    logged.verdict({})
+    logged.event(Event("progress", Trial("dot", 0), {"step": 1}))
+    logged.interrupted()
+    assert told == ["searches", "searched", "chosen", "verdict", "event", "interrupted"]
 
 
 def test_the_command_line_logs(pairs: Path, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class _Logged(Watcher):
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._writers: dict[Trial, Any] = {}  # of the trials at work
+        for name in ("searches", "searched", "chosen", "verdict"):  # which have no curves
+            setattr(self, name, getattr(watcher, name))
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
         self._watcher.begins(comparison, plan, about)
@@ -71,9 +73,6 @@ class _Logged(Watcher):
             self._end(self._comparison.load(event.trial.name))
         elif event.kind == "failed":
             self._writers.pop(event.trial).close()
-
-    def verdict(self, verdict: dict[str, Any]) -> None:
-        self._watcher.verdict(verdict)
 
     def interrupted(self) -> None:
         self._watcher.interrupted()
