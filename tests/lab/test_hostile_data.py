@@ -18,7 +18,8 @@ from command_line import call, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyscore.lab.data import check, opening
+from anyscore.lab import extras
+from anyscore.lab.data import opening
 from anyscore.lab.data.check import check_files
 from anyscore.lab.data.opening import LONGEST_LINE
 from anyscore.lab.data.options import DataOptions
@@ -258,14 +259,15 @@ def test_a_pipe_that_nobody_writes_into(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("check", "tokenisers", "parquet"):
-        monkeypatch.setattr(f"anyscore.lab.data.{module}.find_spec", lambda _: None)
-    assert check.find_spec("babel") is None
-    assert "need the package Babel" in refusal(DataOptions(), check_files)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    assert refusal(DataOptions(), check_files) == (
+        "the dates: needs the package 'babel', which is not installed; pip install "
+        "'anyscore[lab]', or give a file of pairs"
+    )
     for name, options, package in (("p.tsv", {"unit": "bpe"}, "tokenizers"), ("p", {}, "pyarrow")):
         (tmp_path / name).write_bytes(TWELVE)
         given = DataOptions(tmp_path / name, format="parquet" if name == "p" else "auto", **options)  # type: ignore[arg-type]
-        assert f"needs the package {package}" in refusal(given, check_files)
+        assert f"needs the package {package!r}" in refusal(given, check_files)
 
 
 def test_memory_that_ends_before_it_was_thought_to(

@@ -28,7 +28,7 @@ from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group, follow, leading
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.tuning import TUNING, search_results
 from anyscore.lab.tuning import tune as run_searches
@@ -88,7 +88,7 @@ def compare_pairs(
     watching = Watcher()
     if watcher is not None:
         watching = watcher(folder, data, settings.epochs * steps_per_epoch(data, settings))
-    alone = translation_train(data, settings, threads=threads, group=group)
+    alone = TranslationTrain(data, settings, threads=threads, group=group)
     chosen: dict[str, Any] = {}
 
     def search(run: Runner) -> Train:
@@ -147,7 +147,7 @@ def _plan(trials: TrialOptions, learning_rate: float) -> Plan:
 def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
     """Train along, in the other processes of a group, while the first runs `compare_pairs`."""
     data = encode(task, places=settings.model == "pointer")
-    follow(translation_train(data, settings, threads=threads, group=group), group)
+    follow(TranslationTrain(data, settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:

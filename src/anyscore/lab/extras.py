@@ -38,18 +38,19 @@ def check_engine(name: str, address: str | None) -> None:
         raise InputError("--address is that of a Ray cluster; give --engine ray too")
 
 
-def check_installed(package: str, option: str, *, extra: str) -> None:
+def check_installed(package: str, user: str, *, extra: str, otherwise: str = "") -> None:
     """Check that a package is installed.
 
     Args:
-        option: what needs the package, for the message.
+        user: what needs the package, for the message.
         extra: the extra of anyscore that installs it.
+        otherwise: what else can be done.
 
     Raises:
         InputError: the package is missing.
     """
     if find_spec(package) is None:
         raise InputError(
-            f"{option}: needs the package {package!r}, which is not installed; "
-            f"pip install 'anyscore[{extra}]'"
+            f"{user}: needs the package {package!r}, which is not installed; "
+            f"pip install 'anyscore[{extra}]'{otherwise}"
         )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from anyscore.lab.data.options import DataOptions, Option
+from anyscore.lab.data.task import Task
 from anyscore.lab.errors import InputError
 from anyscore.lab.extras import ENGINES, LOGS
-
-MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
-"""The names of the models; see `train.models`."""
+from anyscore.lab.train.settings import MODELS, Settings
 
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_TRIALS = 10_000
+# The default width and training steps, by whether the task is that of the dates: they are easy, a
+# wide model answers them with any score, a narrow one shows what a score is worth.
+_HIDDEN = {True: 32, False: 128}
+_STEPS = {True: 1900, False: 1000}
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,37 @@ class TrainingOptions:
     threads: Annotated[int, Option("Of the CPU, for each trial.")] = 1
 
     def check(self) -> None:
-        """Raise InputError where a number is out of range; `Settings.check` checks the rest."""
-        for name in ("epochs", "batch_size", "hidden", "threads"):
-            value: int | None = getattr(self, name)
-            option = f"--{name.replace('_', '-')}"
-            if value is not None and value < 1:
-                raise InputError(f"{option}: expected 1 or more, got {value}")
-            if value is not None and value > (_MOST_THREADS if name == "threads" else _LARGEST):
-                raise InputError(f"{option}: {value} is more than can be meant")
+        """Raise InputError where an option is out of range or does not fit another."""
+        if not 1 <= self.threads <= _MOST_THREADS:
+            raise InputError(f"--threads: expected 1 to {_MOST_THREADS:,}, got {self.threads}")
+        self._settings(epochs=1, hidden=_HIDDEN[False], device="cpu").check()
+
+    def settings(self, task: Task, *, dates: bool, device: str) -> Settings:
+        """Return the settings that the options mean for a task.
+
+        Args:
+            dates: whether the task is that of the dates, which has defaults of its own.
+            device: the device that `self.device` stands for.
+        """
+        epochs = default_epochs(task, self.batch_size, _STEPS[dates])
+        return self._settings(epochs=epochs, hidden=_HIDDEN[dates], device=device)
+
+    def _settings(self, *, epochs: int, hidden: int, device: str) -> Settings:
+        return Settings(
+            model=self.model,
+            epochs=epochs if self.epochs is None else self.epochs,
+            batch_size=self.batch_size,
+            hidden=hidden if self.hidden is None else self.hidden,
+            learning_rate=self.learning_rate,
+            dropout=self.dropout,
+            device=device,
+        )
+
+
+def default_epochs(task: Task, batch_size: int, steps: int) -> int:
+    """Return the number of epochs, 2 to 30, that make about `steps` training steps."""
+    pairs = sum(len(example.references) for example in task.train)
+    return min(30, max(2, round(steps / math.ceil(pairs / batch_size))))
 
 
 @dataclass(frozen=True)

@@ -92,14 +92,13 @@ def _carry_out(options: CompareOptions) -> None:
     from anyscore.lab.logs import with_log
     from anyscore.lab.session import Watcher
     from anyscore.lab.terminal import TerminalWatcher, show_outcome
-    from anyscore.lab.train.settings import settings_for
     from anyscore.lab.train.together import joined
 
     training, report = options.training, options.report
     device = find_device(training.device)
     torch.set_num_threads(training.threads)
     task = load_task(options.data)
-    settings = settings_for(training, task, dates=options.data.path is None, device=device)
+    settings = training.settings(task, dates=options.data.path is None, device=device)
     console = PlainConsole()
     terminals: list[TerminalWatcher] = []
 

@@ -7,23 +7,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, BinaryIO
 
 from anyscore.lab.data.opening import Input
 from anyscore.lab.data.table import repeated
-from anyscore.lab.errors import InputError, RunFailure
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.extras import check_installed
 
 _ROWS = 512  # in memory at a time; a row may hold a picture
 
 
 def check_pyarrow(name: str) -> None:
     """Raise InputError if the package that reads Parquet is missing."""
-    if find_spec("pyarrow") is None:
-        raise InputError(
-            f"{name}: a Parquet file needs the package pyarrow, which is not installed; "
-            "pip install pyarrow, or give the table as .csv or .jsonl"
-        )
+    otherwise = ", or give the table as .csv or .jsonl"
+    check_installed("pyarrow", f"{name}: Parquet", extra="parquet", otherwise=otherwise)
 
 
 def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:

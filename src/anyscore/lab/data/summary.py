@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from anyscore.lab.data.options import DataOptions
-from anyscore.lab.data.pairs import Example
+from anyscore.lab.data.pairs import Example, Reader
 from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
 from anyscore.lab.data.tokens import token_noun
 from anyscore.lab.phrases import counted
@@ -19,16 +19,11 @@ _PARTS = {"valid": "validation", "test": "test"}
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
-class _Read(Protocol):
-    files: list[dict[str, Any]]
-    counts: Counter[str]
-
-
 def summarise(
     parts: tuple[Sequence[Example], Sequence[Example], Sequence[Example]],
     tokenisers: tuple[Tokeniser, Tokeniser],
     options: DataOptions,
-    readers: Mapping[str, _Read],
+    readers: Mapping[str, Reader],
 ) -> dict[str, Any]:
     """Describe a task in plain numbers and strings, for JSON.
 

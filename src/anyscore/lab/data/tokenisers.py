@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any, get_args
 
 from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_installed
 
 LEARNT_FROM = 10**7
 """Subwords are made of so many first characters of a side's texts."""
@@ -140,11 +140,8 @@ def tokeniser_from_json(value: object) -> Tokeniser:
 
 def check_subwords() -> None:
     """Raise InputError if the package that makes subwords is missing."""
-    if find_spec("tokenizers") is None:
-        raise InputError(
-            "the unit bpe needs the package tokenizers, which is not installed; "
-            "pip install tokenizers, or choose another unit"
-        )
+    otherwise = ", or choose another unit"
+    check_installed("tokenizers", "the unit bpe", extra="lab", otherwise=otherwise)
 
 
 def _first(texts: Iterable[str]) -> Iterator[str]:

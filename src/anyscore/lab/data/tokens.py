@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
 
 from anyscore.lab.data.options import Unit as Unit
-from anyscore.lab.errors import InputError
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -206,22 +205,3 @@ class Vocabulary:
     def to_json(self) -> list[str]:
         """Return the ordinary tokens in order, for a JSON file."""
         return list(self._tokens[len(SPECIALS) :])
-
-    @classmethod
-    def from_json(cls, value: object) -> Vocabulary:
-        """Make the vocabulary that `to_json` wrote.
-
-        Raises:
-            InputError: `value` is not a list of distinct strings.
-        """
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise InputError(
-                f"a vocabulary must be a list of tokens, got {type(value).__name__}; "
-                "the run folder is damaged: train again"
-            )
-        if not all(isinstance(token, str) for token in value) or len(set(value)) != len(value):
-            raise InputError(
-                "a vocabulary must be a list of distinct strings; "
-                "the run folder is damaged: train again"
-            )
-        return cls(value)
