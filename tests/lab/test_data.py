@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from anyscore.lab.data import opening
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Reader, group
-from anyscore.lab.data.task import MOST_HELD_OUT, Example, choose_unit, load_task, split
+from anyscore.lab.data.task import MOST_HELD_OUT, Example, Split, choose_unit, load_task
+from anyscore.lab.data.task import split as split_examples
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
 
@@ -230,6 +231,11 @@ def test_rows_come_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert next(rows) == ("a", "b")
     with pytest.raises(InputError, match="line 2"):
         next(rows)
+
+
+def split(examples: list[Example], seed: int) -> Split:
+    grouped = group((e.source, reference) for e in examples for reference in e.references)
+    return split_examples(grouped, {}, seed)
 
 
 SOURCES = st.text(alphabet="ab e\u0301é\u00a0", max_size=6)

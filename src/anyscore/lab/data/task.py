@@ -7,7 +7,7 @@ that two spellings of one source are one source.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def load_task(options: DataOptions) -> Task:
         part: _rows(readers[part]) for part in ("valid", "test") if part in readers
     }
     try:
-        parts = _cut(kept, published, options.split_seed)
+        parts = split(kept, published, options.split_seed)
     except InputError as error:
         rows = readers["train"].counts["rows"]
         hint = f" (all {rows:,} rows repeat them: is it the right column?)"
@@ -124,22 +124,15 @@ def _dates(options: DataOptions) -> Task:
     return _task("dates", description, parts, options, {})
 
 
-def split(examples: Iterable[Example], seed: int) -> Split:
+def split(examples: list[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
     """Split examples into training, validation and test, about 80 : 10 : 10, by `seed`.
 
-    Validation and test hold at least 1 and at most `MOST_HELD_OUT` each. Examples with the same
-    source are joined first, so no source is on two sides. The same examples in the same order and
-    the same seed give the same split.
+    Validation and test hold at least 1 and at most `MOST_HELD_OUT` each; parts in `published` stay
+    as they are. No source is on two sides, since each has one example.
 
     Raises:
         InputError: there are fewer than `FEWEST_SOURCES` distinct sources.
     """
-    grouped = group((e.source, reference) for e in examples for reference in e.references)
-    return _cut(grouped, {}, seed)
-
-
-def _cut(examples: list[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
-    """Split examples into the three parts; parts in `published` stay as they are."""
     missing = 2 - len(published)
     if missing and len(examples) < FEWEST_SOURCES:
         count = counted(len(examples), "distinct source")
