@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import re
@@ -18,7 +19,7 @@ from anyscore.lab.data.memory import Memory, free_memory
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Reader, group
 from anyscore.lab.data.task import load_task
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, RunFailure
 
 ROWS = [f"source {n}\ttarget {n}\n" for n in range(2000)]
 
@@ -48,7 +49,7 @@ def test_a_huge_table_is_refused_after_its_first_rows(tmp_path: Path) -> None:
     path = sparse(tmp_path / "p.tsv", 2**40)
     reader = Reader(path, None, DataOptions(path))
     with pytest.raises(InputError) as caught:
-        group(reader, memory=reader.memory)
+        group(reader, memory=reader.memory(limited=True))
     assert re.fullmatch(
         rf"{path}: expected pairs that memory holds, found more: they would take about "
         r"[\d.]+ GB, [\d.]+ GB are free; give --limit N to use a fair sample, as in --limit "
@@ -71,8 +72,11 @@ def test_the_message_says_how_much_and_how_many(table: Path) -> None:
 def test_published_parts_are_counted_too(table: Path, part: str) -> None:
     few = table.with_name("few.tsv")
     few.write_text("".join(ROWS[:20]))
-    with pytest.raises(InputError, match=rf"^{table}: expected pairs that memory holds"):
-        load_task(DataOptions(few, **{part: table}))
+    for limit in (None, 10):
+        with pytest.raises(InputError) as caught:
+            load_task(DataOptions(few, **{part: table}, limit=limit))
+        assert str(caught.value).startswith(f"{table}: expected pairs that memory holds")
+        assert str(caught.value).endswith("; give a smaller file")  # the limit is of training
 
 
 def packed(path: Path) -> tuple[Path, int]:
@@ -106,8 +110,20 @@ def test_every_kind_of_file_is_refused_before_its_end(
     path, most = make(tmp_path / name)
     reader = Reader(path, None, DataOptions(path))
     with pytest.raises(InputError, match="expected pairs that memory holds"):
-        group(reader, memory=reader.memory)
+        group(reader, memory=reader.memory(limited=True))
     assert 0 < reader.counts["rows"] <= most
+
+
+def test_a_full_disk_beside_a_parquet_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path, _ = parquet(tmp_path / "p.parquet")
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(RunFailure, match=r"the disk is full.* or name another folder with TMPDIR"):
+        load_task(DataOptions(path))
 
 
 def test_a_limit_reads_in_bounded_memory(tmp_path: Path) -> None:
@@ -120,7 +136,7 @@ def test_a_limit_reads_in_bounded_memory(tmp_path: Path) -> None:
     for limit in (100, None):
         reader = Reader(path, None, DataOptions(path, limit=limit))
         tracemalloc.start()
-        examples = group(reader, limit=limit, memory=reader.memory)
+        examples = group(reader, limit=limit, memory=reader.memory(limited=True))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert reader.counts["rows"] == 20_000
@@ -154,12 +170,13 @@ def test_the_estimate_is_that_of_the_process(tmp_path: Path) -> None:
             stream.write(f"{n} {text}\t{text} {n}\n")
     options = DataOptions(path, unit="character")
     reader = Reader(path, None, options)
-    group(reader, memory=reader.memory)
+    counted = reader.memory(limited=True)
+    group(reader, memory=counted)
     tracemalloc.start()
     encode(load_task(options))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert 0.4 * reader.memory.bytes < peak < reader.memory.bytes
+    assert 0.4 * counted.bytes < peak < counted.bytes
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,13 +26,20 @@ class Memory:
     Args:
         name: of the table, for the message.
         share: returns the share of the table that was read, of which the kept texts come.
+        limited: whether --limit can make the table fit.
 
     Attributes:
         bytes: that the kept texts will take at the most, once they are tokens.
     """
 
-    def __init__(self, name: str = "the pairs", share: Callable[[], float] = lambda: 1.0) -> None:
-        self._name, self._share = name, share
+    def __init__(
+        self,
+        name: str = "the pairs",
+        share: Callable[[], float] = lambda: 1.0,
+        *,
+        limited: bool = True,
+    ) -> None:
+        self._name, self._share, self._limited = name, share, limited
         self._free = free_memory()
         self.bytes = 0
         self._checked = self._texts = 0
@@ -58,13 +65,15 @@ class Memory:
         needed = self.bytes / self._share()
         if needed <= _SHARE * self._free:
             return
-        # A pair is two texts. One digit is enough of a number that somebody is to type.
-        fitting = int(_SHARE * self._free / self.bytes * self._texts / 2)
-        fitting -= fitting % 10 ** max(0, len(str(fitting)) - 1)
+        way_out = "give a smaller file"
+        if self._limited:
+            # A pair is two texts. One digit is enough of a number that somebody is to type.
+            fitting = int(_SHARE * self._free / self.bytes * self._texts / 2)
+            fitting -= fitting % 10 ** (len(str(fitting)) - 1)
+            way_out = f"give --limit N to use a fair sample, as in --limit {max(fitting, 10)}"
         raise InputError(
             f"{self._name}: expected pairs that memory holds, found more: they would take about "
-            f"{needed / 1e9:.1f} GB, {self._free / 1e9:.1f} GB are free; give --limit N to use a "
-            f"fair sample, as in --limit {max(fitting, 10)}"
+            f"{needed / 1e9:.1f} GB, {self._free / 1e9:.1f} GB are free; {way_out}"
         )
 
 

@@ -37,7 +37,6 @@ class Reader:
         files: the facts of each file, once it is read to its end.
         counts: how many "rows" had a pair, how many were "empty" and left out, how many values were
             "numbers" or "lists".
-        memory: counts the texts that a caller keeps.
     """
 
     def __init__(
@@ -47,11 +46,17 @@ class Reader:
         self.options = options
         self.files: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
-        self.memory = Memory(self.inputs[0].name, self._share)
 
-    def _share(self) -> float:
-        """Return the share of the pairs that was read; 1 where a limit bounds the kept ones."""
-        return 1.0 if self.options.limit is not None else min(x.share for x in self.inputs)
+    def memory(self, *, limited: bool) -> Memory:
+        """Return what counts the texts that are kept of these pairs.
+
+        Args:
+            limited: whether `options.limit` bounds them.
+        """
+        table = self.inputs[0]
+        if limited and self.options.limit is not None:  # the share says nothing of the whole
+            return Memory(table.name)
+        return Memory(table.name, lambda: table.share, limited=limited)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the pairs as they stand in the file.

@@ -77,7 +77,7 @@ def load_task(options: DataOptions) -> Task:
         limit=options.limit,
         seed=options.split_seed,
         counts=readers["train"].counts,
-        memory=readers["train"].memory,
+        memory=readers["train"].memory(limited=True),
     )
     published: dict[str, list[Example]] = {
         part: _rows(readers[part]) for part in ("valid", "test") if part in readers
@@ -159,11 +159,11 @@ def held_out_size(count: int) -> int:
 
 def _rows(reader: Reader) -> list[Example]:
     """Read one example for each row, as published."""
-    examples = []
+    examples, memory = [], reader.memory(limited=False)
     for source, target in reader:
         examples.append(Example(normalise(source), (normalise(target),)))
-        for text in (source, target):
-            reader.memory.keep(text)
+        memory.keep(source)
+        memory.keep(target)
     return examples
 
 
