@@ -42,9 +42,9 @@ def check_installed(package: str, user: str, *, extra: str, otherwise: str = "")
     """Check that a package is installed.
 
     Args:
-        user: what needs the package, for the message.
+        user: the option or feature that needs the package, for the message.
         extra: the extra of anyscore that installs it.
-        otherwise: what else can be done.
+        otherwise: another way out, behind a comma.
 
     Raises:
         InputError: the package is missing.

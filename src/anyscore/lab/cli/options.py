@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., None])
 def with_options(*records: type[Any]) -> Callable[[_F], _F]:
     """Let a command take the fields of records that have an `Option` as options of the same names.
 
-    Those that the command names itself come before, and after a `*` behind them.
+    The command's own parameters come first; its own behind a `*` come last.
     """
 
     def decorate(command: _F) -> _F:

@@ -33,7 +33,7 @@ _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 @dataclass(frozen=True)
 class Option:
-    """What the help of `anyscore compare` says of a field, which is an option there.
+    """The help of a field that is an option of `anyscore compare`.
 
     Attributes:
         help: the meaning of the field.

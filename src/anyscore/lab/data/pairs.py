@@ -48,7 +48,7 @@ class Reader:
         self.counts: Counter[str] = Counter()
 
     def memory(self, *, limited: bool) -> Memory:
-        """Return what counts the texts that are kept of these pairs.
+        """Return a counter of the texts that are kept of these pairs.
 
         Args:
             limited: whether `options.limit` bounds them.
