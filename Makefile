@@ -24,7 +24,7 @@ LAB := tests/lab tests/package src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
-OTHERS := jax pallas triton-torch triton chapter mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest trackio
+OTHERS := jax pallas triton-torch triton chapter mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
 	frameworks/torch/test_torch_layers
 # Results of one framework may come in parts: JAX takes an hour.
@@ -125,9 +125,6 @@ gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integra
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray
 
-trackio: .venv/dev .venv/trackio
-	PYTHONPATH=.venv/trackio $(PYTEST) tests/frameworks/trackio
-
 chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
 	$(PYTEST) tests/docs/chapter -k "not mxnet"
 	$(NOTED) $(MXNET)/pytest tests/docs/chapter -k mxnet
@@ -177,13 +174,6 @@ INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install 
 
 .venv/triton-3.4: .venv/dev
 	$(INSTALLED) --no-deps --upgrade --target $@ triton==3.4.0
-	touch $@
-
-# Beside it too: Trackio wants an older Pillow, for pictures, which are not logged here.
-.venv/trackio: constraints.txt .venv/dev
-	$(INSTALLED) -c constraints.txt --no-deps --upgrade --target $@ trackio==0.43.0 \
-		brotli gradio_client==2.7.2 httpcore==1.0.9 httpx==0.28.1 orjson python-multipart \
-		starlette==1.10.0 uvicorn
 	touch $@
 
 # MXNet 1.9.1 needs a NumPy that no other framework takes any more. The core is built there for plain

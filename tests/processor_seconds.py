@@ -28,7 +28,6 @@ BUDGETS = {
     "chapter": (0, 90), "mxnet": (0, 45), "install-mxnet": (0, 60), "isas": (0, 60),
     "tensorflow": (0, 85), "keras-tensorflow": (0, 52), "keras-jax": (0, 57),
     "keras-torch": (0, 30), "torch-exports": (0, 72), "ray": (0, 40), "triton-oldest": (0, 10),
-    "trackio": (0, 6),
 }  # fmt: skip
 RUNS = "test", "test-all"
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from anyscore.lab.data import opening
 from anyscore.lab.data.options import DataOptions
-from anyscore.lab.data.pairs import Reader
-from anyscore.lab.data.task import MOST_HELD_OUT, Example, choose_unit, load_task, read_pairs, split
+from anyscore.lab.data.pairs import Reader, group
+from anyscore.lab.data.task import MOST_HELD_OUT, Example, Split, choose_unit, load_task
+from anyscore.lab.data.task import split as split_examples
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
 
@@ -23,6 +24,10 @@ def write(folder: Path, name: str, content: bytes) -> Path:
     path = folder / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return path
+
+
+def read_pairs(path: Path, **columns: str | int) -> list[Example]:
+    return group(Reader(path, None, DataOptions(path, **columns)))
 
 
 @pytest.mark.parametrize("name", ["p.tsv", "p.txt", "p", "p.tsv.gz", "P.TSV.GZ"])
@@ -93,7 +98,7 @@ def test_columns(tmp_path: Path, columns: dict[str, str | int], expected: tuple[
 def test_a_header_is_only_read_when_a_name_is_given(tmp_path: Path) -> None:
     path = write(tmp_path, "p.csv", b"en,fr\nGo.,Va !\n")
     assert [e.source for e in read_pairs(path)] == ["en", "Go."]
-    assert [e.source for e in read_pairs(path, "en", "fr")] == ["Go."]
+    assert [e.source for e in read_pairs(path, source="en", target="fr")] == ["Go."]
 
 
 BAD = [
@@ -226,6 +231,11 @@ def test_rows_come_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert next(rows) == ("a", "b")
     with pytest.raises(InputError, match="line 2"):
         next(rows)
+
+
+def split(examples: list[Example], seed: int) -> Split:
+    grouped = group((e.source, reference) for e in examples for reference in e.references)
+    return split_examples(grouped, {}, seed)
 
 
 SOURCES = st.text(alphabet="ab e\u0301é\u00a0", max_size=6)

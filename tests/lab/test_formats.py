@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example, Reader
-from anyscore.lab.data.task import load_task, read_pairs
+from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError
 
 Pairs = list[tuple[str, str]]
@@ -210,8 +210,8 @@ def test_close_column_names_are_offered(tmp_path: Path) -> None:
     path.write_text("English,French\nGo.,Va !\n")
     message = refusal(lambda: read(path, source="english", target="French"))
     assert message == (
-        f'{path}, line 1: there is no column "english" in the header; did you mean "English"?; '
-        'there is "English", "French"'
+        f'{path}, line 1: there is no column "english" in the header; '
+        'did you mean \'English\'? there is "English", "French"'
     )
     path.write_text("en,en\na,b\n")
     assert 'two columns "en"' in refusal(lambda: read(path, source="en", target=2))
@@ -286,4 +286,4 @@ def test_a_format_can_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "pairs.txt"
     path.write_bytes(as_csv(PAIRS))
     assert read(path, format="csv") == PAIRS
-    assert read_pairs(path.rename(tmp_path / "pairs")) == [Example(s, (t,)) for s, t in PAIRS]
+    assert read(path.rename(tmp_path / "pairs")) == PAIRS

@@ -10,21 +10,22 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import call, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyscore.lab.data import check, opening
+from anyscore.lab import extras
+from anyscore.lab.data import opening
 from anyscore.lab.data.check import check_files
-from anyscore.lab.data.memory import free_memory
 from anyscore.lab.data.opening import LONGEST_LINE
 from anyscore.lab.data.options import DataOptions
-from anyscore.lab.data.pairs import group
+from anyscore.lab.data.pairs import Reader, group
 from anyscore.lab.data.table import _distinct, _Twice
-from anyscore.lab.data.task import load_task, read_pairs
+from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError
 
 TWELVE = "".join(f"source {n}\ttarget {n}\n" for n in range(12)).encode()
@@ -79,8 +80,8 @@ def test_what_is_no_text_is_refused_before_pytorch_is_imported(
 ) -> None:
     path = tmp_path / "p.tsv"
     path.write_bytes(content)
-    for call in (check_files, load_task):
-        assert refusal(DataOptions(path), call) == str(path) + message.replace("{p}", str(path))
+    for reads in (check_files, load_task):
+        assert refusal(DataOptions(path), reads) == str(path) + message.replace("{p}", str(path))
 
 
 def test_the_check_imports_nothing_slow() -> None:
@@ -258,24 +259,31 @@ def test_a_pipe_that_nobody_writes_into(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("check", "tokenisers", "parquet"):
-        monkeypatch.setattr(f"anyscore.lab.data.{module}.find_spec", lambda _: None)
-    assert check.find_spec("babel") is None
-    assert "need the package Babel" in refusal(DataOptions(), check_files)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    assert refusal(DataOptions(), check_files) == (
+        "the dates: needs the package 'babel', which is not installed; pip install "
+        "'anyscore[lab]', or give a file of pairs"
+    )
     for name, options, package in (("p.tsv", {"unit": "bpe"}, "tokenizers"), ("p", {}, "pyarrow")):
         (tmp_path / name).write_bytes(TWELVE)
         given = DataOptions(tmp_path / name, format="parquet" if name == "p" else "auto", **options)  # type: ignore[arg-type]
-        assert f"needs the package {package}" in refusal(given, check_files)
+        assert f"needs the package {package!r}" in refusal(given, check_files)
 
 
-def test_memory_that_ends_before_it_was_thought_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pairs() -> Iterator[tuple[str, str]]:
-        yield "a", "b"
+def test_memory_that_ends_before_it_was_thought_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(text: str) -> str:
         raise MemoryError
 
-    with pytest.raises(InputError, match="not enough memory for the pairs; give --limit"):
-        group(pairs())
-    assert free_memory() > 2**20
+    path = tmp_path / "p.tsv"
+    path.write_bytes(TWELVE)
+    monkeypatch.setattr("anyscore.lab.data.pairs.normalise", no_memory)
+    result = call("compare", path)
+    assert result.exit_code == 1
+    assert plain(result.output) == (
+        "anyscore: there is not enough memory; give less data with --limit, or fewer --jobs"
+    )
 
 
 @given(
@@ -289,4 +297,5 @@ def test_no_bytes_make_a_traceback(content: bytes, name: str) -> None:
         with contextlib.suppress(InputError):
             check_files(DataOptions(path))
         with contextlib.suppress(InputError):
-            assert all(e.source and all(e.references) for e in read_pairs(path))
+            examples = group(Reader(path, None, DataOptions(path)))
+            assert all(e.source and all(e.references) for e in examples)

@@ -1,4 +1,4 @@
-"""What is logged for TensorBoard and Trackio, read back without our code."""
+"""What is logged for TensorBoard, read back without our code."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from command_line import SMALL, call, plain
-from made_trials import Trainer, made
+from made_trials import made
 
 from anyscore.lab import compare as compare_own
 from anyscore.lab import extras
+from anyscore.lab.engine import Event
 from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.logs import with_log
+from anyscore.lab.session import Watcher
 from anyscore.lab.trials import Outcome, Report, Trial
 
 
@@ -128,6 +130,23 @@ def test_curves_stay_in_the_folder_whatever_links_are_in_it(tmp_path: Path, plac
     assert [*tmp_path.rglob("elsewhere/**/*")] == [precious.parent, precious]
 
 
+def test_a_log_hides_nothing_from_the_watcher() -> None:
+    told: list[str] = []
+
+    class Listener(Watcher):
+        def __getattribute__(self, name: str) -> Any:
+            return lambda *_: told.append(name)
+
+    logged = with_log(Listener(), "tensorboard")
+    logged.searches(["dot"], 3)
+    logged.searched(Event("began", Trial("dot", 0), {}))
+    logged.chosen({})
+    logged.verdict({})
+    logged.event(Event("progress", Trial("dot", 0), {"step": 1}))
+    logged.interrupted()
+    assert told == ["searches", "searched", "chosen", "verdict", "event", "interrupted"]
+
+
 def test_the_command_line_logs(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = call(
@@ -139,70 +158,10 @@ def test_the_command_line_logs(pairs: Path, tmp_path: Path) -> None:
     assert (settings["score"], settings["learning_rate"], settings["hidden"]) == ("dot", 0.002, 16)
 
 
-class StandIn(ModuleType):
-    """As much of Trackio as is used; it has one run at a time, and says what it does."""
-
-    def __init__(self) -> None:
-        super().__init__("trackio")
-        self.found: dict[tuple[str, str], tuple[dict[str, Any], list[tuple[int, Any]]]] = {}
-        self.at_work: tuple[str, str] | None = None
-
-    def init(self, project: str, name: str, config: dict[str, Any], **options: Any) -> Any:
-        assert options == {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        assert self.at_work is None
-        print("* Trackio project initialized")
-        self.at_work = project, name
-        self.found[project, name] = config, []
-        return self
-
-    def log(self, numbers: dict[str, float], step: int) -> None:
-        assert self.at_work is not None
-        self.found[self.at_work][1].append((step, numbers))
-
-    def finish(self) -> None:
-        self.at_work = None
-
-    def Api(self) -> Any:
-        return self
-
-    def runs(self, project: str) -> list[Any]:
-        names = [name for its, name in self.found if its == project]
-        if not names:
-            raise ValueError("Project does not exist")
-        return [type("Run", (), {"name": name}) for name in names]
-
-
-def test_trackio_is_given_whole_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A stand-in: the real one is tried by `make trackio`, since it wants an older Pillow."""
-    module = StandIn()
-    monkeypatch.setitem(sys.modules, "trackio", module)
-    monkeypatch.setattr(extras, "find_spec", lambda name: object())
-    out = tmp_path / "my run"
-    compare(quick, ["even"], seeds=1, out=out)
-    compare(train, ["even"], seeds=2, out=out, log="trackio")
-    assert set(module.found) == {("anyscore-my-run", f"even/seed{seed}") for seed in range(2)}
-    settings, numbers = module.found["anyscore-my-run", "even/seed1"]
-    assert settings == {"score": "even", "seed": 1}
-    assert numbers[:2] == [
-        (1, {"train_loss": 1.0, "valid_loss": 1.5}),
-        (2, {"train_loss": 0.5, "valid_loss": 1.5}),
-    ]
-    assert [step for step, _ in numbers] == [1, 2, 2]
-    assert set(numbers[2][1]) == {"test_exact_match"}
-    assert capsys.readouterr().out == ""  # --json has standard output to itself
-
-
-def quick(score: str, seed: int, report: Report) -> Outcome:
-    return Trainer()(Trial(score, seed), report)
-
-
 @pytest.mark.parametrize(
     ("options", "package", "extra"),
     [
         (("--log", "tensorboard"), "tensorboardX", "tensorboard"),
-        (("--log", "trackio"), "trackio", "trackio"),
         (("--engine", "ray"), "ray", "ray"),
     ],
 )
@@ -219,7 +178,8 @@ def test_what_is_missing_is_told_in_a_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--log", "wandb"), "--log: expected tensorboard or trackio, got 'wandb'"),
+        (("--log", "wandb"), "--log: expected tensorboard, got 'wandb'"),
+        (("--log", "trackio"), "--log: expected tensorboard, got 'trackio'"),  # which there was
         (("--log", "a:x:b"), "got 'a:x:b'"),  # which rich would draw
         (("--engine", "slurm"), "--engine: expected processes or ray, got 'slurm'"),
         (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
@@ -242,7 +202,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
     program = (
         "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules;"
         "import anyscore.lab.your_model;"
-        "print(sorted({'ray', 'tensorboardX', 'trackio', 'torch'} & set(sys.modules)))"
+        "print(sorted({'ray', 'tensorboardX', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

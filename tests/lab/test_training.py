@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from anyscore.lab.data.encoding import MAX_TOKENS, Encoded, Item, encode
+from anyscore.lab.data.encoding import Encoded, Item, encode
+from anyscore.lab.data.options import MAX_TOKENS
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, PAD, UNK
 from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.options import default_epochs
 from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train import cost, training
 from anyscore.lab.train.answering import answers
 from anyscore.lab.train.batches import Pair, Pairs, Sequences, in_order, shuffled
 from anyscore.lab.train.cost import peak_memory_mib
 from anyscore.lab.train.models import build_model
-from anyscore.lab.train.settings import Settings, default_epochs
+from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import best_epoch, mean_loss, reported_failures, train
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]

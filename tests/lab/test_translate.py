@@ -22,7 +22,7 @@ from anyscore.lab.train.answering import answers
 from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.train.models import MODELS
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.translate.heatmap import heatmap
 from anyscore.lab.translate.translations import notes_for, translate
 from anyscore.lab.translate.trials import find_trial
@@ -41,7 +41,7 @@ def task(model: str) -> Task:
 def make(folder: Path, model: str, trials: list[Trial], epochs: int = 1) -> Path:
     data = encode(task(model), places=model == "pointer")
     settings = Settings(model=model, epochs=epochs, batch_size=8, hidden=16, learning_rate=1e-2)
-    train = translation_train(data, settings)
+    train = TranslationTrain(data, settings)
     comparison = Comparison(folder)
     with comparison.opened({"task": {"name": "reverse"}, "settings": {"model": model}}):
         for trial in trials:

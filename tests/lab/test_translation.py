@@ -21,7 +21,7 @@ from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.train.metrics import SCORE_OF_SUMS
 from anyscore.lab.train.models import MODELS, build_model, shapes
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Outcome, Trial
 from anyscore.score import SCORES
 
@@ -37,7 +37,7 @@ def data() -> Encoded:
 
 
 def run(data: Encoded, settings: Settings = SETTINGS, trial: Trial = TRIAL) -> Outcome:
-    return translation_train(data, settings)(trial, lambda told: None)
+    return TranslationTrain(data, settings)(trial, lambda told: None)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +81,14 @@ def test_an_outcome_says_what_the_report_needs(data: Encoded, outcome: Outcome) 
 
 def test_progress_is_told(data: Encoded) -> None:
     told: list[dict[str, Any]] = []
-    outcome = translation_train(data, SETTINGS)(TRIAL, told.append)
+    outcome = TranslationTrain(data, SETTINGS)(TRIAL, told.append)
     assert [x for x in told if "epoch" in x] == outcome.epochs
     assert told[0] == {"step": 1, "steps": 3 * 8}
 
 
 def test_the_same_trial_gives_the_same_outcome(data: Encoded, outcome: Outcome) -> None:
     """After a journey to another process, too; another seed or rate gives another."""
-    train = pickle.loads(pickle.dumps(translation_train(data, SETTINGS, threads=1)))
+    train = pickle.loads(pickle.dumps(TranslationTrain(data, SETTINGS, threads=1)))
     again = train(TRIAL, lambda told: None)
     assert again.measures == outcome.measures
     assert again.facts == outcome.facts
@@ -164,7 +164,7 @@ def test_settings_that_cannot_be_are_told(
     data: Encoded, changed: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        translation_train(data, replace(SETTINGS, **changed))
+        TranslationTrain(data, replace(SETTINGS, **changed))
     assert str(caught.value) == told
 
 
@@ -179,7 +179,7 @@ def test_targets_that_are_no_labels_are_told(model: str, target: str, told: str)
     examples = [Example("ab", (target,))]
     data = encode(Task("labels", "", "character", examples * 3, examples, examples))
     with pytest.raises(InputError, match=told):
-        translation_train(data, replace(SETTINGS, model=model))
+        TranslationTrain(data, replace(SETTINGS, model=model))
 
 
 def test_the_names_of_models_are_those_of_the_registry() -> None:
@@ -190,7 +190,7 @@ def test_threads_are_given_back(data: Encoded, monkeypatch: pytest.MonkeyPatch) 
     seen: list[int] = []
     monkeypatch.setattr(translation, "_run", lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
-    translation_train(data, SETTINGS, threads=before + 1)(TRIAL, lambda told: None)
+    TranslationTrain(data, SETTINGS, threads=before + 1)(TRIAL, lambda told: None)
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
 
@@ -298,7 +298,7 @@ def test_a_newer_format_is_told(folder: Path) -> None:
     config = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     config |= {"format": 99, "anyscore": "7.0"}
     (folder / "model.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(InputError, match=r"found 99; use the release .* \(7\.0\)"):
+    with pytest.raises(InputError, match=r"found 99; use the release .* \('7\.0'\)"):
         load_run(folder)
 
 

@@ -29,7 +29,7 @@ from anyscore.lab.engine import run_processes
 from anyscore.lab.rounds import look_level
 from anyscore.lab.session import COMPILER
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.judge import Measure, judge
 
@@ -90,7 +90,7 @@ def train(folder: Path, jobs: int) -> None:
         with run.opened({"task": name, "settings": vars(settings)}):
             trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
             missing = [trial for trial in trials if not run.has(trial)]
-            function = translation_train(data, settings, threads=1)
+            function = TranslationTrain(data, settings, threads=1)
             preload = ("anyscore.lab.train.translation", COMPILER)
             for event in run_processes(missing, function, run.folder, jobs, preload):
                 if event.kind in ("finished", "failed"):

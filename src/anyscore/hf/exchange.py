@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from anyscore.layers.score_spec import ScoreSpec
 from anyscore.layers.select import choose_layers
 from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
-from anyscore.ops.checks import check_size
+from anyscore.ops.checks import check_size, suggest
 from anyscore.score import SCORES
 from anyscore.torch.attention import Attention
 
@@ -153,9 +152,8 @@ def _make_all(
     known = (*_SIZES, *_BESIDE, *sorted(_SCALES.union(own)))
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
-            raise TypeError(f"unknown option {name!r}: {hint} use() takes {', '.join(known)}.")
+            hint = suggest(name, known, "leave it out. ")
+            raise TypeError(f"unknown option {name!r}: {hint}use() takes {', '.join(known)}.")
     given = {size: options.get(size) for size in _SIZES}
     of_score = {name: x for name, x in options.items() if name not in _SIZES}
     made = {name: _make(name, found[name], score, given, of_score) for name in chosen}

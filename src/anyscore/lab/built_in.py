@@ -17,7 +17,7 @@ from scipy import special
 from anyscore.lab.data.encoding import Encoded, encode
 from anyscore.lab.data.task import Task
 from anyscore.lab.engine_ray import Cluster
-from anyscore.lab.errors import InputError, TrialFailure
+from anyscore.lab.errors import TrialFailure
 from anyscore.lab.info import describe_machine, room_for_trials
 from anyscore.lab.options import TrialOptions
 from anyscore.lab.rounds import Plan
@@ -28,7 +28,7 @@ from anyscore.lab.train.search import Search
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.together import ALONE, Group, follow, leading
 from anyscore.lab.train.training import reported_failures, steps_per_epoch
-from anyscore.lab.train.translation import translation_train
+from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.tuning import TUNING, search_results
 from anyscore.lab.tuning import tune as run_searches
@@ -72,8 +72,7 @@ def compare_pairs(
         The content of `comparison.json`, and the folder.
 
     Raises:
-        InputError: the folder holds something else, the settings do not fit the data, or the data
-            lie on the disk of this machine and the trials run on a cluster.
+        InputError: the folder holds something else, or the settings do not fit the data.
         RunFailure: the disk is full or a file cannot be written.
     """
     cluster = None
@@ -81,11 +80,6 @@ def compare_pairs(
         gpus = int(settings.device.startswith("cuda"))
         cluster = Cluster(trials.address, cpus=threads, gpus=gpus)
     data = encode(task, places=settings.model == "pointer")
-    if cluster is not None and data.on_disk:
-        raise InputError(
-            "--engine ray: the training data do not fit into memory and lie on the disk of this "
-            "machine; give --limit to train on a part of them, or leave --engine out"
-        )
     shared = _shared(task, data, settings, split_seed)
     if trials.tune:
         shared["settings"] |= {"tune": trials.tune, "tune_hidden": trials.tune_hidden}
@@ -94,7 +88,7 @@ def compare_pairs(
     watching = Watcher()
     if watcher is not None:
         watching = watcher(folder, data, settings.epochs * steps_per_epoch(data, settings))
-    alone = translation_train(data, settings, threads=threads, group=group)
+    alone = TranslationTrain(data, settings, threads=threads, group=group)
     chosen: dict[str, Any] = {}
 
     def search(run: Runner) -> Train:
@@ -153,7 +147,7 @@ def _plan(trials: TrialOptions, learning_rate: float) -> Plan:
 def train_along(task: Task, settings: Settings, *, threads: int, group: Group) -> None:
     """Train along, in the other processes of a group, while the first runs `compare_pairs`."""
     data = encode(task, places=settings.model == "pointer")
-    follow(translation_train(data, settings, threads=threads, group=group), group)
+    follow(TranslationTrain(data, settings, threads=threads, group=group), group)
 
 
 def _shared(task: Task, data: Encoded, settings: Settings, split_seed: int) -> dict[str, Any]:

@@ -137,11 +137,6 @@ class Comparison:
         """Return the folder of a trial."""
         return part_of(self.folder, _TRIALS, trial.name)
 
-    def half_written(self, trial: Trial) -> Path:
-        """Return the path at which a trial is written before it is moved to its place."""
-        # No process's number: another machine may have the same.
-        return part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
-
     def keep(self, trial: Trial, outcome: Outcome) -> None:
         """Write the outcome of a trial.
 
@@ -165,7 +160,8 @@ class Comparison:
             },
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
-        temporary = self.half_written(trial)
+        # No process's number: another machine may have the same.
+        temporary = part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
         try:
             temporary.mkdir(parents=True)
             if outcome.save is not None:

@@ -43,15 +43,14 @@ def run_here(
     trials: Sequence[Trial],
     train: Train,
     folder: Path,
-    on_progress: Callable[[Event], None] | None = None,
+    on_progress: Callable[[Event], None] = lambda event: None,
 ) -> Iterator[Event]:
     """Run trials one after the other in this process; yield their events.
 
     This is for functions that cannot be sent to another process.
 
     Args:
-        on_progress: takes events of progress at once; without it they follow when the trial has
-            ended, since nothing can be yielded while it trains.
+        on_progress: takes events of progress, since nothing can be yielded while a trial trains.
 
     Raises:
         RunFailure: nothing can be written.
@@ -59,12 +58,8 @@ def run_here(
     comparison = Comparison(folder)
     for trial in trials:
         yield Event("began", trial, {})
-        postponed: list[Event] = []
-        failure = attempt(
-            trial, train, comparison, partial(_tell, on_progress or postponed.append, trial)
-        )
-        yield from postponed
-        yield ended(trial, failure)
+        report = partial(_tell, on_progress, trial)
+        yield ended(trial, attempt(trial, train, comparison, report))
 
 
 def run_processes(

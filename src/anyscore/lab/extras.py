@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from anyscore.lab.errors import InputError
 
 ENGINES = ("processes", "ray")
-LOGS = {"tensorboard": "tensorboardX", "trackio": "trackio"}
+LOGS = {"tensorboard": "tensorboardX"}
 """Tools that curves can be logged for, and the packages that write the logs."""
 
 
@@ -38,18 +38,19 @@ def check_engine(name: str, address: str | None) -> None:
         raise InputError("--address is that of a Ray cluster; give --engine ray too")
 
 
-def check_installed(package: str, option: str, *, extra: str) -> None:
+def check_installed(package: str, user: str, *, extra: str, otherwise: str = "") -> None:
     """Check that a package is installed.
 
     Args:
-        option: what needs the package, for the message.
+        user: the option or feature that needs the package, for the message.
         extra: the extra of anyscore that installs it.
+        otherwise: another way out, behind a comma.
 
     Raises:
         InputError: the package is missing.
     """
     if find_spec(package) is None:
         raise InputError(
-            f"{option}: needs the package {package!r}, which is not installed; "
-            f"pip install 'anyscore[{extra}]'"
+            f"{user}: needs the package {package!r}, which is not installed; "
+            f"pip install 'anyscore[{extra}]'{otherwise}"
         )

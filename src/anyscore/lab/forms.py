@@ -49,6 +49,14 @@ _LIST = _one("a list", lambda x: isinstance(x, list))
 _OBJECT = _one("an object", lambda x: isinstance(x, dict))
 
 
+def count(most: int) -> Form:
+    """Return the form of a whole number from 1 to `most`."""
+    return _one(
+        f"a whole number from 1 to {most:,}",
+        lambda x: isinstance(x, int) and not isinstance(x, bool) and 1 <= x <= most,
+    )
+
+
 def _deeper(x: Any, most: int) -> bool:
     """Tell whether lists and dicts are nested deeper than `most`."""
     parts = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()

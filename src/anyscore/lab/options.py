@@ -2,50 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
 
-from anyscore.lab.data.options import DataOptions
+from anyscore.lab.data.options import DataOptions, Option
+from anyscore.lab.data.task import Task
 from anyscore.lab.errors import InputError
-
-MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
-"""The names of the models; see `train.models`."""
+from anyscore.lab.extras import ENGINES, LOGS
+from anyscore.lab.train.settings import MODELS, Settings
 
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_TRIALS = 10_000
+# The default width and training steps, by whether the task is that of the dates: they are easy, a
+# wide model answers them with any score, a narrow one shows what a score is worth.
+_HIDDEN = {True: 32, False: 128}
+_STEPS = {True: 1900, False: 1000}
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The model and its training, which all trials share.
+    """The model and its training, which all trials share."""
 
-    Attributes:
-        model, batch_size, learning_rate, dropout: see `train.settings.Settings`.
-        epochs: passes over the training pairs; None takes as many as the number of pairs asks for.
-        hidden: width of the model; None takes 32 for the dates and 128 for a file.
-        device: as PyTorch names it; "auto" is a GPU if there is one.
-        threads: of the CPU, for each trial.
-    """
+    panel: ClassVar[str] = "Training"
 
-    model: str = "recurrent"
-    epochs: int | None = None
-    batch_size: int = 64
-    hidden: int | None = None
-    learning_rate: float = 4e-3
-    dropout: float = 0.1
-    device: str = "auto"
-    threads: int = 1
+    model: Annotated[str, Option(f"{', '.join(MODELS)}.")] = "recurrent"
+    epochs: Annotated[
+        int | None, Option("How often every pair is seen.", shown="as the number of pairs asks")
+    ] = None
+    batch_size: Annotated[int, Option("Pairs in a training step.")] = 64
+    hidden: Annotated[
+        int | None, Option("Width of the model.", shown="32 for the dates, 128 for a file")
+    ] = None
+    learning_rate: Annotated[float, Option("Of Adam; it falls to 0.")] = 4e-3
+    dropout: Annotated[float, Option("In training.")] = 0.1
+    device: Annotated[str, Option("cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")] = (
+        "auto"
+    )
+    threads: Annotated[int, Option("Of the CPU, for each trial.")] = 1
 
     def check(self) -> None:
-        """Raise InputError where a number is out of range; `Settings.check` checks the rest."""
-        for name in ("epochs", "batch_size", "hidden", "threads"):
-            value: int | None = getattr(self, name)
-            option = f"--{name.replace('_', '-')}"
-            if value is not None and value < 1:
-                raise InputError(f"{option}: expected 1 or more, got {value}")
-            if value is not None and value > (_MOST_THREADS if name == "threads" else _LARGEST):
-                raise InputError(f"{option}: {value} is more than can be meant")
+        """Raise InputError where an option is out of range or does not fit another."""
+        if not 1 <= self.threads <= _MOST_THREADS:
+            raise InputError(f"--threads: expected 1 to {_MOST_THREADS:,}, got {self.threads}")
+        self._settings(epochs=1, hidden=_HIDDEN[False], device="cpu").check()
+
+    def settings(self, task: Task, *, dates: bool, device: str) -> Settings:
+        """Return the settings that the options mean for a task.
+
+        Args:
+            dates: whether the task is that of the dates, which has defaults of its own.
+            device: the device that `self.device` stands for.
+        """
+        epochs = default_epochs(task, self.batch_size, _STEPS[dates])
+        return self._settings(epochs=epochs, hidden=_HIDDEN[dates], device=device)
+
+    def _settings(self, *, epochs: int, hidden: int, device: str) -> Settings:
+        return Settings(
+            model=self.model,
+            epochs=epochs if self.epochs is None else self.epochs,
+            batch_size=self.batch_size,
+            hidden=hidden if self.hidden is None else self.hidden,
+            learning_rate=self.learning_rate,
+            dropout=self.dropout,
+            device=device,
+        )
+
+
+def default_epochs(task: Task, batch_size: int, steps: int) -> int:
+    """Return the number of epochs, 2 to 30, that make about `steps` training steps."""
+    pairs = sum(len(example.references) for example in task.train)
+    return min(30, max(2, round(steps / math.ceil(pairs / batch_size))))
 
 
 @dataclass(frozen=True)
@@ -55,27 +84,44 @@ class TrialOptions:
     Attributes:
         scores: names of scores.
         seeds: trials of each score, with `minutes` the most; 0 takes 3, with `minutes` 20.
-        first_seed: the first of the seeds.
-        minutes: stop when every pair of scores is settled, or after so long.
         jobs: trials side by side; 0 takes as many as the device or the cluster has room for.
-        rates: try each score at other learning rates too, where neither `minutes` nor `tune` is
-            given.
         tune: trainings that search each score's learning rate before the trials; 0 for no search.
-        tune_hidden: let the search choose the width too.
-        engine: "processes" of this machine, or "ray", the machines of a Ray cluster.
-        address: of the Ray cluster; see `engine_ray.Cluster`.
     """
 
+    panel: ClassVar[str] = "The comparison"
+
     scores: tuple[str, ...]
-    seeds: int = 0
-    first_seed: int = 0
-    minutes: float | None = None
-    jobs: int = 0
-    rates: bool = True
-    tune: int = 0
-    tune_hidden: bool = False
-    engine: str = "processes"
-    address: str | None = None
+    seeds: Annotated[
+        int, Option("Trials of each score; with --minutes, at most.", shown="3, with --minutes 20")
+    ] = 0
+    minutes: Annotated[
+        float | None, Option("Stop when every pair of scores is settled, or after so long.")
+    ] = None
+    jobs: Annotated[int, Option("Trials side by side.", shown="as many as cores")] = 0
+    rates: Annotated[
+        bool,
+        Option(
+            "Try each score at half and twice the learning rate too, with one seed.",
+            shown="with neither --minutes nor --tune",
+        ),
+    ] = True
+    tune: Annotated[
+        int,
+        Option(
+            "Trainings of each score that search its learning rate first, on the validation set.",
+            shown="none",
+        ),
+    ] = 0
+    tune_hidden: Annotated[bool, Option("Let --tune search its width too.")] = False
+    first_seed: Annotated[int, Option("The first of the seeds.", name="--seed")] = 0
+    engine: Annotated[
+        str,
+        Option(f"What carries the trials: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
+    ] = "processes"
+    address: Annotated[
+        str | None,
+        Option("With --engine ray: of the cluster.", shown="$RAY_ADDRESS, or this machine"),
+    ] = None
 
     def check(self) -> None:
         """Raise InputError where a number is out of range or an option lacks another one."""
@@ -94,19 +140,16 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The folder of a comparison and what is printed.
+    """The folder of a comparison and what is printed."""
 
-    Attributes:
-        out: the folder; None takes runs/NAME-….
-        log: a tool that gets the learning curves too: "tensorboard" or "trackio".
-        as_json: print the comparison as JSON, and nothing else.
-        quiet: print the verdict alone, without progress.
-    """
+    panel: ClassVar[str] = "The comparison"
 
-    out: Path | None = None
-    log: str | None = None
-    as_json: bool = False
-    quiet: bool = False
+    log: Annotated[str | None, Option(f"Curves for {' or '.join(LOGS)} too.")] = None
+    out: Annotated[Path | None, Option("Folder of the comparison.", shown="runs/NAME-…")] = None
+    as_json: Annotated[
+        bool, Option("Print the comparison as JSON, and nothing else.", name="--json")
+    ] = False
+    quiet: Annotated[bool, Option("Print the verdict alone, without progress.")] = False
 
     def check(self) -> None:
         """Raise InputError if the folder's name is empty."""

@@ -43,16 +43,19 @@ def _short(x: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_record(form: Form, folder: Path, *names: str, advice: str) -> dict[str, Any]:
+def read_record(
+    form: Form, folder: Path, *names: str, advice: str, oldest: int = 1
+) -> dict[str, Any]:
     """Read a file of JSON that this package wrote.
 
     Args:
         form: of the record.
         names: of the file in the folder; see `file_in`.
         advice: what to do where the file is damaged.
+        oldest: the format of the oldest files that can be read.
 
     Raises:
-        InputError: the file is missing, damaged or no file, or written by a newer version.
+        InputError: the file is missing, damaged or no file, or of another format.
     """
     path = file_in(folder, *names)
     try:
@@ -62,9 +65,10 @@ def read_record(form: Form, folder: Path, *names: str, advice: str) -> dict[str,
         reason = error.strerror if isinstance(error, OSError) else "no whole JSON"
         raise InputError(f"{path}: cannot be read ({reason}); {advice}") from None
     version = record.get("format", FORMAT) if isinstance(record, dict) else FORMAT
-    if isinstance(version, int) and version > FORMAT:
+    if isinstance(version, int) and not oldest <= version <= FORMAT:
         raise InputError(
-            f"{path}: of format {shown(version)}; this anyscore reads up to {FORMAT}: update"
+            f"{path}: expected format {FORMAT}, found {shown(version)}; use the release of "
+            f"anyscore that wrote it ({shown(record.get('anyscore'))})"
         )
     try:
         form(record, path.stem)

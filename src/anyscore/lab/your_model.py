@@ -115,8 +115,7 @@ def compare(
             have `out` at the same path; see docs/machines.md.
         address: of the Ray cluster; None takes $RAY_ADDRESS, or this machine alone.
         gpus: GPUs of each trial, with Ray.
-        log: "tensorboard" or "trackio": these tools get the learning curves too; see
-            docs/machines.md.
+        log: "tensorboard": it gets the learning curves too; see docs/machines.md.
         watcher: is told how the comparison goes.
 
     Returns:

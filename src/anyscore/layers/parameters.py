@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any, TypeAlias
 
 from anyscore.modifiers.sinks import check_finite
 from anyscore.ops import Array
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import shown, suggest
 from anyscore.score import SCORES, Concat
 from anyscore.score.base import Init, Score
 from anyscore.score.checks import KEY_PARAMETERS, POSITIVE
@@ -92,8 +91,8 @@ def find_score(name: str) -> type[Score]:
     """
     if name in SCORES:
         return SCORES[name]
-    near = difflib.get_close_matches(name.lower(), SCORES, n=1, cutoff=0.0)[0]
-    raise ValueError(f"unknown score {name!r}: did you mean {near!r}? Known: {', '.join(SCORES)}.")
+    hint = suggest(name, SCORES, "no name is like it. ")
+    raise ValueError(f"unknown score {name!r}: {hint}Known: {', '.join(SCORES)}.")
 
 
 def parameter_specs(
@@ -162,11 +161,10 @@ def _check_scales(score: type[Score], arguments: Mapping[str, Any]) -> None:
                 f"{score.__name__} has no scale {name!r}; it has {', '.join(scales) or 'none'}."
             )
         if name not in scales:
-            near = difflib.get_close_matches(name, [*_ARGUMENTS, *scales], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
-            takes = ", ".join((*_ARGUMENTS, *scales))
+            takes = (*_ARGUMENTS, *scales)
             raise TypeError(
-                f"unknown argument {name!r}: {hint} A layer of {score.__name__} takes {takes}."
+                f"unknown argument {name!r}: {suggest(name, takes, 'leave it out. ')}A layer of "
+                f"{score.__name__} takes {', '.join(takes)}."
             )
         if scale is not None and not isinstance(scale, Real):
             raise TypeError(f"{name} must be a number, got {shown(scale)}.")

@@ -18,14 +18,13 @@ Sequence-to-Sequence Models", which has the bisection and the solution of entmax
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import shown, suggest
 from anyscore.ops.pytrees import tell, tree
 
 
@@ -78,10 +77,8 @@ def as_normalizer(x: Any) -> Normalizer:
         names = ", ".join(map(repr, NORMALIZERS))
         raise TypeError(f"normalizer must be one of {names}, or a Sigmoid(bias), got {shown(x)}.")
     if x not in NORMALIZERS:
-        near = difflib.get_close_matches(x.lower(), NORMALIZERS, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"unknown normalizer {x!r}: did you mean {near!r}? Known: {', '.join(NORMALIZERS)}."
-        )
+        hint = suggest(x, NORMALIZERS, "no name is like it. ")
+        raise ValueError(f"unknown normalizer {x!r}: {hint}Known: {', '.join(NORMALIZERS)}.")
     return Sigmoid() if x == "sigmoid" else x
 
 

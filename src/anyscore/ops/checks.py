@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn, cast
@@ -213,3 +215,10 @@ def shown(x: object) -> str:
     """Give `repr(x)` with its lines joined, cut where it becomes long."""
     text = " ".join(repr(x).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"
+
+
+def suggest(name: str, known: Iterable[str], other: str = "") -> str:
+    """Return "did you mean 'dot'? " with the nearest known name; `other` if none is near."""
+    names = {x.lower(): x for x in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    return f"did you mean {names[near[0]]!r}? " if near else other

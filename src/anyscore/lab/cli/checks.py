@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 
 from anyscore.lab.data.options import STDIN
 from anyscore.lab.errors import InputError
 from anyscore.lab.extras import check_engine, check_log
 from anyscore.lab.options import CompareOptions
+from anyscore.ops.checks import shown, suggest
 from anyscore.score import SCORES
 
 _OTHER_NAMES = {
@@ -37,12 +37,9 @@ def score_names(text: str) -> tuple[str, ...]:
         raise InputError(f"--scores: expected names, got none; there are {', '.join(SCORES)}")
     for name in names:
         if name not in SCORES:
-            known = _OTHER_NAMES.get(name.lower())
-            near = [known] if known else get_close_matches(name.lower(), SCORES, n=1, cutoff=0.5)
-            meant = f"did you mean {near[0]}? " if near else ""
-            shown = name if len(name) < 60 else f"{name[:57]}…"
+            meant = suggest(_OTHER_NAMES.get(name.lower(), name), SCORES)
             raise InputError(
-                f"--scores: there is no score {shown!r}; {meant}there are {', '.join(SCORES)}"
+                f"--scores: there is no score {shown(name)}; {meant}there are {', '.join(SCORES)}"
             )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from anyscore.lab.cli import options as of
 from anyscore.lab.cli.checks import check_machines, score_names
+from anyscore.lab.cli.options import record_of, with_options
 from anyscore.lab.cli.output import print_json, typed_command
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.data.check import check_files
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.errors import InputError
 from anyscore.lab.options import CompareOptions, ReportOptions, TrainingOptions, TrialOptions
-
-DEFAULT_SCORES = "scaled_dot,bilinear,additive,gaussian,gatv2"
 
 COMPARE_HELP = (
     "Train one small model with each attention score, with several seeds; say which is better.\n\n"
@@ -34,95 +32,44 @@ COMPARE_HELP = (
 )
 
 
-# Typer reads the options of a command from its signature: the one long list of the laboratory.
+@with_options(TrialOptions, ReportOptions, TrainingOptions, DataOptions)
 def compare(
-    pairs: of.Pairs = None,
-    scores: of.Scores = DEFAULT_SCORES,
-    seeds: of.Seeds = TrialOptions.seeds,
-    minutes: of.Minutes = None,
-    jobs: of.Jobs = TrialOptions.jobs,
-    rates: of.Rates = TrialOptions.rates,
-    tune: of.Tune = TrialOptions.tune,
-    tune_hidden: of.TuneHidden = TrialOptions.tune_hidden,
-    seed: of.Seed = TrialOptions.first_seed,
-    engine: of.Engine = TrialOptions.engine,
-    address: of.Address = None,
-    log: of.Log = None,
-    out: of.Out = None,
-    as_json: of.AsJson = False,
-    quiet: of.Quiet = False,
-    model: of.Model = TrainingOptions.model,
-    epochs: of.Epochs = None,
-    batch_size: of.BatchSize = TrainingOptions.batch_size,
-    hidden: of.Hidden = None,
-    learning_rate: of.LearningRate = TrainingOptions.learning_rate,
-    dropout: of.Dropout = TrainingOptions.dropout,
-    device: of.Device = TrainingOptions.device,
-    threads: of.Threads = TrainingOptions.threads,
-    target_file: of.TargetFile = None,
-    valid: of.Valid = None,
-    test: of.Test = None,
-    valid_target: of.ValidTarget = None,
-    test_target: of.TestTarget = None,
-    source: of.Source = None,
-    target: of.Target = None,
-    label: of.Label = None,
-    format: of.Format = DataOptions.format,
-    unit: of.Unit = DataOptions.unit,
-    source_unit: of.SourceUnit = None,
-    target_unit: of.TargetUnit = None,
-    subwords: of.Subwords = DataOptions.subwords,
-    max_tokens: of.MaxTokens = DataOptions.max_tokens,
-    limit: of.Limit = None,
-    split_seed: of.SplitSeed = DataOptions.split_seed,
-    skip_empty: of.SkipEmpty = DataOptions.skip_empty,
+    pairs: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table of sequence pairs: .tsv, .csv, .jsonl or .parquet, also .gz; - is "
+            "standard input. With --target-file: the sources alone, line by line. Without it: "
+            "dates in many languages, made on the spot.",
+            show_default=False,
+        ),
+    ] = None,
+    scores: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas between them, or [bold]all[/].",
+            rich_help_panel="The comparison",
+        ),
+    ] = "scaled_dot,bilinear,additive,gaussian,gatv2",
+    *,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with one label a row, in place of --target.",
+            rich_help_panel="What to learn from",
+        ),
+    ] = None,
+    **others: Any,
 ) -> None:
     """Put the options into one record, check it, carry the comparison out and show it."""
-    if label is not None and (target is not None or target_unit is not None):
-        raise InputError("--label stands in the place of --target and --target-unit; give one")
+    if label is not None:
+        if others["target"] is not None or others["target_unit"] is not None:
+            raise InputError("--label stands in the place of --target and --target-unit; give one")
+        others |= {"target": label, "target_unit": "label"}
     options = CompareOptions(
-        DataOptions(
-            path=pairs,
-            target_path=target_file,
-            valid=valid,
-            valid_target=valid_target,
-            test=test,
-            test_target=test_target,
-            source=source,
-            target=target if label is None else label,
-            format=cast(Any, format),
-            unit=cast(Any, unit),
-            source_unit=cast(Any, source_unit),
-            target_unit=cast(Any, target_unit if label is None else "label"),
-            subwords=subwords,
-            max_tokens=max_tokens,
-            limit=limit,
-            split_seed=split_seed,
-            skip_empty=skip_empty,
-        ),
-        TrainingOptions(
-            model=model,
-            epochs=epochs,
-            batch_size=batch_size,
-            hidden=hidden,
-            learning_rate=learning_rate,
-            dropout=dropout,
-            device=device,
-            threads=threads,
-        ),
-        TrialOptions(
-            scores=score_names(scores),
-            seeds=seeds,
-            first_seed=seed,
-            minutes=minutes,
-            jobs=jobs,
-            rates=rates,
-            tune=tune,
-            tune_hidden=tune_hidden,
-            engine=engine,
-            address=address,
-        ),
-        ReportOptions(out=out, log=log, as_json=as_json, quiet=quiet),
+        record_of(DataOptions, others, path=pairs),
+        record_of(TrainingOptions, others),
+        record_of(TrialOptions, others, scores=score_names(scores)),
+        record_of(ReportOptions, others),
     )
     options.check()
     check_files(options.data)
@@ -145,21 +92,20 @@ def _carry_out(options: CompareOptions) -> None:
     from anyscore.lab.logs import with_log
     from anyscore.lab.session import Watcher
     from anyscore.lab.terminal import TerminalWatcher, show_outcome
-    from anyscore.lab.train.settings import settings_for
     from anyscore.lab.train.together import joined
 
     training, report = options.training, options.report
     device = find_device(training.device)
     torch.set_num_threads(training.threads)
     task = load_task(options.data)
-    settings = settings_for(training, task, dates=options.data.path is None, device=device)
+    settings = training.settings(task, dates=options.data.path is None, device=device)
     console = PlainConsole()
     terminals: list[TerminalWatcher] = []
 
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:
         if report.as_json or report.quiet:
             return with_log(Watcher(), report.log)
-        lines = [task.description, *summary_lines(task.summary, data.too_long, data.on_disk)]
+        lines = [task.description, *summary_lines(task.summary, data.too_long)]
         terminals.append(TerminalWatcher(console, folder, lines, steps))
         return with_log(terminals[0], report.log)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from anyscore.lab.data.opening import check_readable, readable_name
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.parquet import check_pyarrow
 from anyscore.lab.data.tokenisers import check_subwords
-from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_installed
 
 
 def check_files(options: DataOptions) -> None:
@@ -20,11 +19,9 @@ def check_files(options: DataOptions) -> None:
             standard input is a terminal, or a package is missing.
     """
     options.check()
-    if options.path is None and find_spec("babel") is None:
-        raise InputError(
-            "the dates need the package Babel, which is not installed; pip install Babel, or give "
-            "a file of pairs"
-        )
+    if options.path is None:
+        otherwise = ", or give a file of pairs"
+        check_installed("babel", "the dates", extra="lab", otherwise=otherwise)
     for files in options.parts.values():
         for path in files:
             if path is not None:

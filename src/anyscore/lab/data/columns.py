@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
 from anyscore.lab.data.opening import Input
@@ -14,6 +13,7 @@ from anyscore.lab.data.options import Column, Format, column_number
 from anyscore.lab.data.table import Number, Record, Rows, shorten
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import counted
+from anyscore.ops.checks import suggest
 
 SIDES = ("source", "target")
 
@@ -113,13 +113,10 @@ class Columns:
             return list(header)[place] if isinstance(header, dict) else place
         if isinstance(header, dict) and _inner(header, name) is not None:
             return name
-        near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-        meant = next((n for n in names if near and n.lower() == near[0]), None)
         known = ", ".join(f'"{title}"' for title in names) or "none"
-        hint = f'; did you mean "{meant}"?' if meant else ""
         raise self.error(
             line,
-            f'there is no column "{shorten(name)}" in the header{hint}; there is '
+            f'there is no column "{shorten(name)}" in the header; {suggest(name, names)}there is '
             f"{shorten(known, 200)}",
         )
 

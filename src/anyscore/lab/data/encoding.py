@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import intern
 
-from anyscore.lab.data.examples import StoredExamples
-from anyscore.lab.data.numbers import NumberedPairs, Pair
-from anyscore.lab.data.options import MAX_TOKENS as MAX_TOKENS
-from anyscore.lab.data.options import DataOptions, Unit
+from anyscore.lab.data.numbers import NumberedPairs
+from anyscore.lab.data.options import Unit
 from anyscore.lab.data.task import Example, Task
-from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
+from anyscore.lab.data.tokenisers import Tokeniser, make_tokenisers
 from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary, token_noun
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import plural
@@ -75,13 +73,8 @@ class Encoded:
         """The unit of the targets."""
         return self.target_tokeniser.unit
 
-    @property
-    def on_disk(self) -> bool:
-        """The training pairs lie in temporary files of this machine."""
-        return self.train.on_disk
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Tokens:
     """An example as tokens."""
 
@@ -94,27 +87,6 @@ class _Tokens:
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 
-class _Fitting:
-    """Examples as tokens, made anew at each iteration; the examples that fit.
-
-    Attributes:
-        left_out: how many examples did not fit in the last iteration.
-    """
-
-    def __init__(self, examples: Sequence[Example], sides: tuple[Tokeniser, Tokeniser], most: int):
-        self._examples, self._sides, self._most = examples, sides, most
-        self.left_out = 0
-
-    def __iter__(self) -> Iterator[_Tokens]:
-        self.left_out = 0
-        for example in self._examples:
-            tokens = _tokens(example, *self._sides)
-            if tokens.fits(self._most):
-                yield tokens
-            else:
-                self.left_out += 1
-
-
 def encode(task: Task, *, places: bool = False) -> Encoded:
     """Tokenise a task, build its vocabularies, and number its tokens.
 
@@ -124,24 +96,14 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
     Raises:
         InputError: nothing is left to train on or to test.
     """
-    source, target = task.tokenisers or _tokenisers(task)
+    source, target = task.tokenisers or make_tokenisers(task.units, task.train)
     parts = {"train": task.train, "valid": task.valid, "test": task.test}
-    fitting = {
-        name: _Fitting(examples, (source, target), task.max_tokens)
-        for name, examples in parts.items()
-    }
-    on_disk = isinstance(task.train, StoredExamples)
-    train = fitting["train"] if on_disk else _held(fitting["train"])
-    valid, test = _held(fitting["valid"]), _held(fitting["test"])
-    # Source tokens seen once stand for the unknown, so that the model has met it before the test.
-    source_vocabulary = Vocabulary.build(
-        (item.source for item in train), size=_MOST_KINDS, min_count=2
-    )
-    target_vocabulary = Vocabulary.build(
-        (target for item in train for target in item.targets), size=_MOST_KINDS
-    )
-    too_long = {name: part.left_out for name, part in fitting.items()}
-    if any(too_long[name] == len(part) for name, part in parts.items()):
+    fitting, too_long = {}, {}
+    for name, examples in parts.items():
+        tokens = (_tokens(example, source, target) for example in examples)
+        fitting[name] = [item for item in tokens if item.fits(task.max_tokens)]
+        too_long[name] = len(examples) - len(fitting[name])
+    if not all(fitting.values()):
         nouns = dict.fromkeys(map(token_noun, task.units))
         units = " or ".join(noun if task.max_tokens == 1 else plural(noun) for noun in nouns)
         way_out = ", or --unit word" if "character" in task.units else ""
@@ -149,22 +111,25 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
             f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
             f"left to train on; give shorter pairs{way_out}"
         )
+    # Source tokens seen once stand for the unknown, so that the model has met it before the test.
+    source_vocabulary = Vocabulary.build(
+        (item.source for item in fitting["train"]), size=_MOST_KINDS, min_count=2
+    )
+    target_vocabulary = Vocabulary.build(
+        (target for item in fitting["train"] for target in item.targets), size=_MOST_KINDS
+    )
 
-    def pairs(items: Iterable[_Tokens], on_disk: bool = False) -> NumberedPairs:
-        numbered = (
-            Pair(
-                tuple(source_vocabulary.encode(item.source)),
-                (
-                    *(_places(item.source, target) if places else target_vocabulary.encode(target)),
-                    EOS,
-                ),
-            )
-            for item in items
-            for target in item.targets
+    def pairs(part: str) -> NumberedPairs:
+        sides = [(item.source, target) for item in fitting[part] for target in item.targets]
+        return NumberedPairs(
+            (source_vocabulary.encode(source) for source, _ in sides),
+            (
+                [*(_places(*side) if places else target_vocabulary.encode(side[1])), EOS]
+                for side in sides
+            ),
         )
-        return NumberedPairs(numbered, on_disk=on_disk)
 
-    def items(part: Sequence[_Tokens]) -> list[Item]:
+    def items(part: str) -> list[Item]:
         return [
             Item(
                 item.source,
@@ -172,21 +137,20 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
                 item.example.references,
                 item.targets,
             )
-            for item in part
+            for item in fitting[part]
         ]
 
-    numbered = pairs(train, on_disk)
-    longest = int(numbered.targets.lengths.array().max()) - 1  # without its end
+    train = pairs("train")
     return Encoded(
         source_tokeniser=source,
         target_tokeniser=target,
         source_vocabulary=source_vocabulary,
         target_vocabulary=target_vocabulary,
-        train=numbered,
-        valid_pairs=pairs(valid),
-        valid=items(valid),
-        test=items(test),
-        limit=limit_for(longest),
+        train=train,
+        valid_pairs=pairs("valid"),
+        valid=items("valid"),
+        test=items("test"),
+        limit=limit_for(int(train.targets.lengths.max()) - 1),  # without the end
         too_long=too_long,
         places=places,
     )
@@ -203,32 +167,10 @@ def _places(source: Sequence[str], target: Sequence[str]) -> list[int]:
     return [first.get(token, UNK) for token in target]
 
 
-def _tokenisers(task: Task) -> tuple[Tokeniser, Tokeniser]:
-    """Make the tokenisers of both sides from the training examples."""
-    source, target = task.units
-    size = DataOptions.subwords
-    return (
-        make_tokeniser(source, (e.source for e in task.train), size),
-        make_tokeniser(target, (r for e in task.train for r in e.references), size),
-    )
-
-
 def _tokens(example: Example, source: Tokeniser, target: Tokeniser) -> _Tokens:
-    """Tokenise an example."""
+    """Tokenise an example; equal tokens are one string, which takes less memory."""
     return _Tokens(
         example,
-        tuple(source.tokenise(example.source)),
-        tuple(tuple(target.tokenise(reference)) for reference in example.references),
+        tuple(map(intern, source.tokenise(example.source))),
+        tuple(tuple(map(intern, target.tokenise(text))) for text in example.references),
     )
-
-
-def _held(items: Iterable[_Tokens]) -> list[_Tokens]:
-    """Hold examples in memory, where equal tokens are one string."""
-    return [
-        _Tokens(
-            item.example,
-            tuple(map(intern, item.source)),
-            tuple(tuple(map(intern, target)) for target in item.targets),
-        )
-        for item in items
-    ]

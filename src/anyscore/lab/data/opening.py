@@ -62,6 +62,7 @@ class Input:
         name: for messages.
         packed: whether gzip packed it; known while it is open.
         head: its first bytes, unpacked; known while it is open.
+        share: the share of it that was read; 1 where its size is not known.
     """
 
     def __init__(self, path: str | Path, of: str = "pairs") -> None:
@@ -69,6 +70,7 @@ class Input:
         self.name = readable_name(path)
         self.packed = False
         self.head = b""
+        self.share = 1.0
         self._size = 0
         self._sum = hashlib.sha256()
 
@@ -135,12 +137,15 @@ class Input:
                 raise self.error(str(error), line) from None
 
     def _counted(self, raw: BinaryIO) -> Callable[[int], bytes]:
-        """Wrap `raw.read1` so that it counts the bytes and their checksum."""
+        """Wrap `raw.read1` so that it counts the bytes, their share and their checksum."""
+        whole = 0 if str(self.path) == STDIN else os.stat(self.path).st_size  # 0 of a pipe
 
         def read(size: int) -> bytes:
             piece: bytes = cast(Any, raw).read1(size)
             self._size += len(piece)
             self._sum.update(piece)
+            if whole:
+                self.share = min(1.0, self._size / whole)
             return piece
 
         return read

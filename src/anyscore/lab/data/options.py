@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from anyscore.lab.errors import InputError
 
@@ -32,44 +32,79 @@ _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 
 @dataclass(frozen=True)
+class Option:
+    """The help of a field that is an option of `anyscore compare`.
+
+    Attributes:
+        help: the meaning of the field.
+        name: of the option, where it is not that of the field.
+        shown: the text that stands for the default.
+    """
+
+    help: str
+    name: str | None = None
+    shown: str | bool = True
+
+
+@dataclass(frozen=True)
 class DataOptions:
     """The files of pairs, which pairs are used, and what a token is.
 
     Attributes:
         path: a table of pairs, or the sources alone if there is a `target_path`; "-" is standard
             input; None stands for the dates, which need no file.
-        target_path: the targets, line by line beside the sources of `path`.
-        valid, test: published parts, used as they are, row by row; a part without a file is cut
-            from the training data.
-        valid_target, test_target: the targets of these parts, if they are in files of their own.
-        source, target: columns of a table; None is the first, and the second.
-        format: of tables; "auto" goes by the name, then by the first bytes.
-        unit: of both sides; "auto" looks at the texts (see `units.choose_unit`).
-        source_unit, target_unit: of one side, where it is not `unit`.
-        subwords: how many kinds of token a side of unit "bpe" may have.
-        max_tokens: an example with a longer side is left out, and counted.
-        limit: how many distinct sources are kept, chosen by `split_seed`; None keeps all.
-        split_seed: of the split and of what `limit` keeps; training has seeds of its own.
-        skip_empty: leave out rows with an empty side and count them, instead of refusing the file.
     """
 
+    panel: ClassVar[str] = "What to learn from"
+
     path: str | Path | None = None
-    target_path: str | Path | None = None
-    valid: str | Path | None = None
-    valid_target: str | Path | None = None
-    test: str | Path | None = None
-    test_target: str | Path | None = None
-    source: Column | None = None
-    target: Column | None = None
-    format: Format = "auto"
-    unit: Unit | Literal["auto"] = "auto"
-    source_unit: Unit | Literal["auto"] | None = None
-    target_unit: Unit | Literal["auto"] | None = None
-    subwords: int = 1000
-    max_tokens: int = MAX_TOKENS
-    limit: int | None = None
-    split_seed: int = 0
-    skip_empty: bool = False
+    target_path: Annotated[
+        str | Path | None,
+        Option("The targets, line by line beside the sources.", name="--target-file"),
+    ] = None
+    valid: Annotated[str | Path | None, Option("Your own validation pairs, used as they are.")] = (
+        None
+    )
+    valid_target: Annotated[
+        str | Path | None, Option("The targets of --valid, in a file of their own.")
+    ] = None
+    test: Annotated[str | Path | None, Option("Your own test pairs, used as they are.")] = None
+    test_target: Annotated[
+        str | Path | None, Option("The targets of --test, in a file of their own.")
+    ] = None
+    source: Annotated[
+        Column | None, Option("Column of the sources: a number or a name.", shown="1")
+    ] = None
+    target: Annotated[
+        Column | None, Option("Column of the targets: a number or a name.", shown="2")
+    ] = None
+    format: Annotated[
+        Format, Option("tsv, csv, jsonl or parquet; auto goes by the name, then by the content.")
+    ] = "auto"
+    unit: Annotated[
+        Unit | Literal["auto"],
+        Option(
+            "What a token is: character, word, token (ready, between spaces), bpe (trained on your "
+            "training pairs); auto looks at the texts."
+        ),
+    ] = "auto"
+    source_unit: Annotated[
+        Unit | Literal["auto"] | None, Option("Of the sources, where it differs.")
+    ] = None
+    target_unit: Annotated[
+        Unit | Literal["auto"] | None, Option("Of the targets, where it differs.")
+    ] = None
+    subwords: Annotated[int, Option("Kinds of token that a bpe side may have.")] = 1000
+    max_tokens: Annotated[int, Option("Pairs with a longer side are left out and counted.")] = (
+        MAX_TOKENS
+    )
+    limit: Annotated[
+        int | None, Option("Use so many different sources, a fair sample.", shown="all of them")
+    ] = None
+    split_seed: Annotated[int, Option("Of the split and of what --limit keeps.")] = 0
+    skip_empty: Annotated[
+        bool, Option("Leave out rows with an empty side instead of refusing the file.")
+    ] = False
 
     @property
     def parts(self) -> dict[str, tuple[str | Path, str | Path | None]]:

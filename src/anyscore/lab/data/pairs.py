@@ -5,20 +5,29 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from anyscore.lab.data.columns import Columns
-from anyscore.lab.data.examples import Example as Example
-from anyscore.lab.data.examples import store
-from anyscore.lab.data.memory import Budget
+from anyscore.lab.data.memory import Memory
 from anyscore.lab.data.opening import Input
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.table import find_format, read_rows
 from anyscore.lab.data.tokens import normalise
-from anyscore.lab.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A source and every target it was seen with, in the order seen.
+
+    In training each reference makes a pair of its own; in testing any of them is right.
+    """
+
+    source: str
+    references: tuple[str, ...]
 
 
 class Reader:
@@ -37,6 +46,17 @@ class Reader:
         self.options = options
         self.files: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
+
+    def memory(self, *, limited: bool) -> Memory:
+        """Return a counter of the texts that are kept of these pairs.
+
+        Args:
+            limited: whether `options.limit` bounds them.
+        """
+        table = self.inputs[0]
+        if limited and self.options.limit is not None:  # the share says nothing of the whole
+            return Memory(table.name)
+        return Memory(table.name, lambda: table.share, limited=limited)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the pairs as they stand in the file.
@@ -90,10 +110,11 @@ def group(
     limit: int | None = None,
     seed: int = 0,
     counts: Counter[str] | None = None,
-) -> Sequence[Example]:
+    memory: Memory | None = None,
+) -> list[Example]:
     """Make one example per distinct source, with its distinct targets, in the order first seen.
 
-    `limit` keeps that many distinct sources, each as likely as any other, in memory for no more:
+    `limit` keeps that many distinct sources, each as likely as any other, and no other in memory:
     a source is kept if the checksum of `seed` and its text is among the `limit` least, so the same
     sources are kept in whatever order they come.
 
@@ -102,81 +123,40 @@ def group(
         limit: the most sources; None keeps all.
         seed: of the choice.
         counts: its "repeated" grows by the number of pairs that were repeated.
-
-    Returns:
-        A list; or examples on disk, equal to that list, where memory does not hold them.
+        memory: counts the texts that are kept.
 
     Raises:
-        InputError: memory is full before it was thought to be.
-        RunFailure: the disk is full.
+        InputError: memory will not hold the pairs.
     """
-    pairs = ((normalise(source), normalise(target)) for source, target in pairs)
-    budget = Budget()
-    examples: Sequence[Example]
-    try:
-        references = _gather(pairs, limit, seed, budget)
-        if budget.spent:
-            first = ((s, t, n) for s, known in references.items() for t, n in known.items())
-            then = ((source, target, 1) for source, target in _after(references, pairs))
-            rows = ((s, t, n, _checksum(s, seed)) for s, t, n in chain(first, then))
-            examples, repeated = store(rows, limit)
-        else:
-            examples = [Example(source, tuple(targets)) for source, targets in references.items()]
-            repeated = sum(n - 1 for known in references.values() for n in known.values())
-    except MemoryError:
-        raise InputError(
-            "there is not enough memory for the pairs; give --limit to train on a part of them"
-        ) from None
-    if counts is not None:
-        counts["repeated"] += repeated
-    return examples
-
-
-def _gather(
-    pairs: Iterator[tuple[str, str]], limit: int | None, seed: int, budget: Budget
-) -> dict[str, dict[str, int]]:
-    """Count by source how often each target came, of all pairs or until the budget is spent.
-
-    Each pair that was taken is counted, unless the `limit` drove its source out for good.
-    """
-    references: dict[str, dict[str, int]] = {}
+    memory = memory or Memory()
+    kept: dict[str, dict[str, int]] = {}  # by source, how often each target came
     greatest: list[tuple[int, str]] = []  # a heap of minus the checksum
-    for source, target in pairs:
-        known = references.get(source)
-        if known is None:
+    for pair in pairs:
+        source, target = map(normalise, pair)
+        if source not in kept:
             if limit is not None:
                 out = _driven_out(source, seed, limit, greatest)
                 if out == source:
                     continue
-                for text in () if out is None else (out, *references.pop(out)):
-                    budget.forget(text)
-            known = references[source] = {}
-            budget.keep(source)
-        known[target] = known.get(target, 0) + 1
-        if known[target] == 1:
-            budget.keep(target)
-        if budget.spent:
-            break
-    return references
-
-
-def _after(
-    references: dict[str, dict[str, int]], pairs: Iterator[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """Yield the remaining pairs, once memory is free of those before."""
-    references.clear()
-    yield from pairs
+                for text in () if out is None else (out, *kept.pop(out)):
+                    memory.forget(text)
+            kept[source] = {}
+            memory.keep(source)
+        if target not in kept[source]:
+            kept[source][target] = 0
+            memory.keep(target)
+        kept[source][target] += 1
+    if counts is not None:
+        counts["repeated"] += sum(n - 1 for targets in kept.values() for n in targets.values())
+    return [Example(source, tuple(targets)) for source, targets in kept.items()]
 
 
 def _driven_out(source: str, seed: int, limit: int, greatest: list[tuple[int, str]]) -> str | None:
     """Return the source that a new one drives out of the `limit` kept ones, maybe itself."""
-    entry = -int.from_bytes(_checksum(source, seed), "big"), source
+    # Eight bytes that order sources by chance, in a way that `seed` decides.
+    checksum = hashlib.blake2b(f"{seed}\0{source}".encode(), digest_size=8).digest()
+    entry = -int.from_bytes(checksum, "big"), source
     if len(greatest) < limit:
         heapq.heappush(greatest, entry)
         return None
     return heapq.heappushpop(greatest, entry)[1]
-
-
-def _checksum(source: str, seed: int) -> bytes:
-    """Return 8 bytes that order sources by chance, in a way that `seed` decides."""
-    return hashlib.blake2b(f"{seed}\0{source}".encode(), digest_size=8).digest()

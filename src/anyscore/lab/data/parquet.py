@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, BinaryIO
 
-from anyscore.lab.data.disk import failures_told, new_file
 from anyscore.lab.data.opening import Input
 from anyscore.lab.data.table import repeated
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import RunFailure
+from anyscore.lab.extras import check_installed
 
 _ROWS = 512  # in memory at a time; a row may hold a picture
 
 
 def check_pyarrow(name: str) -> None:
     """Raise InputError if the package that reads Parquet is missing."""
-    if find_spec("pyarrow") is None:
-        raise InputError(
-            f"{name}: a Parquet file needs the package pyarrow, which is not installed; "
-            "pip install pyarrow, or give the table as .csv or .jsonl"
-        )
+    otherwise = ", or give the table as .csv or .jsonl"
+    check_installed("pyarrow", f"{name}: Parquet", extra="parquet", otherwise=otherwise)
 
 
 def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -33,14 +32,19 @@ def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[st
     check_pyarrow(source.name)
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     # Parquet is read from its end, a pipe only from its beginning.
-    with new_file() as whole:
-        while piece := stream.read(2**20):
-            with failures_told():
-                whole.write(piece)
+    with tempfile.TemporaryFile() as whole:
+        try:
+            shutil.copyfileobj(stream, whole)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise RunFailure(
+                f"{tempfile.gettempdir()}: the disk is full, a Parquet file is copied there; free "
+                "some space, or name another folder with TMPDIR"
+            ) from None
         if not whole.tell():
             return
-        with failures_told():
-            whole.seek(0)
+        whole.seek(0)
         try:
             table = parquet.ParquetFile(whole)
             twice = sorted(repeated(table.schema_arrow.names))
@@ -48,10 +52,11 @@ def parquet_rows(source: Input, stream: BinaryIO) -> Iterator[tuple[int, dict[st
                 raise source.error(
                     f'two columns are called "{twice[0]}"; give each a name of its own'
                 )
-            row = 0
+            row, rows = 0, table.metadata.num_rows
             for batch in table.iter_batches(_ROWS):
                 for record in batch.to_pylist():
                     row += 1
+                    source.share = row / rows
                     yield row, record
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from anyscore.lab.data.counts import Counts
-from anyscore.lab.data.disk import folder
 from anyscore.lab.data.options import DataOptions
-from anyscore.lab.data.pairs import Example
+from anyscore.lab.data.pairs import Example, Reader
 from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
 from anyscore.lab.data.tokens import token_noun
 from anyscore.lab.phrases import counted
@@ -21,16 +19,11 @@ _PARTS = {"valid": "validation", "test": "test"}
 _QUANTILES = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
-class _Read(Protocol):
-    files: list[dict[str, Any]]
-    counts: Counter[str]
-
-
 def summarise(
     parts: tuple[Sequence[Example], Sequence[Example], Sequence[Example]],
     tokenisers: tuple[Tokeniser, Tokeniser],
     options: DataOptions,
-    readers: Mapping[str, _Read],
+    readers: Mapping[str, Reader],
 ) -> dict[str, Any]:
     """Describe a task in plain numbers and strings, for JSON.
 
@@ -54,19 +47,10 @@ def summarise(
     """
     train, valid, test = parts
     held_out = {example.source for example in (*valid, *test)}
-    known: set[str] = set()  # of the sources that are held out, those in training
-    several = 0
-
-    def references() -> Iterator[str]:  # one pass: the training examples may lie on disk
-        nonlocal several
-        for part in parts:
-            for example in part:
-                several += len(example.references) > 1
-                if part is train and example.source in held_out:
-                    known.add(example.source)
-                yield from example.references
-
-    pairs, targets, commonest = Counts(references()).facts()
+    known = {example.source for example in train if example.source in held_out}
+    examples = [example for part in parts for example in part]
+    targets = Counter(reference for example in examples for reference in example.references)
+    pairs = targets.total()
     counts: Counter[str] = sum((Counter(reader.counts) for reader in readers.values()), Counter())
     published = {
         part: items for part, items in (("valid", valid), ("test", test)) if part in readers
@@ -79,9 +63,9 @@ def summarise(
         "rows": rows,
         "pairs": pairs,
         "sources": len(train) + len(held_out - known),
-        "targets": targets,
-        "commonest_target": commonest / pairs,
-        "several_targets": several,
+        "targets": len(targets),
+        "commonest_target": max(targets.values()) / pairs,
+        "several_targets": sum(len(example.references) > 1 for example in examples),
         "parts": {"train": len(train), "valid": len(valid), "test": len(test)},
         "cut": [part for part in ("valid", "test") if part not in published],
         "repeated": counts["repeated"],
@@ -124,14 +108,11 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
     return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, quantiles), strict=True))
 
 
-def summary_lines(
-    summary: dict[str, Any], too_long: Mapping[str, int] | None = None, on_disk: bool = False
-) -> list[str]:
+def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
     """Say in three to seven plain lines what `summarise` found, for a terminal.
 
     Args:
         too_long: by part, how many examples the encoded task left out for their length.
-        on_disk: whether the training pairs lie on disk.
     """
     parts, lengths = summary["parts"], summary["lengths"]
     lines = [
@@ -167,8 +148,6 @@ def summary_lines(
     notes += [f"taken as text: {' and '.join(texts)}"] if texts else []
     if notes:
         lines.append("; ".join(notes))
-    if on_disk:
-        lines.append(f"kept on disk: what is trained on, in {folder()}; memory does not hold it")
     leaks = {part: count for part, count in summary["leaked"].items() if count}
     if leaks:
         leaked_text = " and ".join(

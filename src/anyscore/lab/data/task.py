@@ -6,18 +6,18 @@ that two spellings of one source are one source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyscore.lab.data.examples import shuffled
 from anyscore.lab.data.opening import readable_name
-from anyscore.lab.data.options import FEWEST_SOURCES, MAX_TOKENS, STDIN, Column, DataOptions, Unit
+from anyscore.lab.data.options import FEWEST_SOURCES, MAX_TOKENS, STDIN, DataOptions, Unit
 from anyscore.lab.data.pairs import Example as Example
 from anyscore.lab.data.pairs import Reader, group
 from anyscore.lab.data.summary import summarise
-from anyscore.lab.data.tokenisers import Tokeniser, make_tokeniser
+from anyscore.lab.data.tokenisers import Tokeniser, make_tokenisers
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.data.units import choose_unit as choose_unit
 from anyscore.lab.data.units import find_units
@@ -32,7 +32,6 @@ class Task:
     """Examples to train, validate and test on, and what tokens are made of.
 
     Attributes:
-        train: a list, or on disk (see `examples`) if memory does not hold it.
         unit: of both sides, or of the targets where `source_unit` names another for the sources.
         tokenisers: of sources and targets, if they are already made; else `encode` makes them.
         summary: facts of the data (see `summary.summarise`); may be empty.
@@ -42,7 +41,7 @@ class Task:
     name: str
     description: str
     unit: Unit
-    train: Sequence[Example]
+    train: list[Example]
     valid: list[Example]
     test: list[Example]
     source_unit: Unit | None = None
@@ -56,7 +55,7 @@ class Task:
         return self.source_unit or self.unit, self.unit
 
 
-Split = tuple[Sequence[Example], list[Example], list[Example]]
+Split = tuple[list[Example], list[Example], list[Example]]
 
 
 def load_task(options: DataOptions) -> Task:
@@ -78,12 +77,13 @@ def load_task(options: DataOptions) -> Task:
         limit=options.limit,
         seed=options.split_seed,
         counts=readers["train"].counts,
+        memory=readers["train"].memory(limited=True),
     )
     published: dict[str, list[Example]] = {
         part: _rows(readers[part]) for part in ("valid", "test") if part in readers
     }
     try:
-        parts = _cut(kept, published, options.split_seed)
+        parts = split(kept, published, options.split_seed)
     except InputError as error:
         rows = readers["train"].counts["rows"]
         hint = f" (all {rows:,} rows repeat them: is it the right column?)"
@@ -103,19 +103,15 @@ def _task(
     """Make a task of its parts: choose units, make tokenisers, summarise."""
     train = parts[0]
     units = find_units(options, train)
-    texts = (e.source for e in train), (r for e in train for r in e.references)
-    source, target = (
-        make_tokeniser(unit, side, options.subwords)
-        for unit, side in zip(units, texts, strict=True)
-    )
+    tokenisers = make_tokenisers(units, train, options.subwords)
     return Task(
         name,
         description,
         units[1],
         *parts,
         source_unit=units[0] if units[0] != units[1] else None,
-        tokenisers=(source, target),
-        summary=summarise(parts, (source, target), options, readers),
+        tokenisers=tokenisers,
+        summary=summarise(parts, tokenisers, options, readers),
         max_tokens=options.max_tokens,
     )
 
@@ -128,41 +124,15 @@ def _dates(options: DataOptions) -> Task:
     return _task("dates", description, parts, options, {})
 
 
-def read_pairs(
-    path: str | Path, source: Column | None = None, target: Column | None = None
-) -> Sequence[Example]:
-    """Read the examples of a table, one per distinct source, in the order of the file.
-
-    Blank lines are skipped, further columns ignored, repeated pairs counted once. The file is read
-    line by line, and kept on disk if memory does not hold its pairs.
-
-    Args:
-        path: of the table.
-        source, target: columns by number from 1 or by name; None is the first, and the second.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, lacks a column, or has a pair with an
-            empty side; the text names the line.
-    """
-    return group(Reader(path, None, DataOptions(path, source=source, target=target)))
-
-
-def split(examples: Iterable[Example], seed: int) -> Split:
+def split(examples: list[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
     """Split examples into training, validation and test, about 80 : 10 : 10, by `seed`.
 
-    Validation and test hold at least 1 and at most `MOST_HELD_OUT` each. Examples with the same
-    source are joined first, so no source is on two sides. The same examples in the same order and
-    the same seed give the same split.
+    Validation and test hold at least 1 and at most `MOST_HELD_OUT` each; parts in `published` stay
+    as they are. No source is on two sides, since each has one example.
 
     Raises:
         InputError: there are fewer than `FEWEST_SOURCES` distinct sources.
     """
-    grouped = group((e.source, reference) for e in examples for reference in e.references)
-    return _cut(grouped, {}, seed)
-
-
-def _cut(examples: Sequence[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
-    """Split examples into the three parts; parts in `published` stay as they are."""
     missing = 2 - len(published)
     if missing and len(examples) < FEWEST_SOURCES:
         count = counted(len(examples), "distinct source")
@@ -171,10 +141,11 @@ def _cut(examples: Sequence[Example], published: Mapping[str, list[Example]], se
             f"at least {FEWEST_SOURCES} are needed"
         )
     if missing:
-        examples = shuffled(examples, seed)
+        examples = list(examples)
+        random.Random(seed).shuffle(examples)
     size = held_out_size(len(examples))
     rest = len(examples) - missing * size
-    cut = iter([list(examples[start : start + size]) for start in range(rest, len(examples), size)])
+    cut = iter([examples[start : start + size] for start in range(rest, len(examples), size)])
     valid, test = (
         published[part] if part in published else next(cut) for part in ("valid", "test")
     )
@@ -188,12 +159,12 @@ def held_out_size(count: int) -> int:
 
 def _rows(reader: Reader) -> list[Example]:
     """Read one example for each row, as published."""
-    try:
-        return [Example(normalise(source), (normalise(target),)) for source, target in reader]
-    except MemoryError:
-        raise reader.inputs[0].error(
-            "there is not enough memory for all its rows; give a smaller file"
-        ) from None
+    examples, memory = [], reader.memory(limited=False)
+    for source, target in reader:
+        examples.append(Example(normalise(source), (normalise(target),)))
+        memory.keep(source)
+        memory.keep(target)
+    return examples
 
 
 def _name(options: DataOptions) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
-from anyscore.lab.data.options import Unit
+from anyscore.lab.data.options import DataOptions, Unit
+from anyscore.lab.data.pairs import Example
 from anyscore.lab.data.tokens import SPACE, detokenise, marked, tokenise
 from anyscore.lab.errors import InputError
+from anyscore.lab.extras import check_installed
 
 LEARNT_FROM = 10**7
 """Subwords are made of so many first characters of a side's texts."""
@@ -103,15 +104,22 @@ class Subwords(Tokeniser):
         return {"unit": "bpe", "tokenizer": self._state}
 
 
-def make_tokeniser(unit: Unit, texts: Iterable[str], subwords: int) -> Tokeniser:
-    """Make the tokeniser of a side.
+def make_tokenisers(
+    units: tuple[Unit, Unit], train: Sequence[Example], subwords: int = DataOptions.subwords
+) -> tuple[Tokeniser, Tokeniser]:
+    """Make the tokenisers of sources and targets.
 
     Args:
-        unit: what a token is.
-        texts: of the training data alone; read for "bpe" only.
+        units: of sources and targets.
+        train: the training examples; read for "bpe" only.
         subwords: how many kinds of token "bpe" may have.
     """
-    return Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
+    sides = (e.source for e in train), (r for e in train for r in e.references)
+    source, target = (
+        Subwords.train(texts, subwords) if unit == "bpe" else Tokeniser(unit)
+        for unit, texts in zip(units, sides, strict=True)
+    )
+    return source, target
 
 
 def tokeniser_from_json(value: object) -> Tokeniser:
@@ -132,11 +140,8 @@ def tokeniser_from_json(value: object) -> Tokeniser:
 
 def check_subwords() -> None:
     """Raise InputError if the package that makes subwords is missing."""
-    if find_spec("tokenizers") is None:
-        raise InputError(
-            "the unit bpe needs the package tokenizers, which is not installed; "
-            "pip install tokenizers, or choose another unit"
-        )
+    otherwise = ", or choose another unit"
+    check_installed("tokenizers", "the unit bpe", extra="lab", otherwise=otherwise)
 
 
 def _first(texts: Iterable[str]) -> Iterator[str]:

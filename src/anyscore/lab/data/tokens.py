@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
 
-from anyscore.lab.data.counts import Counts
 from anyscore.lab.data.options import Unit as Unit
-from anyscore.lab.errors import InputError
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -166,8 +165,9 @@ class Vocabulary:
             size: the most tokens, the most frequent ones; None keeps all.
             min_count: how often a token must be seen to be kept.
         """
-        counts = Counts(token for tokens in texts for token in tokens)
-        return cls(counts.ranked(size, min_count))
+        counts = Counter(token for tokens in texts for token in tokens)
+        ranked = sorted(counts, key=lambda token: (-counts[token], token))
+        return cls([token for token in ranked if counts[token] >= min_count][:size])
 
     def __len__(self) -> int:
         """Return the count of numbers, specials included."""
@@ -205,22 +205,3 @@ class Vocabulary:
     def to_json(self) -> list[str]:
         """Return the ordinary tokens in order, for a JSON file."""
         return list(self._tokens[len(SPECIALS) :])
-
-    @classmethod
-    def from_json(cls, value: object) -> Vocabulary:
-        """Make the vocabulary that `to_json` wrote.
-
-        Raises:
-            InputError: `value` is not a list of distinct strings.
-        """
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise InputError(
-                f"a vocabulary must be a list of tokens, got {type(value).__name__}; "
-                "the run folder is damaged: train again"
-            )
-        if not all(isinstance(token, str) for token in value) or len(set(value)) != len(value):
-            raise InputError(
-                "a vocabulary must be a list of distinct strings; "
-                "the run folder is damaged: train again"
-            )
-        return cls(value)

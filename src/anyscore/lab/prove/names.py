@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from anyscore.lab.errors import InputError
 from anyscore.lab.extras import check_installed
+from anyscore.ops.checks import shown, suggest
 
 if TYPE_CHECKING:
     from anyscore.lab.prove.proof import Proof
@@ -45,10 +45,10 @@ def check(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in NAMES:
-            near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
-            meant = f"did you mean {near[0]}? " if near else ""
-            shown = name if len(name) < 60 else f"{name[:57]}…"
-            raise InputError(f"there is no proof {shown!r}; {meant}there are {', '.join(NAMES)}")
+            raise InputError(
+                f"there is no proof {shown(name)}; {suggest(name, NAMES)}there are "
+                f"{', '.join(NAMES)}"
+            )
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise InputError(f"{', '.join(twice)}: given twice; give each proof once")

@@ -43,16 +43,14 @@ class Bahdanau(OneAttention):
     Bahdanau et al., "Neural machine translation by jointly learning to align and translate", 2015.
     """
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__(score, settings, source_size=source_size, target_size=target_size)
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
         hidden = settings.hidden
         self.to_state = nn.Linear(self.encoder.hidden_size, hidden)
         self.decoder = nn.GRUCell(2 * hidden, hidden)
         self.combine = nn.Linear(3 * hidden, hidden)
         self.to_logits = nn.Linear(hidden, target_size)
-        self.attention = single_attention(score, hidden)
+        self.attention = single_attention(self.score, hidden)
 
     def begin(self, source: Tensor, lengths: Tensor) -> Memory:
         """Encode sources (B, T_k) of the lengths (B,); return the first memory."""

@@ -35,9 +35,7 @@ class Batch:
 
 
 class Sequences:
-    """Token sequences in one flat tensor, padded and made 64 bits wide only in batches.
-
-    The tensor lies on `device`, or on disk if the sequences did.
+    """Token sequences in one flat tensor on `device`, padded and 64 bits wide only in batches.
 
     Attributes:
         lengths: (N,), int64 on the CPU.
@@ -45,12 +43,9 @@ class Sequences:
 
     def __init__(self, sequences: Ragged | Sequence[Sequence[int]], device: torch.device) -> None:
         ragged = sequences if isinstance(sequences, Ragged) else Ragged(sequences)
-        self.lengths = torch.from_numpy(ragged.lengths.array()).long()
-        # From disk, only what is taken goes to the device.
-        storage = torch.device("cpu") if ragged.on_disk else device
-        self._starts = (self.lengths.cumsum(0) - self.lengths).to(storage)
-        self._tokens = torch.from_numpy(ragged.tokens.array()).to(storage)
-        self._device = device
+        self.lengths = torch.from_numpy(ragged.lengths).long()
+        self._starts = (self.lengths.cumsum(0) - self.lengths).to(device)
+        self._tokens = torch.from_numpy(ragged.tokens).to(device)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return sequences by number (B,): tokens (B, longest), padded, and lengths (B,)."""
@@ -60,16 +55,17 @@ class Sequences:
         # Beyond a sequence's end its last token is read in place of padding, then replaced.
         index = self._starts[rows.to(device)][:, None] + torch.minimum(position, ends - 1)
         tokens = self._tokens.take(index).masked_fill_(position >= ends, PAD)
-        return tokens.to(self._device, torch.int64), lengths
+        return tokens.long(), lengths
 
 
 class Pairs:
     """All pairs of a part of the data, on `device`, from which batches are taken."""
 
     def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
-        numbered = pairs if isinstance(pairs, NumberedPairs) else NumberedPairs(pairs)
-        self.sources = Sequences(numbered.sources, device)
-        self.targets = Sequences(numbered.targets, device)
+        if not isinstance(pairs, NumberedPairs):
+            pairs = NumberedPairs([pair.source for pair in pairs], [pair.target for pair in pairs])
+        self.sources = Sequences(pairs.sources, device)
+        self.targets = Sequences(pairs.targets, device)
 
     def __len__(self) -> int:
         return len(self.sources.lengths)

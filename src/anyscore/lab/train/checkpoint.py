@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,27 @@ from anyscore.lab.data.options import LONGEST
 from anyscore.lab.data.tokenisers import Tokeniser, tokeniser_from_json
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.errors import InputError
+from anyscore.lab.forms import PLAIN, TEXT, count, each, having, maybe, named
+from anyscore.lab.records import FORMAT, read_record, write_record
 from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model, shapes
 from anyscore.lab.train.settings import Settings
 from anyscore.ops.checks import shown
 
-_FORMAT = 2
 _CONFIG, _TENSORS = "model.json", "model.safetensors"
+_FORM = having(
+    {
+        "score": TEXT,
+        "settings": named(PLAIN),
+        "source_vocabulary": each(TEXT),
+        "target_vocabulary": each(TEXT),
+        "source_tokeniser": named(PLAIN),
+        "target_tokeniser": named(PLAIN),
+        "limit": count(limit_for(LONGEST)),
+    },
+    {"longest_source": maybe(count(LONGEST))},
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ def save_run(
         RunFailure: the disk is full or a file cannot be written.
     """
     config = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "anyscore": __version__,
         "score": model.score,
         "settings": asdict(settings),
@@ -69,14 +81,13 @@ def save_run(
         "source_tokeniser": data.source_tokeniser.to_json(),
         "target_tokeniser": data.target_tokeniser.to_json(),
         "limit": data.limit,
-        "longest_source": int(data.train.sources.lengths.array().max()),
+        "longest_source": int(data.train.sources.lengths.max()),
         "source_vocabulary": data.source_vocabulary.to_json(),
         "target_vocabulary": data.target_vocabulary.to_json(),
     }
     tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     write_whole(folder / _TENSORS, save(tensors))
-    text = json.dumps(config, ensure_ascii=False, indent=1)
-    write_whole(folder / _CONFIG, text.encode())
+    write_record(folder / _CONFIG, config, indent=1)
 
 
 def load_run(folder: str | Path) -> Run:
@@ -91,10 +102,10 @@ def load_run(folder: str | Path) -> Run:
             raise InputError(
                 f"{folder}: expected the folder of a trial (RUN/trials/NAME), found no {name} in it"
             )
-    config = _read_config(folder / _CONFIG)
+    config = read_record(_FORM, folder, _CONFIG, advice="remove its folder", oldest=FORMAT)
     try:
-        source_vocabulary = Vocabulary.from_json(config["source_vocabulary"])
-        target_vocabulary = Vocabulary.from_json(config["target_vocabulary"])
+        source_vocabulary = Vocabulary(config["source_vocabulary"])
+        target_vocabulary = Vocabulary(config["target_vocabulary"])
         settings = Settings(**config["settings"] | {"device": "cpu"})
         settings.check()
         sizes = len(source_vocabulary), len(target_vocabulary)
@@ -102,15 +113,14 @@ def load_run(folder: str | Path) -> Run:
         model = new_model(settings, config["score"], *sizes, seed=0)
         model.load_state_dict(load_file(folder / _TENSORS))
         model.eval()
-        longest = config.get("longest_source")
         return Run(
             model=model,
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
             source_tokeniser=tokeniser_from_json(config["source_tokeniser"]),
             target_tokeniser=tokeniser_from_json(config["target_tokeniser"]),
-            limit=_count(config["limit"], limit_for(LONGEST)),
-            longest_source=_count(longest, LONGEST) if longest is not None else None,
+            limit=config["limit"],
+            longest_source=config.get("longest_source"),
             config=config,
         )
     # Anything may stand in a damaged file, and what meets it first may raise anything.
@@ -119,25 +129,6 @@ def load_run(folder: str | Path) -> Run:
         raise InputError(
             f"{folder}: the model is damaged ({reason}); remove the folder, and it is trained again"
         ) from None
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    """Read the JSON file of a model; raise InputError if it is damaged."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{file}: cannot be read ({reason}); remove its folder") from None
-    if not isinstance(config, dict):
-        raise InputError(
-            f"{file}: expected an object, found {type(config).__name__}; the file is damaged"
-        )
-    if config.get("format") != _FORMAT:
-        raise InputError(
-            f"{file}: expected format {_FORMAT}, found {config.get('format')!r}; use the "
-            f"release of anyscore that wrote it ({config.get('anyscore')}), or train again"
-        )
-    return config
 
 
 def _check_shapes(
@@ -157,10 +148,3 @@ def _check_shapes(
         if expected.get(name) != found.get(name):
             there, wanted = found.get(name, "nothing"), expected.get(name, "nothing")
             raise ValueError(f"{shown(name)}: expected the shape {wanted}, found {there}")
-
-
-def _count(x: object, most: int) -> int:
-    """Return x if it is a whole number from 1 to `most`; raise ValueError if not."""
-    if not isinstance(x, int) or isinstance(x, bool) or not 1 <= x <= most:
-        raise ValueError(f"expected a whole number from 1 to {most:,}, found {shown(x)}")
-    return x

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from anyscore.lab.data.tokens import Vocabulary
 from anyscore.lab.train.batches import Batch
+from anyscore.lab.train.dropout import Dropout
+from anyscore.lab.train.settings import Settings
 from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import Attention
 
@@ -32,11 +34,24 @@ class Decoded(NamedTuple):
 class Model(nn.Module, ABC):
     """A model whose attention layers take any score, from source tokens to target tokens.
 
-    Attributes:
+    Args:
         score: a name that `anyscore.torch.Attention` knows.
+        settings: widths and dropout.
+        source_size, target_size: sizes of the vocabularies; token 0 is padding.
     """
 
-    score: str
+    def __init__(
+        self, score: str, settings: Settings, *, source_size: int, target_size: int
+    ) -> None:
+        super().__init__()
+        self.score = score
+        self.source_embedding = nn.Embedding(source_size, settings.hidden, padding_idx=0)
+        self.dropout = Dropout(settings.dropout)
+        self._build(settings, target_size)
+
+    @abstractmethod
+    def _build(self, settings: Settings, target_size: int) -> None:
+        """Make the other layers. Their order is that in which `draw` draws parameters."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:

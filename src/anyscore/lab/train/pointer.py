@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from anyscore import PreparedKeys, attention
 from anyscore.lab.data.tokens import EOS, SPECIALS, UNK, Vocabulary
 from anyscore.lab.train.batches import Batch
-from anyscore.lab.train.dropout import Dropout
 from anyscore.lab.train.gru import first_states, read_both_ways, read_forwards, source_encoder
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.stepwise import Stepwise
@@ -56,20 +55,14 @@ class Pointer(Stepwise):
     with the attention sum reader network", 2016.
     """
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__()
-        self.score = score
+    def _build(self, settings: Settings, target_size: int) -> None:
         hidden = settings.hidden
-        self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
         self.encoder, self.to_keys = source_encoder(hidden)
         self.end = nn.Embedding(1, hidden)
         self.to_state = nn.Linear(self.encoder.hidden_size, hidden)
         self.decoder = nn.GRU(hidden, hidden, batch_first=True)
-        self.dropout = Dropout(settings.dropout)
-        width = hidden if has_hidden(find_score(score)) else None
-        self.attention = Pointing(score, hidden=width, d_q=hidden, d_k=hidden)
+        width = hidden if has_hidden(find_score(self.score)) else None
+        self.attention = Pointing(self.score, hidden=width, d_q=hidden, d_k=hidden)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean of log Σ exp of all scores − log Σ exp of the scores of right places."""

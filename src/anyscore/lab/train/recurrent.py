@@ -43,15 +43,13 @@ class Recurrent(OneAttention):
     Luong et al., "Effective approaches to attention-based neural machine translation", 2015.
     """
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__(score, settings, source_size=source_size, target_size=target_size)
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
         hidden = settings.hidden
         self.decoder = nn.GRU(hidden, hidden, batch_first=True)
         self.combine = nn.Linear(2 * hidden, hidden)
         self.to_logits = nn.Linear(hidden, target_size)
-        self.attention = single_attention(score, hidden)
+        self.attention = single_attention(self.score, hidden)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Encode source tokens (B, T_k) of the lengths (B,) as keys (B, T_k, hidden)."""

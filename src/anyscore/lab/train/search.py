@@ -9,7 +9,6 @@ own numbers, so that what is chosen is never worse than those.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,6 @@ class Search:
             study.enqueue_trial(usual if self.widths else {"learning_rate": usual["learning_rate"]})
         proposal = study.ask()
         settings = replace(self.settings, **self._propose(proposal))
-        steps = Progress(report, number, self.trainings)
 
         def pass_on(details: dict[str, Any]) -> None:
             if "epoch" in details:
@@ -87,7 +85,8 @@ class Search:
                 if proposal.should_prune():
                     raise optuna.TrialPruned
             else:
-                steps(details)
+                done = number * details["steps"] + details["step"]  # of all trainings
+                report({"step": done, "steps": self.trainings * details["steps"]})
 
         try:
             with reported_failures():
@@ -158,17 +157,3 @@ class Search:
                     {**trial.params, "valid_loss": loss, "state": state, "failure": failure}
                 )
         return trainings
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Reports the steps of one training as steps of all."""
-
-    report: Callable[[dict[str, Any]], None]
-    number: int
-    trainings: int
-
-    def __call__(self, details: dict[str, Any]) -> None:
-        """Report a step of this training as a step of all."""
-        done = self.number * details["steps"] + details["step"]
-        self.report({"step": done, "steps": self.trainings * details["steps"]})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from anyscore.lab.data.task import Task
 from anyscore.lab.errors import InputError
-from anyscore.lab.options import MODELS, TrainingOptions
+
+MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
+"""The names of the models; see `train.models`."""
 
 
 @dataclass(frozen=True)
@@ -59,41 +60,6 @@ class Settings:
                 raise InputError(
                     f"--kv-heads: expected a divisor of the {self.heads} heads, got {self.kv_heads}"
                 )
-
-
-# The default width and training steps, by whether the task is that of the dates: they are easy, a
-# wide model answers them with any score, a narrow one shows what a score is worth.
-_HIDDEN = {True: 32, False: 128}
-_STEPS = {True: 1900, False: 1000}
-
-
-def settings_for(options: TrainingOptions, task: Task, *, dates: bool, device: str) -> Settings:
-    """Return the settings that a user's options mean for a task, checked.
-
-    Args:
-        dates: whether the task is that of the dates, which has defaults of its own.
-        device: the device that `options.device` stands for.
-
-    Raises:
-        InputError: a setting is out of range or does not fit another.
-    """
-    settings = Settings(
-        model=options.model,
-        epochs=options.epochs or default_epochs(task, options.batch_size, _STEPS[dates]),
-        batch_size=options.batch_size,
-        hidden=options.hidden or _HIDDEN[dates],
-        learning_rate=options.learning_rate,
-        dropout=options.dropout,
-        device=device,
-    )
-    settings.check()
-    return settings
-
-
-def default_epochs(task: Task, batch_size: int, steps: int) -> int:
-    """Return the number of epochs, 2 to 30, that make about `steps` training steps."""
-    pairs = sum(len(example.references) for example in task.train)
-    return min(30, max(2, round(steps / math.ceil(pairs / batch_size))))
 
 
 def _is_count(x: object) -> bool:

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from anyscore.lab.data.tokens import UNK
 from anyscore.lab.train.batches import Batch
-from anyscore.lab.train.dropout import Dropout
 from anyscore.lab.train.gru import read_both_ways, source_encoder
 from anyscore.lab.train.model import Decoded, Model, single_attention
 from anyscore.lab.train.settings import Settings
+from anyscore.torch import Attention
 
 
 class _Labeller(Model):
@@ -22,21 +22,10 @@ class _Labeller(Model):
     The number of labels is known, so their end is not predicted, and costs nothing in the loss.
     """
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__()
-        self.score = score
-        hidden = settings.hidden
-        self.source_embedding = nn.Embedding(source_size, hidden, padding_idx=0)
-        self.encoder, self.to_keys = source_encoder(hidden)
-        self.dropout = Dropout(settings.dropout)
-        self._build(hidden, target_size)
-        self.attention = single_attention(score, hidden)
+    attention: Attention
 
-    @abstractmethod
-    def _build(self, hidden: int, labels: int) -> None:
-        """Make the layers of the class."""
+    def _build(self, settings: Settings, target_size: int) -> None:
+        self.encoder, self.to_keys = source_encoder(settings.hidden)
 
     @abstractmethod
     def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
@@ -90,9 +79,11 @@ class Tagger(_Labeller):
     A label depends on other tokens than its own through the attention alone.
     """
 
-    def _build(self, hidden: int, labels: int) -> None:
-        self.combine = nn.Linear(2 * hidden, hidden)
-        self.to_logits = nn.Linear(hidden, labels)
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
+        self.combine = nn.Linear(2 * settings.hidden, settings.hidden)
+        self.to_logits = nn.Linear(settings.hidden, target_size)
+        self.attention = single_attention(self.score, settings.hidden)
 
     def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
         context = self.attention(keys, keys, valid_lens=lengths)
@@ -113,9 +104,11 @@ class Classifier(_Labeller):
     Yang et al., "Hierarchical attention networks for document classification", 2016.
     """
 
-    def _build(self, hidden: int, labels: int) -> None:
-        self.query = nn.Embedding(1, hidden)
-        self.to_logits = nn.Linear(hidden, labels)
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
+        self.query = nn.Embedding(1, settings.hidden)
+        self.to_logits = nn.Linear(settings.hidden, target_size)
+        self.attention = single_attention(self.score, settings.hidden)
 
     def _logits(self, embedded: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
         queries = self.query.weight.expand(len(keys), 1, -1)

@@ -47,11 +47,9 @@ class Transformer(Translator):
     Transformer architecture", 2020.
     """
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__(score, settings, source_size=source_size, target_size=target_size)
-        hidden = settings.hidden
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
+        score, hidden = self.score, settings.hidden
         self.encoder = nn.ModuleList(_Encoder(score, settings) for _ in range(settings.layers))
         self.decoder = nn.ModuleList(_Decoder(score, settings) for _ in range(settings.layers))
         self.source_norm, self.norm = nn.LayerNorm(hidden), nn.LayerNorm(hidden)

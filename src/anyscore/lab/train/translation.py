@@ -33,10 +33,22 @@ from anyscore.lab.trials import Outcome, Report, Trial
 
 @dataclass(frozen=True)
 class TranslationTrain:
-    """Trains and tests one trial; can be pickled. See `translation_train`.
+    """Trains and tests the settings' model on data, one trial a call; can be pickled.
+
+    The outcome has exact match, chrF and BLEU of the test items, answered by the model of the best
+    epoch, and examples with attention weights.
 
     Attributes:
+        threads: of PyTorch while it trains; None changes nothing.
+        group: the processes that train together; only the first one's outcome has a meaning.
         chosen: numbers of `Settings` by score, which a search chose; None where there was none.
+
+    Raises:
+        InputError: the settings do not fit together, or the model does not fit the data.
+
+    Raises (when called):
+        TrialFailure: the loss stops being a number, there is not enough memory, or a search found
+            nothing for the score.
     """
 
     data: Encoded
@@ -44,6 +56,10 @@ class TranslationTrain:
     threads: int | None = None
     group: Group = ALONE
     chosen: Mapping[str, Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        self.settings.check()
+        check_fits(self.settings.model, self.data)
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
         """Train and test one trial; see `trials.Train`."""
@@ -56,30 +72,6 @@ class TranslationTrain:
         failures = reported_failures() if self.group.size == 1 else nullcontext()
         with cpu_threads(self.threads), failures:
             return _run(self.data, settings, trial, report, self.group)
-
-
-def translation_train(
-    data: Encoded, settings: Settings, *, threads: int | None = None, group: Group = ALONE
-) -> TranslationTrain:
-    """Return the function (trial, report) → outcome that trains the settings' model on `data`.
-
-    The outcome has exact match, chrF and BLEU of the test items, answered by the model of the best
-    epoch, and examples with attention weights.
-
-    Args:
-        threads: of PyTorch while it trains; None changes nothing.
-        group: the processes that train together; only the first one's outcome has a meaning.
-
-    Raises:
-        InputError: the settings do not fit together, or the model does not fit the data.
-
-    Raises (when the returned function is called):
-        TrialFailure: the loss stops being a number, there is not enough memory, or a search found
-            nothing for the score.
-    """
-    settings.check()
-    check_fits(settings.model, data)
-    return TranslationTrain(data, settings, threads, group)
 
 
 def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group: Group) -> Outcome:

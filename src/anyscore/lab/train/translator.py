@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from anyscore.lab.train.batches import Batch
-from anyscore.lab.train.dropout import Dropout
 from anyscore.lab.train.gru import read_both_ways, source_encoder
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.stepwise import Stepwise
@@ -20,22 +19,10 @@ from anyscore.torch import Attention
 
 
 class Translator(Stepwise):
-    """A sequence-to-sequence model whose attention layers take any score.
+    """A sequence-to-sequence model with embeddings of sources and of targets."""
 
-    Args:
-        score: a name that `anyscore.torch.Attention` knows.
-        settings: widths and dropout.
-        source_size, target_size: sizes of the vocabularies; token 0 is padding.
-    """
-
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__()
-        self.score = score
-        self.source_embedding = nn.Embedding(source_size, settings.hidden, padding_idx=0)
+    def _build(self, settings: Settings, target_size: int) -> None:
         self.target_embedding = nn.Embedding(target_size, settings.hidden, padding_idx=0)
-        self.dropout = Dropout(settings.dropout)
 
     @abstractmethod
     def states(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -71,10 +58,8 @@ class OneAttention(Translator):
     to_logits: nn.Linear
     attention: Attention
 
-    def __init__(
-        self, score: str, settings: Settings, *, source_size: int, target_size: int
-    ) -> None:
-        super().__init__(score, settings, source_size=source_size, target_size=target_size)
+    def _build(self, settings: Settings, target_size: int) -> None:
+        super()._build(settings, target_size)
         self.encoder, self.to_keys = source_encoder(settings.hidden)
 
     def _read(self, source: Tensor, lengths: Tensor) -> Tensor:
