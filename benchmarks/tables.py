@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from anyscore.lab.bench.gpu_limits import Chip, backward_rate, rate, row_of, share_of_limit
+from anyscore.lab.bench.report import introduction, missing, number, shape_of, work_of
 from anyscore.lab.bench.work import FORWARD, TRAINING
-from anyscore.lab.phrases import counted
+from benchmarks.gpu_limits import Chip, backward_rate, rate, row_of, share_of_limit
 
 Result = dict[str, Any]
 
@@ -91,28 +91,13 @@ def one(result: Result, chip: Chip | None = None) -> Grid:
 def _title(result: Result) -> str:
     dtype = "" if result["dtype"] == "float32" else f" {result['dtype']}"
     special = f", {result['title']}" if result["title"] else ""
-    return f"{result['score']} ({work(result)}){dtype}, {result['passes']}{special}"
+    return f"{result['score']} ({shape_of(result)}){dtype}, {result['passes']}{special}"
 
 
 def _about(entry: Result) -> str:
     """Say how one on a GPU was set up, and the ways that its tiles took."""
     shares = ", ".join(f"{way} {share:.0%}" for way, share in entry.get("tiles", {}).items())
     return f"{entry['how']}{'; tiles: ' if shares else ''}{shares}"
-
-
-def work(result: Result) -> str:
-    """Describe the work: its shape, and what is special about it."""
-    prepared = ", prepared keys" if result["prepared"] else ""
-    return f"{', '.join(map(str, result['shape']))}{prepared}"
-
-
-def threads(machine: dict[str, Any]) -> str:
-    """The number of threads, in words.
-
-    >>> threads({"threads": 1}), threads({"threads": 2})
-    ('1 thread', '2 threads')
-    """
-    return counted(machine["threads"], "thread")
 
 
 def summary(record: dict[str, Any]) -> list[Grid]:
@@ -156,16 +141,7 @@ def _targets(record: dict[str, Any]) -> Grid:
 
 def markdown(record: dict[str, Any]) -> str:
     """Everything, as it can be pasted into a page."""
-    machine, settings = record["machine"], record["settings"]
-    lines = [
-        "# Benchmark",
-        "",
-        f"anyscore {record['anyscore']} ({record['plan']['route']}), {machine['processor']}, "
-        f"{threads(machine)}, PyTorch {machine['torch']}, Python {machine['python']}, "
-        f"{settings['score']}, {settings['dtype']}, {record['made'][:10]}.",
-    ]
-    if record["interrupted"]:
-        lines += ["", "Interrupted: this is what had been measured."]
+    lines = introduction(record, f"{record['settings']['score']}, ")
     for grid in summary(record):
         lines += ["", f"## {grid.title}", "", *_markdown(grid)]
         lines += ["", *(f"- {note}" for note in grid.notes)] if grid.notes else []
@@ -182,20 +158,13 @@ def markdown(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def number(value: float | None) -> str:
-    """Three digits, or as many as stand before the point."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def _line(result: Result) -> str:
     """The name of a line of the summary."""
     if result["part"] == "pairs":
         return str(result["score"])
     special = f", {result['title']}" if result["title"] else ""
     special = f", {result['score']}{special}" if result["part"] == "packed" else special
-    return f"{work(result)}{' + backward' if result['passes'] == TRAINING else ''}{special}"
+    return f"{work_of(result)}{special}"
 
 
 def _half(ratio: dict[str, float] | None) -> str:
@@ -206,7 +175,7 @@ def _cell(result: Result, name: str) -> str:
     for e in result["entrants"]:
         if e["name"] == name:
             if e["problem"]:
-                return "wrong" if e["problem"].startswith("wrong") else "–"
+                return missing(e)
             weighed = result["part"] == "memory"
             return number(e["mib"] if weighed else e["ratio"] and e["ratio"]["median"])
     return ""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.rivals import Call, Variant
-from anyscore.lab.bench.variants_torch import gradient_call
-from anyscore.lab.bench.work import Work
+from anyscore.lab.bench.variants import gradient_call
+from benchmarks.work import Work
 
 
 def lazy(work: Work) -> list[Variant]:

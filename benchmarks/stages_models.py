@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from anyscore.lab.bench.comparison import Comparison
 from anyscore.lab.bench.formulas import DOT
-from anyscore.lab.bench.graphs import DEGREES, GraphWork
-from anyscore.lab.bench.packed import PackedWork
-from anyscore.lab.bench.speech import LocationWork
-from anyscore.lab.bench.stages import PASSES, Part, Plan, Result, Settings, contestants
 from anyscore.lab.bench.work import FORWARD, Shape
+from benchmarks.graphs import DEGREES, GraphWork
+from benchmarks.packed import PackedWork
+from benchmarks.speech import LocationWork
+from benchmarks.stages import PASSES, Part, Plan, Result, Settings, contestants
 
 GRAPH, EDGES = Shape(4, 20_000, 20_000, 32, 32), 400_000
 

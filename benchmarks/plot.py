@@ -6,8 +6,9 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anyscore.lab.bench.tables import Result, threads, work
+from anyscore.lab.bench.report import described, shape_of
 from anyscore.lab.bench.work import FORWARD, TRAINING
+from benchmarks.tables import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,11 +52,7 @@ def draw(record: dict[str, Any]) -> bytes:
             some = [r for r in growth if r["passes"] == passes]
             _draw_growth(axes[f"time {column}"], some, "ms", f"time, {passes}", "ms")
             _draw_growth(axes[f"memory {column}"], some, "mib", f"peak memory, {passes}", "MiB")
-    machine = record["machine"]
-    figure.suptitle(
-        f"anyscore {record['anyscore']} on {machine['processor']}, {threads(machine)}",
-        fontsize="medium",
-    )
+    figure.suptitle(f"anyscore {record['anyscore']} on {described(record)}", fontsize="medium")
     drawn: dict[str, Any] = {}
     for panel in figure.axes:
         handles, names = panel.get_legend_handles_labels()
@@ -86,7 +83,7 @@ def _draw_speed(axes: Axes, results: Sequence[Result]) -> None:
             )
     axes.axvline(1, color=_MARKS["anyscore"][0])
     axes.set_xscale("log")
-    axes.set_yticks(range(len(results)), [f"({work(r)})\n{_line(r)}" for r in results])
+    axes.set_yticks(range(len(results)), [f"({shape_of(r)})\n{_line(r)}" for r in results])
     axes.tick_params(axis="y", labelsize="small")
     axes.set_ylim(len(results) - 0.5, -0.5)
     axes.set_xlabel(f"{results[0]['score']}: time ÷ time of anyscore (right of the line is slower)")

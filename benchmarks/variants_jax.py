@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyscore import Additive, attention
 from anyscore.lab.bench.rivals import Call, Unavailable, Variant
-from anyscore.lab.bench.work import Work
+from benchmarks.work import Work
 
 
 def formula(work: Work) -> list[Variant]:

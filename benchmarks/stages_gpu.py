@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from anyscore.lab.bench.comparison import Comparison, Contestant
-from anyscore.lab.bench.rivals import GRAPH, OURS
-from anyscore.lab.bench.stages import Part, Plan, Result, Settings, contestants
-from anyscore.lab.bench.variants_torch import gpu_memory
-from anyscore.lab.bench.work import FORWARD, RANGES, TRAINING, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING
+from benchmarks.rivals import GRAPH, OURS, contestant
+from benchmarks.stages import Part, Plan, Result, Settings, contestants
+from benchmarks.variants_torch import gpu_memory
+from benchmarks.work import RANGES, Work
 
 _COPIES = 10  # of all triples in float32, that the formula may need in several processes
 
 
 def _on_gpu(work: Work, settings: Settings) -> list[Contestant]:
     """Ours, in two dtypes, and those that hold no more than the scores."""
-    found = [c for c in contestants(work, settings) if c.rival not in ("eager", "separable")]
+    found = [c for c in contestants(work, settings) if c.rival.name not in ("eager", "separable")]
     if work.training:
-        found = [c for c in found if not c.rival.startswith("flex, ")]
+        found = [c for c in found if not c.rival.name.startswith("flex, ")]
     if settings.quick and settings.rivals is None:
-        found = [c for c in found if c.rival != "compile"]
+        found = [c for c in found if c.rival.name != "compile"]
         if not work.training:
-            found.insert(1, Contestant("flex", "flex", work))
+            found.insert(1, contestant("flex", work))
     elif work.dtype != "float32":
         label = f"{OURS.name}, float32"
-        found.insert(1, Contestant(label, OURS.name, work.to(dtype="float32"), label))
+        found.insert(1, contestant(OURS.name, work.to(dtype="float32"), label))
     return found
 
 
 def _ranges(work: Work) -> list[Contestant]:
     """Exponents that are small, at the border, clamped, and too large for exponentials."""
     return [
-        Contestant(f"{OURS.name}, {RANGES[name][0]}", OURS.name, work.to(range=name), OURS.name)
+        contestant(OURS.name, work.to(range=name), f"{OURS.name}, {RANGES[name][0]}")
         for name in ("half", "normal", "four", "eight")
     ]
 
@@ -37,21 +38,21 @@ def _ranges(work: Work) -> list[Contestant]:
 def _longer(work: Work) -> list[Contestant]:
     shape = work.shape
     long = work.to(shape=shape._replace(queries=2 * shape.queries, keys=2 * shape.keys))
-    return [Contestant(OURS.name, OURS.name, long)]
+    return [contestant(OURS.name, long)]
 
 
 def _forward(settings: Settings, results: list[Result]) -> Plan:
     for shape in settings.shapes:
         work = settings.work(shape)
         near, long = work.to(range="near"), _longer(work)
-        exact = Contestant("anyscore, exact", OURS.name, near, OURS.name)
+        exact = contestant(OURS.name, near, "anyscore, exact")
         group = [
             Comparison("forward", work, _on_gpu(work, settings)),
             Comparison("ranges", work, _ranges(work), "small and large numbers"),
             Comparison("forward 2T", long[0].work, long, "memory at 2T", timed=False),
         ]
         if work.score == "additive":
-            both = [exact, Contestant("separable", "separable", near)]
+            both = [exact, contestant("separable", near)]
             said = "within ± 2: exact, and as a product of rank 8"
             group.insert(2, Comparison("separable", near, both, said))
         yield group
@@ -77,7 +78,7 @@ def _step(settings: Settings, results: list[Result]) -> Plan:
                 f"step{graph}",
                 work,
                 [
-                    Contestant(name, name + graph, work, name)
+                    contestant(name + graph, work, name)
                     for name in (OURS.name, "eager", "compile", "dot")
                 ],
                 f"a decoder's step{graph}",
@@ -92,7 +93,7 @@ def _narrow(settings: Settings, results: list[Result]) -> Plan:
     if any(e["name"] == "flex" and e["ms"] for e in rows):
         return
     work = settings.work(settings.shapes[0]._replace(width=16, value_width=16), TRAINING)
-    both = [Contestant(name, name, work) for name in (OURS.name, "flex")]
+    both = [contestant(name, work) for name in (OURS.name, "flex")]
     yield [Comparison("narrow", work, both, "width 16")]
 
 
@@ -105,10 +106,10 @@ def _small(settings: Settings, results: list[Result]) -> Plan:
     group = []
     for passes in (FORWARD, TRAINING):
         work = settings.work(shape._replace(queries=tokens, keys=tokens), passes)
-        some = [Contestant(name, name, work) for name in (OURS.name, "eager", "compile")]
+        some = [contestant(name, work) for name in (OURS.name, "eager", "compile")]
         if work.dtype != "float32":
             whole = work.to(dtype="float32")
-            some.insert(2, Contestant("eager, float32", "eager", whole, "eager"))
+            some.insert(2, contestant("eager", whole, "eager, float32"))
         group.append(Comparison("small", work, some, "where the formula fits memory"))
     yield group
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from anyscore.lab.bench.rivals import Unavailable, Variant
-from anyscore.lab.bench.variants_torch import gradient_call
-from anyscore.lab.bench.work import Work
+from anyscore.lab.bench.variants import gradient_call
+from benchmarks.work import Work
 
 _WIDTH = 16  # the least that it takes
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from anyscore.lab.bench.bars import judged
 from anyscore.lab.bench.work import FORWARD
+from benchmarks.bars import judged
 
 Result = dict[str, Any]
 
@@ -40,26 +39,6 @@ COSTS = {  # of our kernels, counted in the machine code for compute capability 
 SPECIAL = 16  # of them an SM does in a cycle
 ISSUED = 128  # four schedulers, 32 threads each
 LANES: dict[tuple[int, ...], int] = {(8, 0): 64}  # of float32 arithmetic, where they are not ISSUED
-
-
-def why_not() -> str | None:
-    """Say why nothing can be measured on a GPU here, or None."""
-    import torch
-
-    if torch.version.cuda is None:
-        return "this PyTorch was built without CUDA"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if not torch.cuda.is_available():
-            return "PyTorch finds none"
-        capability = torch.cuda.get_device_capability(0)
-    if capability < (8, 0):
-        return f"it has compute capability {capability[0]}.{capability[1]}"
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return "Triton is not installed"
-    return None
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,21 @@
-"""Hosts of a runner: this process, or one of its own, which can be ended and whose crash
-harms nobody.
-"""
+"""A runner in a process of its own, which can be ended and whose crash harms nobody."""
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import select
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from anyscore.lab.bench.rivals import Rival
 from anyscore.lab.bench.runner import Runner, said
 from anyscore.lab.bench.work import Work
 from anyscore.lab.own_process import command
@@ -26,46 +25,22 @@ class Lost(Exception):
     """A worker is no more; the text says why."""
 
 
-class Host(Protocol):
-    """The host of a `Runner`."""
+class GpuRunner(Runner):
+    """A runner whose device can be kept busy."""
 
-    def send(self, name: str, *args: Any) -> None:
-        """Ask for a method of the runner; the answer is for `receive`. Raises: Lost."""
-
-    def ready(self) -> bool:
-        """Return whether `receive` need not wait."""
-
-    def receive(self, timeout: float) -> Any:
-        """Give the answer, within so many seconds. Raises: Lost."""
-
-    def end(self, reason: str = "its process was ended") -> None:
-        """Forget everything; a process ends."""
-
-
-class Here:
-    """A runner in this process: calls take turns without a detour."""
-
-    def __init__(self, device: str = "cpu") -> None:
-        self.runner, self.answers = Runner(device), list[Any]()
-
-    def send(self, name: str, *args: Any) -> None:
-        self.answers.append(getattr(self.runner, name)(*args))
-
-    def ready(self) -> bool:
-        return bool(self.answers)
-
-    def receive(self, timeout: float) -> Any:
-        return self.answers.pop(0)
-
-    def end(self, reason: str = "") -> None:
-        self.runner.held.clear()
-        self.runner.truths.clear()
-        self.runner.works.clear()
-        self.answers.clear()
+    def load(self, rival: Rival, work: Work, seconds: float) -> float | None:
+        """Keep the device busy for so long; its clock then in MHz, if PyTorch can tell."""
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self.turn(rival, work, 0.1)
+        try:
+            return float(torch.cuda.clock_rate())
+        except Exception:  # without nvidia-ml-py
+            return None
 
 
 class Worker:
-    """A runner in a process of its own: requests and answers are lines of JSON."""
+    """A runner in a process of its own."""
 
     def __init__(self, device: str, threads: int) -> None:
         handle, self.log = tempfile.mkstemp(suffix=".log")
@@ -79,42 +54,45 @@ class Worker:
             env=os.environ
             | {
                 "OMP_NUM_THREADS": str(threads),
-                "MALLOC_MMAP_THRESHOLD_": "65536",  # freed buffers go back, and count again
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",  # there are enough processes
             },
         )
         os.close(handle)
 
     def send(self, name: str, *args: Any) -> None:
+        """Ask for a method of the runner; the answer is for `receive`. Raises: Lost."""
         if self.reason is not None:
             raise Lost(self.reason)
-        line = json.dumps([name, *(asdict(x) if isinstance(x, Work) else x for x in args)])
+        request = pickle.dumps((name, [x.to() if isinstance(x, Work) else x for x in args]))
         try:
             assert self.process.stdin is not None
-            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.write(request)
             self.process.stdin.flush()
         except OSError:
             raise self._died() from None
 
     def ready(self, timeout: float = 0) -> bool:
+        """Return whether `receive` need not wait, after so many seconds at most."""
         if self.reason is not None:
             return True
         assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], max(timeout, 0))[0])
 
     def receive(self, timeout: float) -> Any:
+        """Give the answer, within so many seconds. Raises: Lost."""
         if self.reason is not None:
             raise Lost(self.reason)
         if not self.ready(timeout):
             self.end(f"given up after {timeout:.0f} s")
             raise Lost(self.reason)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise self._died()
-        return json.loads(line)
+        try:
+            return pickle.load(self.process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            raise self._died() from None
 
     def end(self, reason: str = "its process was ended") -> None:
+        """End the process, whatever it does."""
         if self.reason is None:
             self.reason = reason
             self.process.kill()
@@ -132,23 +110,25 @@ class Worker:
         return Lost(self.reason)
 
 
-def serve(device: str, threads: int) -> None:
-    """Answer requests, a method of Runner and its arguments, until none come."""
+def serve(runner: Runner) -> None:
+    """Answer requests, a method of a runner and its arguments, until none come."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    torch.set_num_threads(threads)
-    runner = Runner(device)
-    for line in sys.stdin:
-        name, *args = json.loads(line)
-        try:
-            given = [Work.from_dict(x) if isinstance(x, dict) else x for x in args]
-            answer = getattr(runner, name)(*given)
-        except Exception as failure:
-            answer = {"problem": said(failure)}
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+    works: dict[Work, Work] = {}
+    with suppress(EOFError):
+        while True:
+            name, args = pickle.load(sys.stdin.buffer)
+            # One object for equal work: it keeps its inputs.
+            args = [works.setdefault(x, x) if isinstance(x, Work) else x for x in args]
+            try:
+                answer = getattr(runner, name)(*args)
+            except Exception as failure:
+                answer = {"problem": said(failure)}
+            answers.write(pickle.dumps(answer))
+            answers.flush()
 
 
 def main() -> None:
     """Serve, in a process of its own: the arguments are the device and the number of threads."""
-    serve(sys.argv[1], int(sys.argv[2]))
+    torch.set_num_threads(int(sys.argv[2]))
+    serve(GpuRunner(sys.argv[1]))

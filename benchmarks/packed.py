@@ -1,17 +1,20 @@
-"""Packed sequences as work: their inputs, and the right answer."""
+"""Sequences of different lengths: anyscore's without padding, and others with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyscore.lab.bench import truth
+from anyscore import Sequences, attention
 from anyscore.lab.bench.formulas import FORMULAS
-from anyscore.lab.bench.work import Work, drawn
+from anyscore.lab.bench.rivals import Call, Variant
+from anyscore.lab.bench.work import drawn
+from benchmarks.work import Work
 
 _FILLED = 0.25  # of the longest length, on average
 _SPREAD = 0.6  # around the mean, evenly
@@ -24,8 +27,6 @@ class PackedWork(Work):
     shape: sequences, T, T, width, width of the values. Inputs are the tokens of all sequences, one
     after the other: query, key (N, H), value (N, D_v), and weight (H,).
     """
-
-    ours: ClassVar[str | None] = "variants_packed.anyscore_"
 
     task: str = "packed"
 
@@ -74,7 +75,7 @@ class PackedWork(Work):
             self.is_token[..., None], x
         )
 
-    def own_truth(self, score: str) -> dict[str, Tensor]:
+    def truth(self, score: str) -> dict[str, Tensor]:
         """Compute sequence by sequence in float64."""
         inputs = [self.query, self.key, self.value, self.weight_of(score)]
         leaves = [x.double().requires_grad_(self.training) for x in inputs]
@@ -84,7 +85,7 @@ class PackedWork(Work):
         for first, last in zip(self.offsets, self.offsets[1:], strict=False):
             some = [x.detach()[first:last] for x in leaves[:3]] + [leaves[3].detach()]
             some = [x.requires_grad_(self.training) for x in some]
-            output = truth.attend(plain, score, *some)
+            output = plain.plain(score, *some)
             outputs.append(output.detach())
             if self.training:
                 made = torch.autograd.grad(output, some, self.upstream[first:last].double())
@@ -110,3 +111,51 @@ class PackedWork(Work):
 
     def _tokens(self, seed: int, width: int) -> Tensor:
         return self._placed(drawn(seed, int(self.offsets[-1]), width))
+
+
+def anyscore_(work: PackedWork) -> list[Variant]:
+    """List our function on packed tokens."""
+    ours = partial(attention, mask=Sequences(work.offsets))
+    return [Variant("anyscore.attention, mask=Sequences", partial(_build, ours, work))]
+
+
+def padded(work: PackedWork) -> list[Variant]:
+    """List our function on padded sequences."""
+    ours = partial(attention, valid_lens=work.sizes)
+    how = "anyscore.attention, padded, with valid_lens"
+    return [Variant(how, partial(_build, ours, work, work.padded))]
+
+
+def dot(work: PackedWork) -> list[Variant]:
+    """List PyTorch's fused dot product on padded sequences."""
+    mask = work.is_token[:, None, None]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        q, k, v = (x[:, None] for x in (query, key, value))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)[:, 0]
+
+    how = "scaled_dot_product_attention, 4-D, padded, with a mask"
+    return [Variant(how, partial(_build, attend, work, work.padded, False))]
+
+
+def _build(
+    attend: Callable[..., Tensor],
+    work: PackedWork,
+    laid_out: Callable[[Tensor], Tensor] = lambda x: x,
+    scored: bool = True,
+) -> Call:
+    """Make a call on tokens that are laid out before. scored: whether the score is that of work."""
+    tensors = [laid_out(x) for x in (work.query, work.key, work.value)]
+    is_learned = scored and work.formula.learned
+    tensors += [work.weight] if is_learned else []
+    given = [x.detach().requires_grad_(work.training) for x in tensors]
+    upstream = laid_out(work.upstream)
+
+    def call() -> Sequence[Tensor]:
+        weight = given[3] if is_learned else work.weight
+        output = attend(*given[:3], score=work.formula.score(weight))
+        if not work.training:
+            return (output,)
+        return (output.detach(), *torch.autograd.grad(output, given, upstream))
+
+    return call

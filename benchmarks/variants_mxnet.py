@@ -9,7 +9,7 @@ from typing import Any
 
 from anyscore import Additive, attention
 from anyscore.lab.bench.rivals import Call, Variant
-from anyscore.lab.bench.work import Work
+from benchmarks.work import Work
 
 
 def anyscore_(work: Work) -> list[Variant]:

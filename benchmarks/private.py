@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from anyscore.call.operands import Operands, Settings
-from anyscore.lab.bench.work import Work
+from benchmarks.work import Work
 
 
 def tiles(work: Work) -> dict[str, float]:

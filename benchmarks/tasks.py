@@ -13,9 +13,6 @@ from torch import Tensor
 
 from anyscore import attention, log_sum_exp, log_weights
 
-BY_QUERY = frozenset(("query", "bias", "prior"))
-"""Inputs that have rows of queries, (..., T_q, n)."""
-
 
 @dataclass(frozen=True)
 class Task:
@@ -35,7 +32,7 @@ class Task:
 
 
 def _attention(scores: Tensor, value: Tensor) -> Tensor:
-    return scores.softmax(-1) @ value
+    return scores.softmax(-1).to(value.dtype) @ value
 
 
 def _with_bias(scores: Tensor, bias: Tensor, value: Tensor) -> Tensor:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from anyscore.lab.bench.comparison import LIMIT, Comparison, Contestant
+from anyscore.lab.bench.comparison import Comparison, Contestant
 from anyscore.lab.bench.formulas import DOT, FORMULAS
-from anyscore.lab.bench.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, find
-from anyscore.lab.bench.tasks import TASKS
 from anyscore.lab.bench.timing import Pace
-from anyscore.lab.bench.work import FORWARD, RANGES, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
+from benchmarks.hosts import LIMIT
+from benchmarks.rivals import IN_FRAMEWORKS, ON_GPU, OURS, RIVALS, Rival, contestant
+from benchmarks.tasks import TASKS
+from benchmarks.work import RANGES, Work
 
 PASSES = FORWARD, TRAINING
 _TOO_SLOW = 30.0  # seconds; a rival that would take longer for one call is left out of the growth
@@ -90,9 +92,9 @@ def chosen(settings: Settings, score: str, task: str = "attention") -> list[Riva
 
 def contestants(work: Work, settings: Settings) -> list[Contestant]:
     """List who takes part: ours first, then the rivals that were chosen."""
-    found = [Contestant(OURS.name, OURS.name, work)]
+    found = [contestant(OURS.name, work)]
     for rival in chosen(settings, work.score, work.task):
-        found.append(Contestant(rival.name, rival.name, work))
+        found.append(contestant(rival.name, work))
         if settings.rivals is None and work.shape.width > (rival.widest or work.shape.width):
             found[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
     return found
@@ -123,7 +125,7 @@ def _growth(settings: Settings, results: list[Result]) -> Plan:
             shape = Shape(1, length, length, settings.width, settings.width)
             work = settings.work(shape, passes)
             # Not who compiles for half a minute at each length.
-            some = [c for c in contestants(work, settings) if not find(c.rival, work).widest]
+            some = [c for c in contestants(work, settings) if c.rival.name != "flex"]
             for one in some:
                 expected = last.get(one.label, 0) * length**2
                 if expected > _TOO_SLOW:
@@ -139,7 +141,7 @@ def _range(settings: Settings, results: list[Result]) -> Plan:
     for passes in PASSES:
         work = settings.work(passes=passes, score="additive")
         some = [
-            Contestant(RANGES[name][0], OURS.name, work.to(range=name))
+            contestant(OURS.name, work.to(range=name), RANGES[name][0])
             for name in ("normal", "wide", "few")
         ]
         yield [Comparison("range", work, some)]
@@ -153,7 +155,7 @@ def _pairs(settings: Settings, results: list[Result]) -> Plan:
             work = settings.work(score=score)
             some = contestants(work, settings)
             if score != "additive":
-                some.insert(1, Contestant("anyscore, additive", OURS.name, additive))
+                some.insert(1, contestant(OURS.name, additive, "anyscore, additive"))
             yield [Comparison("pairs", work, some)]
 
 
@@ -167,7 +169,7 @@ def _dot(settings: Settings, results: list[Result]) -> Plan:
             work = settings.work(shape, passes, score=DOT)
             first, *others = contestants(work, settings)
             ours = [
-                Contestant(f"anyscore, {score}", OURS.name, work.to(score=score))
+                contestant(OURS.name, work.to(score=score), f"anyscore, {score}")
                 for score in ("gatv2", "laplace", "gaussian", "additive")
             ]
             yield [Comparison("dot", work, [first, *ours, *others])]
@@ -191,21 +193,21 @@ def _beyond(settings: Settings, results: list[Result]) -> Plan:
         score = "gaussian" if task == "log-sum-exp" else "additive"
         work = settings.work(shape, TRAINING, score=score, task=task)
         some = contestants(work, settings)
-        plain = Contestant("anyscore, attention", OURS.name, work.to(task="attention"))
+        plain = contestant(OURS.name, work.to(task="attention"), "anyscore, attention")
         some.insert(1, plain)
         yield [Comparison("beyond", work, some, task)]
 
 
 def _isa(settings: Settings, results: list[Result]) -> Plan:
     """The kernel confined to each instruction set that it knows and this machine has."""
-    from anyscore.lab.bench.variants_torch import core
+    from benchmarks.variants_torch import core
 
     known: list[str] = core().isas() if core() else []
     if len(known) < 2:
         yield "there is one instruction set" if known else "the C++ core is not there"
     for passes in PASSES if len(known) > 1 else ():
         work = settings.work(passes=passes)
-        some = [Contestant(isa, f"{OURS.name} ({isa})", work) for isa in known]
+        some = [contestant(f"{OURS.name} ({isa})", work, isa) for isa in known]
         try:
             yield [Comparison("isa", work, some)]
         finally:
@@ -266,9 +268,9 @@ def parts_of(device: str, framework: str | None) -> dict[str, Part]:
     if framework is not None:
         return FRAMEWORK_PARTS
     if device == "cpu":
-        from anyscore.lab.bench.stages_models import MODEL_PARTS
+        from benchmarks.stages_models import MODEL_PARTS
 
         return {**PARTS, **MODEL_PARTS}
-    from anyscore.lab.bench.stages_gpu import GPU_PARTS
+    from benchmarks.stages_gpu import GPU_PARTS
 
     return GPU_PARTS

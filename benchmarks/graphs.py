@@ -1,15 +1,22 @@
-"""A layer over the edges of a graph as work: its inputs, and the right answer."""
+"""Layers over the edges of a graph: anyscore's, and PyTorch Geometric's."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from anyscore.lab.bench.work import Work, drawn
+from anyscore.lab.bench.rivals import Call, Variant
+from anyscore.lab.bench.variants import call_of
+from anyscore.lab.bench.work import drawn
+from anyscore.torch import GATv2Conv
+from benchmarks.work import Work
 
 DEGREES = {
     "even": lambda u: u,
@@ -27,8 +34,6 @@ class GraphWork(Work):
     shape: heads, targets, sources, channels, channels. The targets are the first of the sources.
     Inputs are nodes (sources, H · C), W_l and W_r (H · C, H · C), and att (1, H, C).
     """
-
-    ours: ClassVar[str | None] = "variants_graph.anyscore_"
 
     task: str = "graph"
     edges: int = 400_000
@@ -72,7 +77,7 @@ class GraphWork(Work):
         rows = min(_CHECKED, self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
-    def own_truth(self, score: str) -> dict[str, Tensor]:
+    def truth(self, score: str) -> dict[str, Tensor]:
         """Compute in float64, over the edges that lead to the checked rows, what these give."""
         rows = self.checked_rows
         place = torch.full((self.shape.queries,), -1).scatter(0, rows, torch.arange(len(rows)))
@@ -94,3 +99,62 @@ class GraphWork(Work):
             named = zip(self.inputs, made, strict=True)
             found |= {f"gradient of the {name}": x for name, x in named}
         return found
+
+
+_OPTIONS = {"add_self_loops": False, "bias": False}
+
+
+def anyscore_(work: GraphWork) -> list[Variant]:
+    """List our layer, which sorts the edges in its first call."""
+    return [Variant("anyscore.torch.GATv2Conv", partial(_build, GATv2Conv, work, _as_given))]
+
+
+def eager(work: GraphWork) -> list[Variant]:
+    """List PyTorch Geometric's layer, with edges in no order and sorted by target."""
+    layer = _theirs()
+    return [
+        Variant("torch_geometric.nn.GATv2Conv", partial(_build, layer, work, _as_given)),
+        Variant("the same, edges sorted by target", partial(_build, layer, work, _sorted)),
+    ]
+
+
+def compiled(work: GraphWork) -> list[Variant]:
+    """List the same under torch.compile."""
+    layer = _theirs()
+    compiled = partial(torch.compile, dynamic=False)
+    return [
+        Variant(f"torch.compile of it{how}", partial(_build, layer, work, edges, compiled), True)
+        for how, edges in (("", _as_given), (", edges sorted by target", _sorted))
+    ]
+
+
+def _theirs() -> Any:
+    return importlib.import_module("torch_geometric.nn").GATv2Conv
+
+
+def _as_given(edges: Tensor) -> Tensor:
+    return edges
+
+
+def _sorted(edges: Tensor) -> Tensor:
+    return edges[:, edges[1].argsort(stable=True)]
+
+
+def _build(
+    kind: Any,
+    work: GraphWork,
+    order: Callable[[Tensor], Tensor],
+    change: Callable[[Any], Any] = lambda attend: attend,
+) -> Call:
+    """Make a call of a layer of the sizes of the work, with the work's parameters."""
+    inner, shape = work.inner, work.shape
+    layer = kind(inner, shape.width, heads=shape.batch, **_OPTIONS).to(work.upstream.dtype)
+    edges, targets = order(work.edge_index), shape.queries
+
+    def attend(nodes: Tensor, W_l: Tensor, W_r: Tensor, att: Tensor) -> Tensor:
+        parameters = {"lin_l.weight": W_l, "lin_r.weight": W_r, "att": att}
+        x = nodes if targets == shape.keys else (nodes, nodes[:targets])
+        output: Tensor = functional_call(layer, parameters, (x, edges))
+        return output
+
+    return call_of(change(attend), list(work.inputs.values()), work)

@@ -12,7 +12,7 @@ import numpy as np
 
 from anyscore import Additive, attention
 from anyscore.lab.bench.rivals import Call, Unavailable, Variant
-from anyscore.lab.bench.work import Work
+from benchmarks.work import Work
 
 
 def anyscore_(work: Work) -> list[Variant]:

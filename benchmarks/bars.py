@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from anyscore.lab.bench.formulas import DOT
-from anyscore.lab.bench.stages import ALIGNER, LARGE, SMALL
-from anyscore.lab.bench.stages_models import GRAPH, LOCATIONS, PACKED
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
+from benchmarks.stages import ALIGNER, LARGE, SMALL
+from benchmarks.stages_models import GRAPH, LOCATIONS, PACKED
 
 Result = dict[str, Any]
 

@@ -6,7 +6,6 @@ The product is scaled by 1/√H in all.
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,29 +14,27 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.rivals import Call, Unavailable, Variant
-from anyscore.lab.bench.variants_jax import called, load
-from anyscore.lab.bench.variants_torch import Attend, call_of
-from anyscore.lab.bench.work import Work
+from anyscore.lab.bench.variants import Attend, dot, dot_call, products
+from benchmarks import packed
+from benchmarks.variants_jax import called, load
+from benchmarks.work import Work
 
 
 def in_torch(work: Work) -> list[Variant]:
     """List PyTorch's fused attention, and the products with a softmax between them."""
-    fused = torch.nn.functional.scaled_dot_product_attention
-    if work.task == "packed":
-        return importlib.import_module("anyscore.lab.bench.variants_packed").dot(work)  # type: ignore[no-any-return]
+    if isinstance(work, packed.PackedWork):
+        return packed.dot(work)
     if work.task == "cache":
+        fused = torch.nn.functional.scaled_dot_product_attention
         how = "scaled_dot_product_attention, 4-D, with a preallocated cache"
         return [Variant(how, partial(_step, fused, work, True))]
-    return [
-        Variant("scaled_dot_product_attention, 4-D", partial(_call, fused, work, heads=True)),
-        Variant("bmm, softmax, bmm", partial(_call, partial(_products, work), work)),
-    ]
+    return dot(work)
 
 
 def products_of_cache(work: Work) -> list[Variant]:
     """List a step by two products with a softmax between them."""
     how = "bmm, softmax, bmm, with a preallocated cache"
-    return [Variant(how, partial(_step, partial(_products, work), work))]
+    return [Variant(how, partial(_step, products, work))]
 
 
 def _step(attend: Attend, work: Work, heads: bool = False) -> Call:
@@ -65,9 +62,9 @@ def compiled(work: Work) -> list[Variant]:
 
     def build(attend: Attend, heads: bool = False, **options: Any) -> Call:
         attend = torch.compile(attend, fullgraph=True, dynamic=False, **options)
-        return _call(attend, work, heads)
+        return dot_call(attend, work, heads)
 
-    tuned = partial(build, partial(_products, work), mode="max-autotune-no-cudagraphs")
+    tuned = partial(build, products, mode="max-autotune-no-cudagraphs")
     return [
         Variant("torch.compile of bmm, softmax, bmm, max-autotune", tuned, compiles=True),
         Variant("flex_attention, compiled", partial(build, flex, heads=True), compiles=True),
@@ -132,14 +129,3 @@ def in_onnxruntime(work: Work) -> list[Variant]:
         return call
 
     return [Variant("onnxruntime, MultiHeadAttention, inputs and output bound", build)]
-
-
-def _products(work: Work, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scale = 1 / math.sqrt(work.shape.width)
-    return torch.bmm(torch.softmax(torch.bmm(q * scale, k.mT), -1), v)
-
-
-def _call(attend: Attend, work: Work, heads: bool = False) -> Call:
-    """Make a call of three tensors (B, T, …), or (B, 1, T, …) with heads."""
-    tensors = work.query, work.key, work.value
-    return call_of(attend, [x.unsqueeze(1) if heads else x for x in tensors], work)
