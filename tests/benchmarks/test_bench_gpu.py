@@ -1,4 +1,4 @@
-"""`anyscore bench --device cuda` without a GPU: whatever in it is no device's."""
+"""`python -m benchmarks --device cuda` without a GPU: whatever in it is no device's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import call
-from test_cli import check_refused
+from benchmark_command import call, check_refused, prepared
 
 from anyscore import Additive, attention
 from anyscore.kernels import cpu
-from anyscore.lab.bench import gpu_limits, tables
-from anyscore.lab.bench.comparison import Comparison, Contestant, Hosts, measure, prepare, results
-from anyscore.lab.bench.gpu_limits import Chip, Cost
-from anyscore.lab.bench.rivals import GRAPH, ON_GPU, Rival, Variant, find
-from anyscore.lab.bench.run import Bench, Watcher, ours_failed
-from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.stages import Settings
-from anyscore.lab.bench.stages_gpu import GPU_PARTS
-from anyscore.lab.bench.timing import Deadline, Pace
-from anyscore.lab.bench.truth import check, truth
-from anyscore.lab.bench.work import RANGES, TRAINING, Shape, Work
-from anyscore.lab.bench.worker import Here, Lost
+from anyscore.lab.bench.check import check
+from anyscore.lab.bench.comparison import Comparison, Contestant, result
+from anyscore.lab.bench.timing import Pace
+from anyscore.lab.bench.work import TRAINING, Shape
+from benchmarks import gpu_limits, tables
+from benchmarks.gpu_limits import Chip, Cost
+from benchmarks.hosts import Deadline, Hosts, measure, prepare
+from benchmarks.rivals import GRAPH, ON_GPU, Rival, Variant, find
+from benchmarks.run import Bench, Watcher, ours_failed
+from benchmarks.stages import Settings
+from benchmarks.stages_gpu import GPU_PARTS
+from benchmarks.work import RANGES, Work
+from benchmarks.worker import Lost
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Work, "_placed", lambda work, x: x.to(getattr(torch, work.dtype)))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     for module in ("variants_torch", "stages_gpu"):
-        monkeypatch.setattr(f"anyscore.lab.bench.{module}.gpu_memory", lambda: 2**33)
+        monkeypatch.setattr(f"benchmarks.{module}.gpu_memory", lambda: 2**33)
 
 
 class Time:
@@ -90,8 +90,8 @@ def contestants(
     workers: dict[str, Fake], clock: Time, limit: float, left: float
 ) -> tuple[list[Contestant], Hosts]:
     """Prepared, one in each worker."""
-    some = [Contestant(name, name, Work(TINY)) for name in workers]
-    hosts = Hosts("cuda", lambda: Fake(clock))
+    some = [Contestant(name, Rival(name, list), Work(TINY)) for name in workers]
+    hosts = Hosts(lambda: Fake(clock))
     hosts.known.update(workers)
 
     def pause() -> None:
@@ -103,7 +103,7 @@ def contestants(
 
 def raced(some: list[Contestant], hosts: Hosts, pace: Pace, deadline: Deadline) -> Any:
     measure(some, hosts, pace, deadline)
-    return results(Comparison("forward", Work(TINY), some))
+    return result(Comparison("forward", Work(TINY), some))["entrants"]
 
 
 def test_the_deadline_keeps_time_for_the_report() -> None:
@@ -169,7 +169,7 @@ def test_what_is_right_is_what_the_reference_gives() -> None:
     leaves = [y.double().requires_grad_() for y in work.inputs.values()]
     output = attention(*leaves[:3], score=Additive(None, None, leaves[3]), impl="reference")
     found = [output, *torch.autograd.grad(output, leaves, work.upstream.double())]
-    error, problem = check(found, truth(work, "additive"), work)
+    error, problem = check(found, work.truth("additive"), work)
     assert problem is None
     assert error < 1e-12
 
@@ -183,10 +183,10 @@ def test_every_rival_is_right(name: str, training: bool, monkeypatch: pytest.Mon
     """In plain PyTorch: nothing is compiled."""
     if training and name in ("separable", "flex", "flex, sigmoid"):
         pytest.skip("not in training, or not without a GPU")
-    monkeypatch.setattr("anyscore.lab.bench.variants_torch._SHARE", 1e-5)  # chunks of the formula
+    monkeypatch.setattr("benchmarks.variants_torch._SHARE", 1e-5)  # chunks of the formula
     work = Work(TINY, range="near", dtype="float32", device="cuda")
     work = work.to(passes=TRAINING) if training else work
-    answer = Runner("cpu").prepare(name, work)
+    answer = prepared(name, work)
     assert answer["problem"] is None
     assert None not in answer["ways"].values()
     assert json.loads(json.dumps(answer)) == answer
@@ -204,8 +204,8 @@ def test_flex_gives_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = partial(torch.compile, backend="aot_eager")
     monkeypatch.setattr(torch, "compile", lambda f, **options: traced(f, **options))
     work = Work(Shape(1, 128, 128, 3, 3), passes=TRAINING, device="cuda")
-    call = find("flex", work).variants_of(work)[0].build()
-    assert check(call(), truth(work, "additive"), work)[1] is None
+    call = find("flex", work).variants(work)[0].build()
+    assert check(call(), work.truth("additive"), work)[1] is None
 
 
 def test_limits_are_those_of_the_narrowest_unit() -> None:
@@ -274,24 +274,24 @@ def test_the_whole_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     parts = tuple(GPU_PARTS)[:3]
     settings = Settings((TINY,), dtype="bfloat16", parts=parts, pace=pace, device="cuda")
     record = {"chip": asdict(H200), "results": [], "left_out": []}
-    monkeypatch.setattr(Bench, "look", lambda bench, contestant: None)
-    monkeypatch.setattr("anyscore.lab.bench.rivals._modified", lambda how, rival, work: [
-        replace(x, how=x.how + GRAPH) for x in rival.variants_of(work)
-    ])  # fmt: skip
-    Bench(settings, record, tmp_path, Watcher(), Hosts("cuda", Here)).run()
+    monkeypatch.setattr(Bench, "look", lambda *_: None)
+    monkeypatch.setattr(
+        "benchmarks.variants_torch.graphed", lambda x: replace(x, how=f"{x.how}{GRAPH}")
+    )
+    Bench(settings, record, tmp_path, Watcher()).run()
     report = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert [x["part"] for x in report["results"]] == [
         "forward", "ranges", "separable", "forward 2T",
         "training", "training ranges", "training 2T", "step", f"step{GRAPH}",
     ]  # fmt: skip
-    for result in report["results"]:
-        for entry in result["entrants"]:
+    for found in report["results"]:
+        for entry in found["entrants"]:
             expected = "wrong: " if entry["name"] in ("dot", "flex, approximate") else ""
-            if entry["name"] == "flex" and result["passes"] == TRAINING:
+            if entry["name"] == "flex" and found["passes"] == TRAINING:
                 expected = "failed: "  # it has no backward here
             assert (entry["problem"] or "").startswith(expected)
             assert (entry["problem"] is None) == (expected == "")
-            assert (entry["ms"] is None) == (expected != "" or result["part"].endswith("2T"))
+            assert (entry["ms"] is None) == (expected != "" or found["part"].endswith("2T"))
     names = [x["name"] for x in report["results"][0]["entrants"]]
     assert names[:2] == ["anyscore", "anyscore, float32"]
     assert report["chip"]["name"] == "H200"
@@ -324,6 +324,6 @@ def test_small_is_as_large_as_memory_allows() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu_one_line_says_what_is_needed(tmp_path: Path) -> None:
-    told = call("bench", "--device", "cuda", "--out", tmp_path / "run", width=300)
+    told = call("--device", "cuda", "--out", tmp_path / "run", width=300)
     check_refused(told, "--device cuda: needs an NVIDIA GPU of compute capability 8.0 (Ampere)")
     assert not (tmp_path / "run").exists()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmark_command import prepared
 
-from anyscore.lab.bench import graphs
-from anyscore.lab.bench.graphs import DEGREES, GraphWork
-from anyscore.lab.bench.rivals import OURS, find
-from anyscore.lab.bench.run import bench
-from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.stages import Settings
-from anyscore.lab.bench.stages_models import EDGES, GRAPH
 from anyscore.lab.bench.timing import Pace
-from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
+from benchmarks import graphs
+from benchmarks.graphs import DEGREES, GraphWork
+from benchmarks.rivals import OURS, find
+from benchmarks.run import bench
+from benchmarks.stages import Settings
+from benchmarks.stages_models import EDGES, GRAPH
 
 pytestmark = pytest.mark.slow
 
@@ -42,20 +40,20 @@ def test_every_layer_is_right(
         pytest.importorskip("torch_geometric.nn")
     for checked in (3, 64):
         monkeypatch.setattr(graphs, "_CHECKED", checked)
-        answer = Runner("cpu").prepare(name, work(passes, degrees=degrees))
+        answer = prepared(name, work(passes, degrees=degrees))
         assert answer["problem"] is None, answer
         assert None not in answer["ways"].values()
         assert answer["error"] < 1e-5
 
 
 def test_a_layer_of_other_weights_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = graphs.GraphWork.own_truth
+    right = graphs.GraphWork.truth
 
     def wrong(self: GraphWork, score: str) -> dict[str, torch.Tensor]:
         return {n: 1.01 * x for n, x in right(self, score).items()}
 
-    monkeypatch.setattr(graphs.GraphWork, "own_truth", wrong)
-    answer = Runner("cpu").prepare(OURS.name, work(TRAINING))
+    monkeypatch.setattr(graphs.GraphWork, "truth", wrong)
+    answer = prepared(OURS.name, work(TRAINING))
     assert answer["problem"].startswith("wrong: its output is off by 0.0099")
 
 
@@ -75,19 +73,12 @@ def test_the_size_of_the_bars_is_no_matrix() -> None:
         assert find(name, large).bytes_held(large) < 2 * 2**30
 
 
-def test_work_survives_a_journey_as_json() -> None:
-    there = json.loads(json.dumps(asdict(work(degrees="power law"))))
-    assert Work.from_dict(there) == work(degrees="power law")
-
-
 def test_the_part_and_its_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyscore.lab.bench.stages_models.GRAPH", SHAPE)
-    monkeypatch.setattr("anyscore.lab.bench.bars.GRAPH", SHAPE)
-    monkeypatch.setattr("anyscore.lab.bench.stages_models.EDGES", 70)
+    monkeypatch.setattr("benchmarks.stages_models.GRAPH", SHAPE)
+    monkeypatch.setattr("benchmarks.bars.GRAPH", SHAPE)
+    monkeypatch.setattr("benchmarks.stages_models.EDGES", 70)
     weights = iter([1.0, 8.0, 2.0, 8.0] * 2)
-    monkeypatch.setattr(
-        "anyscore.lab.bench.run.weigh", lambda one, *_: setattr(one, "mib", next(weights))
-    )
+    monkeypatch.setattr("benchmarks.run.weigh", lambda *_: (next(weights), None))
     pace = Pace(rounds=3, seconds=0.01, turn=1e-3)
     pytest.importorskip("torch_geometric.nn")
     settings = Settings((Shape(1, 2, 2, 2, 2),), rivals=("pyg",), parts=("graphs",), pace=pace)

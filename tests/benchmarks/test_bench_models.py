@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmark_command import prepared
 
-from anyscore.lab.bench import bars
-from anyscore.lab.bench.packed import PackedWork
-from anyscore.lab.bench.rivals import OURS
-from anyscore.lab.bench.run import bench
-from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.speech import LocationWork
-from anyscore.lab.bench.stages import Settings
-from anyscore.lab.bench.stages_models import LOCATIONS, PACKED
 from anyscore.lab.bench.timing import Pace
-from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
+from benchmarks import bars
+from benchmarks.packed import PackedWork
+from benchmarks.rivals import OURS
+from benchmarks.run import bench
+from benchmarks.speech import LocationWork
+from benchmarks.stages import Settings
+from benchmarks.stages_models import LOCATIONS, PACKED
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +37,7 @@ def location() -> LocationWork:
 @pytest.mark.parametrize("score", ["additive", "gaussian", "scaled_dot"])
 @pytest.mark.parametrize("name", [OURS.name, "padded", "dot"])
 def test_packed_and_padded_are_right(name: str, score: str, passes: str) -> None:
-    answer = Runner("cpu").prepare(name, packed(score, passes))
+    answer = prepared(name, packed(score, passes))
     assert answer["problem"] is None, answer
     assert answer["error"] < 1e-5
 
@@ -47,20 +45,20 @@ def test_packed_and_padded_are_right(name: str, score: str, passes: str) -> None
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("name", [OURS.name, "espnet", "espnet-compile"])
 def test_steps_are_right(name: str) -> None:
-    answer = Runner("cpu").prepare(name, location())
+    answer = prepared(name, location())
     assert answer["problem"] is None, answer
     assert answer["error"] < 1e-5
 
 
 @pytest.mark.parametrize("work", [packed(passes=TRAINING), location()])
 def test_a_wrong_answer_has_no_time(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = type(work).own_truth
+    right = type(work).truth
 
     def wrong(self: Any, score: str) -> dict[str, torch.Tensor]:
         return {n: 1.01 * x for n, x in right(self, score).items()}
 
-    monkeypatch.setattr(type(work), "own_truth", wrong)
-    answer = Runner("cpu").prepare(OURS.name, work)
+    monkeypatch.setattr(type(work), "truth", wrong)
+    answer = prepared(OURS.name, work)
     assert answer["problem"].startswith("wrong: its output is off by 0.0099")
 
 
@@ -76,15 +74,10 @@ def test_lengths_are_a_quarter_of_the_longest() -> None:
     assert not work.padded(work.query)[~work.is_token].any()
 
 
-@pytest.mark.parametrize("work", [packed(), location()])
-def test_work_survives_a_journey_as_json(work: Work) -> None:
-    assert Work.from_dict(json.loads(json.dumps(asdict(work)))) == work
-
-
 def test_the_parts_and_their_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("stages_models", "bars"):
-        monkeypatch.setattr(f"anyscore.lab.bench.{module}.PACKED", PACKS)
-        monkeypatch.setattr(f"anyscore.lab.bench.{module}.LOCATIONS", ((STEPS, 2, 5),))
+        monkeypatch.setattr(f"benchmarks.{module}.PACKED", PACKS)
+        monkeypatch.setattr(f"benchmarks.{module}.LOCATIONS", ((STEPS, 2, 5),))
     settings = Settings(
         (Shape(1, 2, 2, 2, 2),),
         rivals=("padded", "dot", "bmm", "espnet"),
