@@ -16,7 +16,7 @@ from benchmarks.tables import Grid, one, summary
 
 
 class TableWatcher(TerminalWatcher, Watcher):
-    """A line that says what goes on, and a table for whatever is measured."""
+    """A line for the present step, and a table for each comparison."""
 
     part = ""
 

@@ -103,7 +103,7 @@ def measure(
     deadline: Deadline,
     busy: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Time those that run, in turns; what an interrupt or the deadline leaves is in `times`."""
+    """Time those that run, in turns; `times` has the finished turns after an interrupt, too."""
 
     def turn_of(contestant: Contestant) -> Callable[[], float | None] | None:
         call = contestant.answer.get("seconds", 0.0)
@@ -118,7 +118,7 @@ def measure(
             except Lost as lost:
                 contestant.problem = str(lost)
                 return None
-            if isinstance(found, dict):  # what it raised
+            if isinstance(found, dict):  # an exception
                 contestant.problem = found["problem"]
                 return None
             return float(found)

@@ -121,7 +121,7 @@ class Bench:
                 )
 
     def write(self, one: Comparison) -> dict[str, Any]:
-        """Add what is known of a comparison to the record, and write all of it."""
+        """Add a comparison to the record, and write all of it."""
         found = result(one)
         for entry, contestant in zip(found["entrants"], one.contestants, strict=True):
             if contestant.work.device == "cuda":
@@ -169,7 +169,7 @@ class Bench:
 
 
 def _on_gpu(one: Contestant) -> dict[str, Any]:
-    """Return what is known of a contestant on a GPU alone."""
+    """Return the facts of a contestant that only a GPU has."""
     return {
         "first_s": one.answer.get("first_s"),
         "triples": one.work.shape.triples,
@@ -183,10 +183,9 @@ def _on_gpu(one: Contestant) -> dict[str, Any]:
 def bench(
     settings: Settings, folder: Path, *, watcher: Watcher | None = None, command: str | None = None
 ) -> dict[str, Any]:
-    """Measure; `bench.json` and, at the end, `bench.png` and `bench.md` hold what was found.
+    """Measure; write `bench.json` after each comparison, at the end `bench.png` and `bench.md`.
 
-    The first Ctrl-C ends it: what was measured by then is written, under "interrupted". A second
-    one is not caught.
+    The first Ctrl-C ends it, and the record says "interrupted". A second one is not caught.
 
     Raises:
         RunFailure: when a file cannot be written.

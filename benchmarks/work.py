@@ -34,14 +34,14 @@ RANGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 @dataclass(frozen=True)
 class Work(work.Work):
-    """Work that has, besides the inputs of attention, what its task takes.
+    """Work with a task, whose inputs it has besides queries and keys.
 
     range: of queries and keys, a name in `RANGES`.
-    framework: whose calls are compared; None: everybody's who has none of its own.
+    framework: the one whose calls are compared; None: all rivals that need none.
     call: how the framework calls, "eager" or "compiled".
     projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
     lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
-    task: what is computed of the scores, a name in `tasks.TASKS` or of a kind of its own.
+    task: the computation from the scores, a name in `tasks.TASKS` or of a kind of its own.
     """
 
     by_query = frozenset(("query", "bias", "prior"))

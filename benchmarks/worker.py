@@ -113,7 +113,7 @@ class Worker:
 def serve(runner: Runner) -> None:
     """Answer requests, a method of a runner and its arguments, until none come."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # prints of libraries are no answer
     works: dict[Work, Work] = {}
     with suppress(EOFError):
         while True:

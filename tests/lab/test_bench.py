@@ -325,7 +325,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "run"
     result = run(out, *replaced(monkeypatch, Rival("dot", some)))
     assert result.exit_code == 130
-    assert "Stopped. Writing what was measured" in plain(result.output)
+    assert "Stopped. Writing the results until then" in plain(result.output)
     assert "Traceback" not in result.output
     record = read(out)
     assert record["interrupted"]

@@ -25,8 +25,10 @@ and weights to bfloat16 gives about 3e-3 on a GPU."""
 def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
     """Compare results, arrays of any framework, with `Work.truth`.
 
-    Returns the largest error, as a share of the largest entry, and what is wrong, or None. What has
-    a row for each query is compared in the rows that were checked.
+    Results with a row for each query are compared in the rows that were checked.
+
+    Returns:
+        The largest error, as a share of the largest entry, and the problem, or None.
     """
     worst = 0.0
     for place, (name, y) in enumerate(right.items()):

@@ -21,7 +21,7 @@ from anyscore.lab.bench.work import Work
 class Contestant:
     """One in a comparison.
 
-    answer: what preparing it gave. times: seconds of a call, by round. problem: why none are given,
+    answer: of `Runner.prepare`. times: seconds of a call, by round. problem: why none are given,
     in a few words. mib: its memory, where it was measured.
     """
 
@@ -40,9 +40,9 @@ class Contestant:
 
 @dataclass(eq=False)
 class Comparison:
-    """Contestants, of which the first is what others are compared with.
+    """Contestants, the first of which all are compared with.
 
-    part: of the benchmark. work: that of most contestants. title: what is special about it.
+    part: of the benchmark. work: of most contestants. title: its special properties.
     timed: or it is enough to prepare or to weigh them. weighed: whether the memory of each is
     measured in a process of its own.
     """
@@ -69,7 +69,7 @@ def prepare(some: list[Contestant], runner: Runner, busy: Callable[[str], None])
 def measure(
     some: list[Contestant], runner: Runner, pace: Pace, busy: Callable[[str], None]
 ) -> None:
-    """Time those that run, in turns; what an interrupt leaves is in `times`."""
+    """Time those that run, in turns; `times` has the finished turns after an interrupt, too."""
     turns = [partial(runner.turn, c.rival, c.work, pace.turn) if c.runs else None for c in some]
     counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in some]
     interleave(turns, counts, [c.times for c in some], busy)

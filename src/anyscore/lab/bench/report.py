@@ -22,7 +22,7 @@ def number(value: float | None) -> str:
 
 
 def shape_of(result: Record) -> str:
-    """Describe the work: its shape, and what is special about it."""
+    """Describe the work: its shape, and whether keys are prepared."""
     prepared = ", prepared keys" if result["prepared"] else ""
     return f"{', '.join(map(str, result['shape']))}{prepared}"
 

@@ -1,4 +1,4 @@
-"""The description of those that are compared: who they are, and how each is set up."""
+"""The description of rivals: the work that each can do, and how each is set up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Variant:
     """One way to set a rival up. The fastest that is right is the one that is compared.
 
     compiles: whether the first call at a size compiles something.
-    about: what else is to be written of it, as JSON can hold it.
+    about: further facts for the JSON file.
     """
 
     how: str
@@ -35,7 +35,7 @@ class Rival:
     """One that does the work.
 
     variants: of a piece of work, at least one; raises Unavailable where there are none.
-    computes: the score, if not that of the work: "what would a dot product have cost?"
+    computes: the score, if not that of the work; a dot product is compared with every score.
     copies: tensors of `Work.scores` × H elements held at once, in a forward pass and in training.
     """
 

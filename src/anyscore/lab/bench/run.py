@@ -59,16 +59,15 @@ class Watcher:
         """A comparison is done."""
 
     def interrupted(self) -> None:
-        """Ctrl-C was seen; what was measured is being written."""
+        """Ctrl-C was seen; the results until then are being written."""
 
 
 def bench(
     settings: Settings, folder: Path, *, watcher: Watcher | None = None, command: str | None = None
 ) -> Record:
-    """Measure; `bench.json` and, at the end, `bench.md` hold what was found.
+    """Measure; write `bench.json` after each comparison and, at the end, `bench.md`.
 
-    The first Ctrl-C ends it: what was measured by then is written, under "interrupted". A second
-    one is not caught.
+    The first Ctrl-C ends it, and the record says "interrupted". A second one is not caught.
 
     Raises:
         RunFailure: when a file cannot be written.

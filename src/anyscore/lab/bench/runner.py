@@ -126,7 +126,7 @@ class Runner:
 
 
 def said(failure: BaseException) -> str:
-    """Say in a few words what an exception is: its kind, and the first line of its text."""
+    """Describe an exception in a few words: its kind, and the first line of its text."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     text = f": {lines[0]}" if lines else ""
     return f"failed: {type(failure).__name__}{text}"[:200]

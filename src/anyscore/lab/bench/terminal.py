@@ -1,4 +1,4 @@
-"""A benchmark on the terminal: a line that says what is done, and two lines for each result."""
+"""A benchmark on the terminal: a line for the present step, and two lines for each result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyscore.lab.phrases import counted, visible
 
 
 class TerminalWatcher(Watcher):
-    """A line that says what goes on, and a table that grows.
+    """A line for the present step, and a table that grows.
 
     Where the output is not a terminal there is only the table.
     """
@@ -26,7 +26,7 @@ class TerminalWatcher(Watcher):
             TextColumn("{task.description}", markup=False),
             console=console,
             transient=True,
-            refresh_per_second=4,  # drawing takes time from what is measured
+            refresh_per_second=4,  # drawing takes time from the calls
             disable=not console.is_terminal,
         )
         self.now = self.progress.add_task("", total=None)
@@ -44,7 +44,7 @@ class TerminalWatcher(Watcher):
                 f"{counted(machine['cores'], 'core')}): ratios will spread.",
                 style="yellow",
             )
-        self.say("Ctrl-C stops early and writes what was measured.\n")
+        self.say("Ctrl-C stops early and writes the results until then.\n")
         self.progress.start()
 
     def busy(self, text: str) -> None:
@@ -62,8 +62,8 @@ class TerminalWatcher(Watcher):
             self.say(f"  {problem}", style="yellow")
 
     def interrupted(self) -> None:
-        self.say("Stopped. Writing what was measured; Ctrl-C again gives that up.", "yellow")
+        self.say("Stopped. Writing the results until then; Ctrl-C again gives them up.", "yellow")
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line above the one that says what goes on."""
+        """Print a line above that of the present step."""
         self.console.print(text, style=style, highlight=False, soft_wrap=True)

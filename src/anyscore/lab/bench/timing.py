@@ -1,4 +1,4 @@
-"""Turns: who is right is timed in rounds in which each has a turn, in an order drawn anew."""
+"""Turns: calls are timed in rounds, in which each has a turn, in an order drawn anew."""
 
 from __future__ import annotations
 

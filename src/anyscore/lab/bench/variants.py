@@ -1,4 +1,4 @@
-"""anyscore, and what a user of plain PyTorch would call instead, each set up at its best."""
+"""anyscore, and the calls of plain PyTorch in its place, each set up at its best."""
 
 from __future__ import annotations
 
@@ -146,4 +146,4 @@ RIVALS = {
         Rival("dot", dot, computes=DOT),
     )
 }
-"""What PyTorch has to offer instead, by name."""
+"""The rivals that plain PyTorch offers, by name."""

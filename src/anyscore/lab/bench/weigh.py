@@ -16,7 +16,7 @@ from anyscore.lab.bench.runner import said
 from anyscore.lab.bench.work import Work
 from anyscore.lab.own_process import command
 
-_SMALL = 16  # queries and keys of the call that loads what is loaded once
+_SMALL = 16  # queries and keys of the call before, which loads libraries
 
 
 def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | None, str | None]:
@@ -52,7 +52,7 @@ def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | Non
 def main() -> None:
     """Answer one request of `weigh`, in a process of its own."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # prints of libraries are no answer
     rival, how, work, threads = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(threads)
     mib, problem = None, None
@@ -69,9 +69,9 @@ def main() -> None:
 def peak(rival: Rival, how: str, work: Work) -> float:
     """Return the MiB that this process grows by while it does the work once.
 
-    Counted is what it holds at most beyond what it held before: results, saved tensors, buffers
-    inside operations. What is loaded once is not: a call with few queries and keys comes first,
-    or, where the size is compiled for, a call of the same size, whose memory is given back.
+    Results, saved tensors and buffers inside operations count. Libraries do not: a call with few
+    queries and keys loads them first. A variant that compiles for a size is called at that size
+    first, and gives the memory back.
     """
     variants = {variant.how: variant for variant in rival.variants(work)}
     variant, shape = variants.get(how) or next(iter(variants.values())), work.shape

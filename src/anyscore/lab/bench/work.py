@@ -166,14 +166,17 @@ class Work:
         return self.weighed(FORMULAS[score].scores(query, key, weight), *others)
 
     def weighed(self, scores: Tensor, value: Tensor) -> Tensor:
-        """Compute what is made of the scores (B, T_q, T_k), in plain PyTorch."""
+        """Compute the output from the scores (B, T_q, T_k), in plain PyTorch."""
         return scores.softmax(-1).to(value.dtype) @ value
 
     def truth(self, score: str) -> dict[str, Tensor]:
         """Compute in float64 what the inputs give with `score`, sharing no code with anyscore.
 
-        Returns the output and, in training, the gradients by name; what has a row for each query
-        has those of `checked_rows`, of which a few are computed at a time.
+        A few of `checked_rows` are computed at a time.
+
+        Returns:
+            The output and, in training, the gradients by name; a tensor with a row for each query
+            has the rows of `checked_rows`.
         """
         inputs = self.inputs | {"weight": self.weight_of(score)}
         leaves = {name: x.double() for name, x in inputs.items()}
@@ -229,7 +232,7 @@ class Work:
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def checked(self, name: str, x: Tensor, right: Tensor) -> Tensor:
-        """Return what of a result is compared with what is right: of queries, the checked rows."""
+        """Return the part of a result that is checked: of queries, the checked rows."""
         by_query = name == "output" or name.removeprefix("gradient of the ") in self.by_query
         whole = (*right.shape[:-2], self.shape.queries, right.shape[-1])
         if by_query and x.numel() == math.prod(whole):

@@ -1,4 +1,4 @@
-"""`anyscore bench` on the command line: options, checks, and what is shown meanwhile."""
+"""`anyscore bench` on the command line: options and checks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BENCH_HELP = (
     "Measure how fast each score is on this machine, beside plain PyTorch.\n\n"
     "    anyscore bench --quick\n\n"
     "[bold]Your own sizes[/]: batch, queries, keys, width of the score, width of the values.\n\n"
-    "    anyscore bench --score additive --shape 32,100,100,64,64 --rivals eager,dot\n\n"
+    "    anyscore bench --score additive --shape 32,100,100,64,64\n\n"
     "All do the same work in one process, in turns. Answers are checked against float64 first: "
-    "who is wrong gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
-    "(torch.compile of it), and dot, the better of what PyTorch has for a dot product of the same "
+    "a wrong answer gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
+    "(torch.compile of it), and dot, the better of PyTorch's two ways to a dot product of the same "
     "sizes. Shown are medians of time ÷ time of anyscore, and by how much a process grows. Ctrl-C "
-    "stops early and writes what was measured.\n\n"
+    "stops early and writes the results until then.\n\n"
     "Other libraries are compared by `python -m benchmarks` in the repository."
 )
 
