@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyscore import attention, log_sum_exp, log_weights
+from anyscore.lab.bench.work import attended
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,6 @@ class Task:
     plain: Callable[..., Tensor]
     ours: Callable[..., Any]
     gives: str = "values"
-
-
-def _attention(scores: Tensor, value: Tensor) -> Tensor:
-    return scores.softmax(-1).to(value.dtype) @ value
 
 
 def _with_bias(scores: Tensor, bias: Tensor, value: Tensor) -> Tensor:
@@ -95,10 +92,10 @@ def _counts(z: Tensor) -> Tensor:
 
 
 TASKS = {
-    "attention": Task(("value",), _attention, attention),
+    "attention": Task(("value",), attended, attention),
     "aligner": Task(("prior",), _aligner, _our_aligner, "keys"),
     "log-sum-exp": Task((), _log_sum_exp, _our_log_sum_exp, "one"),
-    "cache": Task(("value",), _attention, attention),
+    "cache": Task(("value",), attended, attention),
     "bias": Task(("bias", "value"), _with_bias, _our_bias),
     "sigmoid": Task(("value",), _sigmoid, partial(attention, normalizer="sigmoid")),
     "sparsemax": Task(("value",), _sparsemax, partial(attention, normalizer="sparsemax")),

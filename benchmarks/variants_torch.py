@@ -145,7 +145,7 @@ def gpu_memory() -> int:
 
 def cdist(work: Work) -> list[Variant]:
     """List the distance by torch.cdist, where the score is of one."""
-    p = 1.0 if work.score == "laplace" else 2.0
+    p, weighed = 1.0 if work.score == "laplace" else 2.0, work.weighed
 
     def scores(distance: Tensor, w: Tensor) -> Tensor:
         if work.score in ("laplace", "euclidean"):
@@ -156,7 +156,7 @@ def cdist(work: Work) -> list[Variant]:
 
     def attend(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
         *others, w = beside
-        return work.weighed(scores(torch.cdist(q, k, p), w), *others)
+        return weighed(scores(torch.cdist(q, k, p), w), *others)
 
     how = f"torch.cdist with p={p:g}, then the same in plain operations"
     return [Variant(how, partial(gradient_call, attend, work))]

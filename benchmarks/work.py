@@ -107,11 +107,17 @@ class Work(work.Work):
             query, key = query @ W_q.mT, key @ W_k.mT
         return super().plain(score, query, key, *others[:taken], weight)
 
-    def weighed(self, scores: Tensor, *beside: Tensor) -> Tensor:
-        if self.valid_lens is not None:
-            read = torch.arange(scores.shape[-1], device=scores.device)
-            scores = torch.where(read < self.valid_lens[:, None, None], scores, -1e6)
-        return self.of_scores.plain(scores, *beside)
+    @property
+    def weighed(self) -> Callable[..., Tensor]:
+        plain, lengths = self.of_scores.plain, self.valid_lens
+        if lengths is None:
+            return plain
+
+        def masked(scores: Tensor, *others: Tensor) -> Tensor:
+            read = torch.arange(scores.shape[-1], device=scores.device) < lengths[:, None, None]
+            return plain(torch.where(read, scores, -1e6), *others)
+
+        return masked
 
     def _whole_upstream(self) -> Tensor:
         widths = {"values": self.shape.value_width, "keys": self.shape.keys, "one": 1}

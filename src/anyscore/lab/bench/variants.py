@@ -74,11 +74,11 @@ def anyscore_(work: Work, ours: Callable[..., Any] = attention, name: str = "") 
 
 def eager(work: Work) -> list[Variant]:
     """List the formula in PyTorch's own operations, all pairs at once."""
-    plain = partial(work.plain, work.score)
+    plain, weighed = partial(work.plain, work.score), work.weighed
 
     def in_place(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
         *others, w = beside
-        return work.weighed((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w, *others)
+        return weighed((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w, *others)
 
     found = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
     if work.score == "additive":
@@ -92,7 +92,7 @@ def fusible(work: Work) -> Attend:
 
     The sum is one of products: then it is fused too, and the backward is twice as fast as by `@ w`.
     """
-    pair = work.formula.pair
+    pair, scores_of, weighed = work.formula.pair, work.formula.scores, work.weighed
 
     def formula(q: Tensor, k: Tensor, *beside: Tensor) -> Tensor:
         *others, w = beside
@@ -100,8 +100,8 @@ def fusible(work: Work) -> Attend:
         if pair is not None:
             scores = (pair(q.unsqueeze(-2) + k.unsqueeze(-3)) * w).sum(-1)
         else:
-            scores = work.formula.scores(q, k, w)
-        return work.weighed(scores, *others)
+            scores = scores_of(q, k, w)
+        return weighed(scores, *others)
 
     return formula
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -165,9 +165,10 @@ class Work:
         *others, weight = beside
         return self.weighed(FORMULAS[score].scores(query, key, weight), *others)
 
-    def weighed(self, scores: Tensor, value: Tensor) -> Tensor:
-        """Compute the output from the scores (B, T_q, T_k), in plain PyTorch."""
-        return scores.softmax(-1).to(value.dtype) @ value
+    @property
+    def weighed(self) -> Callable[..., Tensor]:
+        """The function (scores (B, T_q, T_k), *others) → output, in plain PyTorch."""
+        return attended
 
     def truth(self, score: str) -> dict[str, Tensor]:
         """Compute in float64 what the inputs give with `score`, sharing no code with anyscore.
@@ -244,6 +245,11 @@ class Work:
 
     def _placed(self, x: Tensor) -> Tensor:
         return x.to(self.device, DTYPES[self.dtype])
+
+
+def attended(scores: Tensor, value: Tensor) -> Tensor:
+    """Compute attention from scores."""
+    return scores.softmax(-1).to(value.dtype) @ value
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
