@@ -376,6 +376,19 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(path.name for path in out.iterdir()) == ["bench.json", "bench.md", "bench.png"]
 
 
+def test_a_wrong_rival_is_called_wrong_and_quiet_shows_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RIVALS, "dot", Rival("dot", RIVALS["dot"].variants))  # a right dot product
+    result = run(tmp_path / "run", "--rivals", "dot", "--parts", "speed", "--quiet")
+    assert result.exit_code == 0
+    assert "Ctrl-C" not in result.output
+    assert result.output.startswith("Time ÷ time of anyscore, medians")
+    words = (tmp_path / "run" / "bench.md").read_text(encoding="utf-8")
+    assert "| 2, 5, 7, 11, 3 | wrong |" in words
+    assert "- dot: wrong: its output is off" in words
+
+
 def test_when_anyscore_is_wrong_the_status_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
