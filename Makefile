@@ -20,7 +20,7 @@ EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=t
 PYTEST = $(NOTED) $(BIN)/pytest $(SAMPLE)
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 
-LAB := tests/lab tests/package src/anyscore/lab
+LAB := tests/lab tests/benchmarks tests/package src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
@@ -31,7 +31,7 @@ QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) co
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
 
-.PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz mutate sanitize gpu clean
+.PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 
 demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
 	$(BIN)/anyscore compare --no-rates
@@ -52,7 +52,7 @@ quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 contract: .venv/dev  ## all tests that no other target has, and the examples of pages and docstrings
 	$(PYTEST) $(LAB:%=--ignore=%)
 
-lab: .venv/dev  ## the laboratory, and the package as it is installed
+lab: .venv/dev  ## the laboratory, benchmarks, and the package as it is installed
 	$(PYTEST) $(LAB)
 
 torch: .venv/dev
@@ -145,6 +145,9 @@ build/parity/mxnet.json: build/parity/exact.npz | .venv/mxnet/dev
 build/parity/%.json: build/parity/exact.npz
 	$(WITH_PARITY) $(BIN)/python -m parity.run $* --exact $< --out $@
 
+bench: .venv/bench  ## anyscore beside other libraries: make bench BENCHMARKS="--quick"
+	$(BIN)/python -m benchmarks $(BENCHMARKS)
+
 mutate: .venv/dev  ## break fifty lines, one after the other: which of them do the tests notice?
 	$(BIN)/python tests/mutate.py --count 50
 
@@ -165,6 +168,10 @@ INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install 
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(INSTALLED) -c constraints.txt torch
 	$(INSTALLED) -c constraints.txt -e '.[$*]'
+	touch $@
+
+.venv/bench: benchmarks/requirements.txt .venv/lab
+	$(INSTALLED) -c constraints.txt -r benchmarks/requirements.txt
 	touch $@
 
 # Beside the environment, not in it: TensorFlow and Triton abort where both are imported.

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from command_line import SMALL
 
-from anyscore.lab.bench.worker import Worker
+from anyscore.lab.bench.variants import OURS
+from anyscore.lab.bench.weigh import weigh
+from anyscore.lab.bench.work import Shape, Work
 from anyscore.lab.plans import plans
-from hang import HANG
 
 # Processes import these first: modules of Python, and those of the laboratory.
 MODULES = ["numpy", "torch", "runpy", "json", "socket", "struct", "selectors", "multiprocessing"]
@@ -36,13 +37,11 @@ def test_frameworks_are_asked(ran: Path) -> None:
     assert "dot" in answer
 
 
-def test_workers_of_the_benchmark_begin(ran: Path) -> None:
-    worker = Worker("cpu", 1)
-    worker.send("no_such_method")
-    answer = worker.receive(HANG)
-    worker.end()
+def test_processes_of_the_benchmark_begin(ran: Path) -> None:
+    mib, problem = weigh(OURS, "", Work(Shape(1, 2, 3, 4, 5)), 1)
     assert not ran.exists()
-    assert "no_such_method" in answer["problem"]
+    assert problem is None
+    assert mib is not None
 
 
 @pytest.mark.slow

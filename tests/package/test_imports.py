@@ -84,7 +84,6 @@ BY_NAME = {
     "ops/pytrees.py": "beside it, what registers classes with a framework that was imported",
     "lab/prove/names.py": "the findings, of which one is loaded",
     "lab/data/parquet.py": "pyarrow, an extra",
-    "lab/bench/": "rivals, that may not be installed",
 }
 """The files that import by a name, which no linter of imports sees, and what they import."""
 
@@ -98,5 +97,4 @@ def test_imports_that_no_linter_sees() -> None:
             name = getattr(called, "id", getattr(called, "attr", None))
             if isinstance(node, ast.Call) and name in ("import_module", "__import__"):
                 found.add(path.relative_to(root).as_posix())
-    of_bench = {"lab/bench/" for name in found if name.startswith("lab/bench/")}
-    assert {name for name in found if not name.startswith("lab/bench/")} | of_bench == set(BY_NAME)
+    assert found == set(BY_NAME)

@@ -69,6 +69,12 @@ def test_pins_are_within_what_the_package_asks_for(file: str, extra: str) -> Non
             assert requirement.specifier.contains(version), f"{file}: {requirement}, {version}"
 
 
+def test_rivals_of_benchmarks_are_pinned() -> None:
+    pinned, text = pins("constraints.txt"), (ROOT / "benchmarks/requirements.txt").read_text()
+    for requirement in (Requirement(x) for x in text.splitlines() if not x.startswith("#")):
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+
+
 def test_what_a_build_runs_is_pinned() -> None:
     """Its requirements and theirs, but jaxlib's, of which headers alone are read."""
     pinned = pins("constraints-build.txt")

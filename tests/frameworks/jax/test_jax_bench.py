@@ -1,11 +1,13 @@
-"""Everybody who takes part in `anyscore bench --framework jax` is right."""
+"""Everybody who takes part in `python -m benchmarks --framework jax` is right."""
 
 from __future__ import annotations
 
 import pytest
 
 from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
+from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
+from benchmarks.rivals import find
+from benchmarks.work import Work
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -16,7 +18,7 @@ from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 def test_all_variants_are_right(name: str, call: str, passes: str, projected: bool) -> None:
     work = Work(Shape(2, 5, 7, 11, 3), passes=passes, framework="jax", call=call, lengths=True)
     work = work.to(projected=projected)
-    answer = Runner("cpu").prepare(name, work)
+    answer = Runner("cpu").prepare(find(name, work), work)
     if name == "keras" and not projected:
         assert answer["problem"] == "its layer projects nothing"
         return

@@ -23,9 +23,9 @@ from speech_layers import (
 )
 from torch import Tensor
 
-from anyscore.lab.bench.variants_speech import AttLoc
 from anyscore.torch import LocationSensitive
 from anyscore.torch.location_energies import COLUMNS
+from benchmarks.speech import AttLoc
 
 LENGTHS = torch.tensor([37, 20, 1])
 

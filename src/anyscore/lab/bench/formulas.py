@@ -59,8 +59,8 @@ SOFTPLUS, LEAKY_RELU = "log(1 + exp(a + b))", "where(a + b > 0, a + b, 0.2 * (a 
 class Formula:
     """A score as the benchmark sees it.
 
-    scores: (q, k, w) → (..., T_q, T_k) in plain PyTorch, which is what eager PyTorch computes and,
-        in float64, what is right.
+    scores: (q, k, w) → (..., T_q, T_k) in plain PyTorch, the call of eager PyTorch and, in float64,
+        the right answer.
     score: w → the score for `anyscore.attention`; queries and keys come projected.
     learned: whether w is a tensor (H,), with a gradient; otherwise it is a number.
     weight: width → standard deviation of w, or w itself.

@@ -26,7 +26,7 @@ def available_bytes() -> int:
 
 
 def give_back() -> None:
-    """Give what is free back to the system."""
+    """Give free memory back to the system."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Calls are prepared, timed and weighed, on the CPU or a GPU."""
+"""Calls are prepared and timed, on the CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import Any
 
 import torch
 
-from anyscore.lab.bench.memory import available_bytes, give_back, now_and_peak, restart_peak
-from anyscore.lab.bench.rivals import Call, Unavailable, Variant, find
+from anyscore.lab.bench.check import check
+from anyscore.lab.bench.rivals import Call, Rival, Unavailable, Variant
 from anyscore.lab.bench.timing import EventClock, WallClock
-from anyscore.lab.bench.truth import check, truth
 from anyscore.lab.bench.work import Work
-
-_SMALL = 16  # queries and keys of the call that loads what is loaded once
 
 Answer = dict[str, Any]
 
@@ -30,51 +27,42 @@ class _Held:
 
 
 class Runner:
-    """Does what is asked of a worker: every public method is a request.
-
-    rival: the name of one, see `rivals.find`. work: a `Work`, the same object or an equal one.
-    """
+    """The calls of rivals on one device: each is set up once, checked and held."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.clock: Callable[[Call, int], float] = EventClock() if device == "cuda" else WallClock()
         self.held: dict[tuple[str, Work], _Held] = {}
         self.truths: dict[tuple[Work, str], Any] = {}
-        self.works: dict[Work, Work] = {}
 
-    def prepare(self, rival: str, work: Work) -> Answer:
+    def prepare(self, rival: Rival, work: Work) -> Answer:
         """Set up the fastest variant whose answer is right, and time it roughly.
 
         Keys: problem, or None; how; ways, the milliseconds of each variant or None; error; seconds;
         on a GPU first_s, of the first call, in which it compiles, and mib, its peak of memory above
         the inputs, with the results; about.
         """
-        work = self.works.setdefault(work, work)
-        if (rival, work) in self.held:
-            return self.held[rival, work].answer
+        if (rival.name, work) in self.held:
+            return self.held[rival.name, work].answer
         try:
             return self._prepare(rival, work)
         finally:
             self._wait(free=True)
 
-    def _prepare(self, name: str, work: Work) -> Answer:
-        rival = find(name, work)
+    def _prepare(self, rival: Rival, work: Work) -> Answer:
         answer: Answer = {"problem": None, "how": "", "ways": {}, "error": None, "about": {}}
-        if not rival.installed:
-            extra = f": pip install 'anyscore[{rival.extra}]'" if rival.extra else ""
-            return answer | {"problem": f"{rival.package} is not installed{extra}"}
-        if work.device == "cpu" and rival.bytes_held(work) > 0.8 * available_bytes():
-            gib = rival.bytes_held(work) / 2**30
-            return answer | {"problem": f"would need about {gib:.0f} GiB"}
+        reason = rival.why_not(work)
+        if reason is not None:
+            return answer | {"problem": reason}
         score = rival.computes or work.score
         work.checking(True)
         if (work, score) not in self.truths:
-            self.truths[work, score] = truth(work, score)
+            self.truths[work, score] = work.truth(score)
         problems, best = [], math.inf
         try:
-            variants = rival.variants_of(work)
-        except Unavailable as reason:
-            return answer | {"problem": str(reason)}
+            variants = rival.variants(work)
+        except Unavailable as unavailable:
+            return answer | {"problem": str(unavailable)}
         except Exception as failure:
             return answer | {"problem": said(failure)}
         for variant in variants:
@@ -87,7 +75,7 @@ class Runner:
                 problems.append(found["problem"])
             elif found["seconds"] < best:
                 best = found["seconds"]
-                self.held[name, work] = _Held(found.pop("call"), best, answer)
+                self.held[rival.name, work] = _Held(found.pop("call"), best, answer)
                 answer |= found | {"how": variant.how, "about": variant.about}
         if best == math.inf:
             answer["problem"] = problems[0]
@@ -123,47 +111,10 @@ class Runner:
             times.append(self.clock(call, 1))
         return min(times)
 
-    def turn(self, rival: str, work: Work, seconds: float) -> float:
+    def turn(self, rival: Rival, work: Work, seconds: float) -> float:
         """Seconds of a call, of as many as take about so long."""
-        held = self.held[rival, work]
+        held = self.held[rival.name, work]
         return self.clock(held.call, max(1, math.ceil(seconds / held.seconds)))
-
-    def load(self, rival: str, work: Work, seconds: float) -> float | None:
-        """Keep the device busy for so long; its clock then in MHz, if PyTorch can tell."""
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            self.turn(rival, work, 0.1)
-        try:
-            return float(torch.cuda.clock_rate())
-        except Exception:  # without nvidia-ml-py
-            return None
-
-    def peak(self, name: str, how: str, work: Work) -> Answer:
-        """MiB that this process grows by while it does the work once in the variant called `how`.
-
-        Counted is what it holds at most beyond what it held before: results, saved tensors, buffers
-        inside operations. What is loaded once is not: a call with few queries and keys comes first,
-        or, where the size is compiled for, a call of the same size, whose memory is given back.
-        """
-        rival, shape = find(name, work), work.shape
-        try:
-            variants = {variant.how: variant for variant in rival.variants_of(work)}
-        except Unavailable as reason:
-            return {"mib": None, "problem": str(reason)}
-        variant = variants.get(how) or next(iter(variants.values()))
-        few = shape._replace(queries=min(shape.queries, _SMALL), keys=min(shape.keys, _SMALL))
-        call = variant.build()
-        try:
-            (call if variant.compiles else rival.variants_of(work.to(shape=few))[0].build())()
-        except Unavailable:
-            call()
-        give_back()
-        restart_peak()
-        before = now_and_peak()[0]
-        results = call()
-        growth = now_and_peak()[1] - before
-        del results
-        return {"mib": growth / 2**20, "problem": None}
 
     def _wait(self, free: bool = False) -> None:
         if free:
@@ -175,7 +126,7 @@ class Runner:
 
 
 def said(failure: BaseException) -> str:
-    """Say in a few words what an exception is: its kind, and the first line of its text."""
+    """Describe an exception in a few words: its kind, and the first line of its text."""
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     text = f": {lines[0]}" if lines else ""
     return f"failed: {type(failure).__name__}{text}"[:200]

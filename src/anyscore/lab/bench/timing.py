@@ -1,9 +1,8 @@
-"""Turns: who is right is timed in rounds in which each has a turn, in an order drawn anew."""
+"""Turns: calls are timed in rounds, in which each has a turn, in an order drawn anew."""
 
 from __future__ import annotations
 
 import gc
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 
 _MOST = 200  # calls in a turn on a GPU
-_RESERVE = 8.0  # seconds that are left for ending processes and for the report
 
 
 @dataclass(frozen=True)
@@ -36,24 +34,6 @@ class Pace:
         if lasts > self.slow:
             return 1
         return min(self.rounds, max(3, int(self.seconds / lasts)))
-
-
-class Deadline:
-    """An end for everything.
-
-    seconds: until then; None: there is none. clock: seconds, that only grow.
-    """
-
-    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self.end = math.inf if seconds is None else clock() + seconds
-
-    def left(self) -> float:
-        """Seconds left, with those of the report taken off."""
-        return self.end - _RESERVE - self.clock()
-
-    def allows(self, seconds: float) -> bool:
-        return self.left() >= seconds
 
 
 def interleave(

@@ -1,30 +1,26 @@
-"""The work of a benchmark: sizes, inputs, and what is computed of them."""
+"""The work of a benchmark: sizes, inputs, and the right answer in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS, Formula
-from anyscore.lab.bench.tasks import BY_QUERY, TASKS, Task
+from anyscore.lab.bench.memory import available_bytes
 from anyscore.lab.errors import InputError
+
+W = TypeVar("W", bound="Work")
 
 FORWARD, TRAINING = "forward", "forward + backward"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_KINDS = {
-    "graph": "graphs.GraphWork",
-    "packed": "packed.PackedWork",
-    "location": "speech.LocationWork",
-}
-"""Tasks with inputs and a right answer of their own: the class of their work."""
 _CHECKED = {"cpu": 2**28, "cuda": 2**29}  # triples that are computed in float64 for a check
+_AT_ONCE = {"cpu": 2**22, "cuda": 2**24}  # of them, held in memory at a time
 
 
 class Shape(NamedTuple):
@@ -73,73 +69,50 @@ class Shape(NamedTuple):
         return ", ".join(map(str, self))
 
 
-def _few(x: Tensor) -> Tensor:
-    x[..., :4] *= 1e3
-    return x
+def fitting_shapes(texts: Iterable[str], device: str) -> tuple[Shape, ...]:
+    """Read shapes from the command line, each once.
 
-
-RANGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-    "normal": ("standard normal", lambda x: x),
-    "wide": ("σ = 50", lambda x: 50 * x),
-    "few": ("4 near 1e3", _few),
-    "half": ("σ = ½", lambda x: x / 2),
-    "four": ("σ = 4", lambda x: 4 * x),
-    "eight": ("σ = 8", lambda x: 8 * x),
-    "near": ("evenly within ± 2", lambda x: 2 * torch.erf(x / math.sqrt(2))),
-}
-"""Ranges of queries and keys: the name in words, and standard normal numbers → numbers."""
+    Raises:
+        InputError: a text is no shape, or the memory of this machine does not hold it.
+    """
+    shapes = tuple(dict.fromkeys(Shape.parse(text) for text in texts))
+    for shape in shapes if device == "cpu" else ():
+        if shape.least_bytes > available_bytes():
+            need, free = shape.least_bytes / 2**30, available_bytes() / 2**30
+            raise InputError(
+                f"--shape: ({shape}) needs about {need:,.0f} GiB, there are {free:,.0f}; "
+                "give a smaller one"
+            )
+    return shapes
 
 
 @dataclass(frozen=True)
 class Work:
     """The inputs of one measurement, the same for all that take part.
 
-    query (B, T_q, H), key (B, T_k, H), what the task takes beside, weight (H,) or (), and upstream,
-    the gradient that comes from above, of the shape of the output: (B, T_q, D_v) of attention. All
-    are the same for the same seed.
+    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and upstream, the
+    gradient that comes from above, of the shape of the output (B, T_q, D_v). All are the same for
+    the same seed. Other work is a subclass, with fields, inputs and a right answer of its own.
 
     passes: FORWARD or TRAINING, which gives the gradients of all inputs.
-    framework: whose calls are compared; None: everybody's who has none of its own.
-    call: how the framework calls, "eager" or "compiled".
-    projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
-    lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
-    task: what is computed of the scores, a name in `tasks.TASKS` or of a kind of its own.
-    ours: the function that lists anyscore's variants, as "module.name"; None: as of attention.
     """
 
-    ours: ClassVar[str | None] = None
+    by_query: ClassVar[frozenset[str]] = frozenset(("query",))
+    """Inputs that have rows of queries, (..., T_q, n)."""
 
     shape: Shape
     score: str = "additive"
     passes: str = FORWARD
-    range: str = "normal"
     dtype: str = "float32"
     device: str = "cpu"
-    framework: str | None = None
-    call: str = "eager"
-    projected: bool = True
-    lengths: bool = False
-    task: str = "attention"
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Work:
-        """Undo `dataclasses.asdict`, also after a journey through JSON."""
-        if fields["task"] in _KINDS:
-            module, name = _KINDS[fields["task"]].split(".")
-            cls = getattr(import_module(f"{__package__}.{module}"), name)
-        return cls(**fields | {"shape": Shape(*fields["shape"])})
-
-    def to(self, **changes: Any) -> Work:
+    def to(self: W, **changes: Any) -> W:
         """Copy with other fields."""
         return replace(self, **changes)
 
     @property
     def formula(self) -> Formula:
         return FORMULAS[self.score]
-
-    @property
-    def of_scores(self) -> Task:
-        return TASKS[self.task]
 
     @property
     def training(self) -> bool:
@@ -153,47 +126,23 @@ class Work:
     @property
     def prepared(self) -> bool:
         """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
-        step = self.shape.queries <= 2 and self.score == "additive" and not self.training
-        return step and self.framework is None and self.task == "attention"
+        return self.shape.queries <= 2 and self.score == "additive" and not self.training
 
     @cached_property
     def query(self) -> Tensor:
-        return self._scaled(self._normal(1, self.shape.queries, self.shape.width))
+        return self._normal(1, self.shape.queries, self.shape.width)
 
     @cached_property
     def key(self) -> Tensor:
-        return self._scaled(self._normal(2, self.shape.keys, self.shape.width))
+        return self._normal(2, self.shape.keys, self.shape.width)
 
     @cached_property
     def value(self) -> Tensor:
-        return self._placed(self._normal(3, self.shape.keys, self.shape.value_width))
-
-    @cached_property
-    def bias(self) -> Tensor:
-        return self._placed(drawn(7, self.shape.queries, self.shape.keys))
-
-    @cached_property
-    def prior(self) -> Tensor:
-        return self._placed(self._normal(8, self.shape.queries, self.shape.keys))
+        return self._normal(3, self.shape.keys, self.shape.value_width)
 
     @cached_property
     def weight(self) -> Tensor:
         return self.weight_of(self.score)
-
-    @cached_property
-    def projections(self) -> tuple[Tensor, ...]:
-        """W_q and W_k, (H, H) each, or nothing."""
-        width = self.shape.width
-        both = drawn(6, 2, width, width) / math.sqrt(2 * width)
-        return () if self.projected else tuple(self._placed(both))
-
-    @cached_property
-    def valid_lens(self) -> Tensor | None:
-        """(B,), int32; None where all keys are read."""
-        if not self.lengths:
-            return None
-        keys = self.shape.keys
-        return torch.linspace(keys * 0.75, keys, self.shape.batch).to(self.device, torch.int32)
 
     def weight_of(self, score: str) -> Tensor:
         """Draw w (H,) of a score, or give the number () that it has."""
@@ -205,20 +154,65 @@ class Work:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """All that have gradients, in the order of results."""
-        takes = "query", "key", *self.of_scores.takes
-        named: dict[str, Tensor] = {name: getattr(self, name) for name in takes}
-        named |= dict(zip(("W_q", "W_k"), self.projections, strict=False))
+        named = {"query": self.query, "key": self.key, "value": self.value}
         return named | ({"weight": self.weight} if self.formula.learned else {})
+
+    def plain(self, score: str, query: Tensor, key: Tensor, *beside: Tensor) -> Tensor:
+        """Compute the work in plain PyTorch: the formula, broadcast.
+
+        beside: the other `inputs`, with a weight in any case; of queries there may be some alone.
+        """
+        *others, weight = beside
+        return self.weighed(FORMULAS[score].scores(query, key, weight), *others)
+
+    @property
+    def weighed(self) -> Callable[..., Tensor]:
+        """The function (scores (B, T_q, T_k), *others) → output, in plain PyTorch."""
+        return attended
+
+    def truth(self, score: str) -> dict[str, Tensor]:
+        """Compute in float64 what the inputs give with `score`, sharing no code with anyscore.
+
+        A few of `checked_rows` are computed at a time.
+
+        Returns:
+            The output and, in training, the gradients by name; a tensor with a row for each query
+            has the rows of `checked_rows`.
+        """
+        inputs = self.inputs | {"weight": self.weight_of(score)}
+        leaves = {name: x.double() for name, x in inputs.items()}
+        upstream = self.upstream.double()
+        few = max(1, _AT_ONCE[self.device] // (self.shape.triples // self.shape.queries))
+        by_query: dict[str, list[Tensor]] = {"output": []}
+        sums: dict[str, Tensor] = {}
+        for rows in torch.split(self.checked_rows.to(self.query.device), few):
+            some = [x[..., rows, :] if name in self.by_query else x for name, x in leaves.items()]
+            if self.training:
+                some = [x.detach().requires_grad_() for x in some]
+            output = self.plain(score, *some)
+            by_query["output"].append(output.detach())
+            if self.training:
+                made = torch.autograd.grad(output, some, upstream[:, rows])
+                for name, gradient in zip(leaves, made, strict=True):
+                    if name in self.by_query:
+                        by_query.setdefault(name, []).append(gradient)
+                    else:
+                        sums[name] = sums[name] + gradient if name in sums else gradient
+        found = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
+        answer = {"output": found["output"]}
+        if self.training:
+            names = [name for name in leaves if name != "weight" or FORMULAS[score].learned]
+            answer |= {f"gradient of the {name}": found[name] for name in names}
+        return answer
 
     @cached_property
     def upstream(self) -> Tensor:
         """The gradient of the output. While answers are checked it is 0 but for `checked_rows`, so
-        that these give all that the right gradients need; `restore` makes it whole in place."""
+        that these give all that the right gradients need; `checking` makes it whole in place."""
         return self._whole_upstream() * self._kept()
 
     def _whole_upstream(self) -> Tensor:
-        widths = {"values": self.shape.value_width, "keys": self.shape.keys, "one": 1}
-        return self._placed(self._normal(5, self.shape.queries, widths[self.of_scores.gives]))
+        return self._normal(5, self.shape.queries, self.shape.value_width)
 
     def _kept(self) -> Tensor:
         kept = torch.zeros(self.shape.queries, 1)
@@ -238,27 +232,24 @@ class Work:
             return torch.arange(self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
-    def own_truth(self, score: str) -> dict[str, Tensor] | None:
-        """Compute in float64 what is right, as `truth.truth` does, which it leaves to the latter
-        where there is nothing special about the work."""
-        return None
-
     def checked(self, name: str, x: Tensor, right: Tensor) -> Tensor:
-        """Return what of a result is compared with what is right: of queries, the checked rows."""
-        by_query = name == "output" or name.removeprefix("gradient of the ") in BY_QUERY
+        """Return the part of a result that is checked: of queries, the checked rows."""
+        by_query = name == "output" or name.removeprefix("gradient of the ") in self.by_query
         whole = (*right.shape[:-2], self.shape.queries, right.shape[-1])
         if by_query and x.numel() == math.prod(whole):
             x = x.reshape(whole)[..., self.checked_rows.to(x.device), :]
         return x
 
     def _normal(self, seed: int, length: int, width: int) -> Tensor:
-        return drawn(seed, self.shape.batch, length, width)
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        return self._placed(RANGES[self.range][1](x))
+        return self._placed(drawn(seed, self.shape.batch, length, width))
 
     def _placed(self, x: Tensor) -> Tensor:
         return x.to(self.device, DTYPES[self.dtype])
+
+
+def attended(scores: Tensor, value: Tensor) -> Tensor:
+    """Compute attention from scores."""
+    return scores.softmax(-1).to(value.dtype) @ value
 
 
 def drawn(seed: int, *shape: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anyscore import __version__
-from anyscore.lab.bench.command import BENCH_HELP, bench
+from anyscore.lab.cli.bench import BENCH_HELP, bench
 from anyscore.lab.cli.compare import COMPARE_HELP, compare
 from anyscore.lab.cli.info import info
 from anyscore.lab.cli.output import one_line_errors, use_plain_characters

@@ -108,9 +108,9 @@ def _harmless(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1] if steers(found[0]) else found[0]
 
 
-def typed_command() -> str:
+def typed_command(program: str = "anyscore") -> str:
     """Return the command line as a user can type it again."""
-    return readable_name(shlex.join(["anyscore", *sys.argv[1:]]))
+    return readable_name(f"{program} {shlex.join(sys.argv[1:])}")
 
 
 def complain(text: str) -> None:

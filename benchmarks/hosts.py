@@ -1,0 +1,129 @@
+"""Contestants on a GPU: each rival lives in a process of its own, until all must be over."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from anyscore.lab.bench.comparison import Contestant
+from anyscore.lab.bench.timing import Pace, interleave
+from benchmarks.rivals import GRAPH
+from benchmarks.worker import Lost, Worker
+
+LIMIT = 150.0  # seconds that preparing one in a process of its own may take, compilation included
+_RESERVE = 8.0  # seconds that are left for ending processes and for the report
+
+
+class Deadline:
+    """An end for everything.
+
+    seconds: until then; None: there is none. clock: seconds, that only grow.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.end = math.inf if seconds is None else clock() + seconds
+
+    def left(self) -> float:
+        """Seconds left, with those of the report taken off."""
+        return self.end - _RESERVE - self.clock()
+
+    def allows(self, seconds: float) -> bool:
+        return self.left() >= seconds
+
+
+class Hosts:
+    """The processes of contestants, one for each rival."""
+
+    def __init__(self, start: Callable[[], Worker]) -> None:
+        self.start = start
+        self.known: dict[str, Worker] = {}
+
+    def host(self, contestant: Contestant) -> Worker:
+        """Give the process that has a contestant; it is started if need be."""
+        name = contestant.rival.name.removesuffix(GRAPH)
+        if name not in self.known:
+            self.known[name] = self.start()
+        return self.known[name]
+
+    def end(self) -> None:
+        """End all, whatever they do."""
+        for host in self.known.values():
+            host.end()
+        self.known.clear()
+
+
+def prepare(
+    contestants: Sequence[Contestant],
+    hosts: Hosts,
+    deadline: Deadline,
+    limit: float = LIMIT,
+    busy: Callable[[str], None] = lambda text: None,
+    pause: Callable[[], None] = lambda: time.sleep(0.05),
+) -> None:
+    """Prepare all: processes work side by side, each on its own one after the other.
+
+    One that takes longer than `limit` seconds is given up.
+    """
+    queues: dict[Worker, list[Contestant]] = {}
+    for contestant in contestants:
+        if contestant.problem is None:
+            queues.setdefault(hosts.host(contestant), []).append(contestant)
+    began: dict[Worker, float] = {}
+    while any(queues.values()):
+        for host, queue in queues.items():
+            try:
+                while queue and (host not in began or host.ready()):
+                    if host in began:
+                        answer, one = host.receive(0), queue[0]
+                        one.answer, one.problem = answer, answer["problem"]
+                        one.mib = answer.get("mib")
+                        del queue[0], began[host]
+                    else:
+                        busy(f"{queue[0].label}: check")
+                        began[host] = deadline.clock()
+                        host.send("prepare", queue[0].rival, queue[0].work)
+                if queue and deadline.clock() - began[host] > limit:
+                    host.end(f"given up after {limit:.0f} s of preparation")
+                elif queue and not deadline.allows(0):
+                    host.end("given up as the time was over")
+            except Lost as lost:
+                for contestant in queue:
+                    contestant.problem = str(lost)
+                queue.clear()
+        if any(queues.values()):
+            pause()
+
+
+def measure(
+    contestants: Sequence[Contestant],
+    hosts: Hosts,
+    pace: Pace,
+    deadline: Deadline,
+    busy: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Time those that run, in turns; `times` has the finished turns after an interrupt, too."""
+
+    def turn_of(contestant: Contestant) -> Callable[[], float | None] | None:
+        call = contestant.answer.get("seconds", 0.0)
+
+        def turn() -> float | None:
+            if not contestant.runs or not deadline.allows(3 * call + pace.turn):
+                return None
+            host = hosts.host(contestant)
+            try:
+                host.send("turn", contestant.rival, contestant.work, pace.turn)
+                found = host.receive(min(deadline.left(), 30 + 20 * call))
+            except Lost as lost:
+                contestant.problem = str(lost)
+                return None
+            if isinstance(found, dict):  # an exception
+                contestant.problem = found["problem"]
+                return None
+            return float(found)
+
+        return turn if contestant.runs else None
+
+    counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in contestants]
+    interleave([turn_of(c) for c in contestants], counts, [c.times for c in contestants], busy)

@@ -1,0 +1,229 @@
+"""The benchmark: everything measured, and on disk as soon as it is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyscore.lab.bench import comparison, run
+from anyscore.lab.bench.comparison import Comparison, Contestant, result
+from anyscore.lab.bench.run import TABLE_FILE, begin
+from anyscore.lab.bench.runner import Runner
+from anyscore.lab.bench.weigh import weigh
+from anyscore.lab.run_folder import write_whole
+from benchmarks.bars import bars
+from benchmarks.gpu_limits import Chip, targets
+from benchmarks.hosts import Deadline, Hosts, measure, prepare
+from benchmarks.plot import draw
+from benchmarks.rivals import OURS
+from benchmarks.stages import Settings, known_rivals, parts_of
+from benchmarks.tables import markdown
+from benchmarks.worker import Lost, Worker
+
+PLOT_FILE = "bench.png"
+
+_LEAST = 45.0  # seconds for which a part is not begun on a GPU
+_TIMING = 40.0  # seconds of a group on a GPU that are not for preparing
+
+
+class Watcher(run.Watcher):
+    """Progress callbacks; the defaults do nothing."""
+
+    def part_begins(self, name: str, shows: str) -> None:
+        """A part begins."""
+
+    def note(self, text: str) -> None:
+        """Something could not be measured, and why."""
+
+
+class Bench:
+    """A benchmark on its way.
+
+    hosts: the processes of contestants; None: they are all in this one, as on a CPU.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        record: dict[str, Any],
+        folder: Path,
+        watcher: Watcher,
+        hosts: Hosts | None = None,
+    ) -> None:
+        minutes = settings.minutes
+        self.settings, self.record, self.folder, self.watcher = settings, record, folder, watcher
+        self.hosts, self.runner = hosts, Runner("cpu")
+        self.deadline = Deadline(None if minutes is None else 60 * minutes)
+        self.chip = Chip(**record["chip"]) if record.get("chip") else None
+
+    def run(self) -> None:
+        """Measure all parts, until the time is over."""
+        parts = parts_of(self.settings.device, self.settings.framework)
+        for name in self.settings.parts:
+            if not self.deadline.allows(_LEAST):
+                self.record["left_out"].append(name)
+                continue
+            self.watcher.part_begins(name, parts[name].shows)
+            for group in parts[name].plan(self.settings, self.record["results"]):
+                if isinstance(group, str):
+                    self.watcher.note(group)
+                elif self.deadline.allows(0):
+                    self.measure(group)
+        if self.record["left_out"]:
+            left = ", ".join(self.record["left_out"])
+            self.watcher.note(f"left out, as the time was over: {left}")
+
+    def measure(self, group: Sequence[Comparison]) -> None:
+        """Prepare a group of comparisons together, then measure one after the other."""
+        gpu, pending = self.settings.device == "cuda", list(group)
+        everybody = [c for one in group if one.timed or gpu for c in one.contestants]
+        try:
+            self.prepare(everybody)
+            while pending:
+                self.compare(pending[0])
+                written = self.write(pending.pop(0))
+                self.watcher.measured(written, self.record)
+        finally:
+            for one in pending:
+                self.write(one)
+            if self.hosts is not None:
+                self.hosts.end()
+
+    def prepare(self, some: list[Contestant]) -> None:
+        """Prepare contestants, here or in their processes."""
+        if self.hosts is None:
+            self.runner = Runner("cpu")  # which holds no others
+            comparison.prepare(some, self.runner, self.watcher.busy)
+        else:
+            limit = min(self.settings.limit, max(_LEAST / 2, self.deadline.left() - _TIMING))
+            prepare(some, self.hosts, self.deadline, limit, self.watcher.busy)
+
+    def compare(self, one: Comparison) -> None:
+        """Time and weigh."""
+        some, pace, busy = one.contestants, self.settings.pace, self.watcher.busy
+        if one.timed and self.hosts is None:
+            comparison.measure(some, self.runner, pace, busy)
+        elif one.timed and self.hosts is not None:
+            measure(some, self.hosts, pace, self.deadline, busy)
+            self.look(some[0], self.hosts)
+        for contestant in some if one.weighed else ():
+            if contestant.problem is None:
+                busy(f"{contestant.label}: memory")
+                how = self._how(contestant)
+                contestant.mib, contestant.problem = weigh(
+                    contestant.rival, how, contestant.work, self.settings.threads
+                )
+
+    def write(self, one: Comparison) -> dict[str, Any]:
+        """Add a comparison to the record, and write all of it."""
+        found = result(one)
+        for entry, contestant in zip(found["entrants"], one.contestants, strict=True):
+            if contestant.work.device == "cuda":
+                entry |= _on_gpu(contestant)
+        self.record["results"].append(found)
+        self.save()
+        return found
+
+    def save(self) -> None:
+        """Write bench.json."""
+        if self.chip is not None:
+            self.record["chip"] = asdict(self.chip)
+            self.record["limits"] = self.chip.limits
+            self.record["targets"] = targets(self.record["results"])
+        else:
+            self.record["targets"] = bars(self.record["results"])
+        run.save(self.record, self.folder)
+
+    def _how(self, contestant: Contestant) -> str:
+        """Name the variant that was fastest when this was timed."""
+        if contestant.answer.get("how"):
+            return str(contestant.answer["how"])
+        work = contestant.work
+        for found in self.record["results"]:
+            named = ("shape", "passes", "score", "task")
+            if all(found[name] == getattr(work, name) for name in named):
+                for entry in found["entrants"]:
+                    if entry["name"] == contestant.label and entry["how"]:
+                        return str(entry["how"])
+        return ""
+
+    def look(self, contestant: Contestant, hosts: Hosts) -> None:
+        """See the GPU's clock under load, once."""
+        if self.chip is None or self.chip.mhz or not contestant.runs:
+            return
+        if self.deadline.allows(10):
+            host = hosts.host(contestant)
+            with suppress(Lost):
+                host.send("load", contestant.rival, contestant.work, 2.0)
+                time.sleep(1.0)
+                now = self.chip.under_load(None)
+                told = host.receive(60)
+                mhz = told if isinstance(told, float) else None
+                self.chip = now if now.mhz else self.chip.under_load(mhz)
+
+
+def _on_gpu(one: Contestant) -> dict[str, Any]:
+    """Return the facts of a contestant that only a GPU has."""
+    return {
+        "first_s": one.answer.get("first_s"),
+        "triples": one.work.shape.triples,
+        "computes": one.rival.computes or one.work.score,
+        "dtype": one.work.dtype,
+        "range": getattr(one.work, "range", "normal"),
+        **one.answer.get("about", {}),
+    }
+
+
+def bench(
+    settings: Settings, folder: Path, *, watcher: Watcher | None = None, command: str | None = None
+) -> dict[str, Any]:
+    """Measure; write `bench.json` after each comparison, at the end `bench.png` and `bench.md`.
+
+    The first Ctrl-C ends it, and the record says "interrupted". A second one is not caught.
+
+    Raises:
+        RunFailure: when a file cannot be written.
+    """
+    watcher = watcher or Watcher()
+    torch.set_num_threads(settings.threads)
+    gpu = settings.device == "cuda"
+    rivals = known_rivals(settings.device, settings.framework).values()
+    record = begin(settings, settings.work()) | {
+        "command": command,
+        "not_installed": [r.name for r in rivals if not r.installed],
+        "chip": asdict(Chip.first()) if gpu else None,
+        "left_out": [],
+    }
+    watcher.begins(record)
+    hosts = Hosts(lambda: Worker("cuda", settings.threads)) if gpu else None
+    running = Bench(settings, record, folder, watcher, hosts)
+    try:
+        running.run()
+    except KeyboardInterrupt:
+        watcher.interrupted()
+        record["interrupted"] = True
+    finally:
+        if hosts is not None:
+            hosts.end()
+    if record["results"]:
+        running.save()
+        write_whole(folder / TABLE_FILE, markdown(record).encode())
+        write_whole(folder / PLOT_FILE, draw(record))
+    return record
+
+
+def ours_failed(record: dict[str, Any]) -> bool:
+    """Tell whether anyscore itself was wrong, or failed; not whether the time was over."""
+    found = [
+        entry["problem"]
+        for result in record["results"]
+        for place, entry in enumerate(result["entrants"])
+        if place == 0 or entry["name"].startswith((OURS.name, "separable"))
+    ]
+    return any(problem is not None and "given up" not in problem for problem in found)

@@ -1,0 +1,123 @@
+"""The parts of the benchmark on a GPU; the workers of a group live at a time."""
+
+from __future__ import annotations
+
+from anyscore.lab.bench.comparison import Comparison, Contestant
+from anyscore.lab.bench.work import FORWARD, TRAINING
+from benchmarks.rivals import GRAPH, OURS, contestant
+from benchmarks.stages import Part, Plan, Result, Settings, contestants
+from benchmarks.variants_torch import gpu_memory
+from benchmarks.work import RANGES, Work
+
+_COPIES = 10  # of all triples in float32, that the formula may need in several processes
+
+
+def _on_gpu(work: Work, settings: Settings) -> list[Contestant]:
+    """Ours, in two dtypes, and those that hold no more than the scores."""
+    found = [c for c in contestants(work, settings) if c.rival.name not in ("eager", "separable")]
+    if work.training:
+        found = [c for c in found if not c.rival.name.startswith("flex, ")]
+    if settings.quick and settings.rivals is None:
+        found = [c for c in found if c.rival.name != "compile"]
+        if not work.training:
+            found.insert(1, contestant("flex", work))
+    elif work.dtype != "float32":
+        label = f"{OURS.name}, float32"
+        found.insert(1, contestant(OURS.name, work.to(dtype="float32"), label))
+    return found
+
+
+def _ranges(work: Work) -> list[Contestant]:
+    """Exponents that are small, at the border, clamped, and too large for exponentials."""
+    return [
+        contestant(OURS.name, work.to(range=name), f"{OURS.name}, {RANGES[name][0]}")
+        for name in ("half", "normal", "four", "eight")
+    ]
+
+
+def _longer(work: Work) -> list[Contestant]:
+    shape = work.shape
+    long = work.to(shape=shape._replace(queries=2 * shape.queries, keys=2 * shape.keys))
+    return [contestant(OURS.name, long)]
+
+
+def _forward(settings: Settings, results: list[Result]) -> Plan:
+    for shape in settings.shapes:
+        work = settings.work(shape)
+        near, long = work.to(range="near"), _longer(work)
+        exact = contestant(OURS.name, near, "anyscore, exact")
+        group = [
+            Comparison("forward", work, _on_gpu(work, settings)),
+            Comparison("ranges", work, _ranges(work), "small and large numbers"),
+            Comparison("forward 2T", long[0].work, long, "memory at 2T", timed=False),
+        ]
+        if work.score == "additive":
+            both = [exact, contestant("separable", near)]
+            said = "within ± 2: exact, and as a product of rank 8"
+            group.insert(2, Comparison("separable", near, both, said))
+        yield group
+
+
+def _training(settings: Settings, results: list[Result]) -> Plan:
+    for shape in settings.shapes:
+        work = settings.work(shape, TRAINING)
+        long = _longer(work)
+        yield [
+            Comparison("training", work, _on_gpu(work, settings)),
+            Comparison("training ranges", work, _ranges(work), "small and large numbers"),
+            Comparison("training 2T", long[0].work, long, "memory at 2T", timed=False),
+        ]
+
+
+def _step(settings: Settings, results: list[Result]) -> Plan:
+    """A decoder's step, as Python launches it and as a CUDA graph."""
+    for shape in settings.shapes:
+        work = settings.work(shape._replace(queries=1))
+        yield [
+            Comparison(
+                f"step{graph}",
+                work,
+                [
+                    contestant(name + graph, work, name)
+                    for name in (OURS.name, "eager", "compile", "dot")
+                ],
+                f"a decoder's step{graph}",
+            )
+            for graph in ("", GRAPH)
+        ]
+
+
+def _narrow(settings: Settings, results: list[Result]) -> Plan:
+    """A width at which FlexAttention may manage the gradients, if it did not before."""
+    rows = [e for r in results if r["part"] == "training" for e in r["entrants"]]
+    if any(e["name"] == "flex" and e["ms"] for e in rows):
+        return
+    work = settings.work(settings.shapes[0]._replace(width=16, value_width=16), TRAINING)
+    both = [contestant(name, work) for name in (OURS.name, "flex")]
+    yield [Comparison("narrow", work, both, "width 16")]
+
+
+def _small(settings: Settings, results: list[Result]) -> Plan:
+    """Return a shape with as many tokens as the formula, broadcast, has memory for."""
+    shape = settings.shapes[0]
+    tokens = min(shape.queries, 2048)
+    while tokens > 64 and 4 * _COPIES * shape.batch * shape.width * tokens**2 > 0.8 * gpu_memory():
+        tokens //= 2
+    group = []
+    for passes in (FORWARD, TRAINING):
+        work = settings.work(shape._replace(queries=tokens, keys=tokens), passes)
+        some = [contestant(name, work) for name in (OURS.name, "eager", "compile")]
+        if work.dtype != "float32":
+            whole = work.to(dtype="float32")
+            some.insert(2, contestant("eager", whole, "eager, float32"))
+        group.append(Comparison("small", work, some, "where the formula fits memory"))
+    yield group
+
+
+GPU_PARTS = {
+    "forward": Part("elements a second, and memory", _forward),
+    "training": Part("the same with gradients", _training),
+    "step": Part("one query, with prepared keys", _step),
+    "narrow": Part("where FlexAttention may manage the gradients", _narrow),
+    "small": Part("where the formula, broadcast, fits memory", _small),
+}

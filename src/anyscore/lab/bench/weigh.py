@@ -1,0 +1,90 @@
+"""The memory of a call, measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import torch
+
+from anyscore.lab.bench.memory import give_back, now_and_peak, restart_peak
+from anyscore.lab.bench.rivals import Rival, Unavailable
+from anyscore.lab.bench.runner import said
+from anyscore.lab.bench.work import Work
+from anyscore.lab.own_process import command
+
+_SMALL = 16  # queries and keys of the call before, which loads libraries
+
+
+def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | None, str | None]:
+    """Measure by how many MiB a process grows while it does the work once.
+
+    how: the name of the variant; the first is taken where none has it.
+
+    Returns:
+        MiB, or None and why there are none.
+    """
+    reason = rival.why_not(work)
+    if reason is not None:
+        return None, reason
+    settings = {
+        "OMP_NUM_THREADS": str(threads),
+        "MALLOC_MMAP_THRESHOLD_": "65536",  # freed buffers go back, and count again
+    }
+    done = subprocess.run(
+        command(__name__),
+        input=pickle.dumps((rival, how, work.to(), threads)),
+        capture_output=True,
+        start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        env=os.environ | settings,
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].strip()
+        problem = f"failed: the process ended with status {done.returncode}"
+        return None, f"{problem}: {last}"[:300] if last else problem
+    mib, problem = json.loads(done.stdout)
+    return mib, problem
+
+
+def main() -> None:
+    """Answer one request of `weigh`, in a process of its own."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # prints of libraries are no answer
+    rival, how, work, threads = pickle.load(sys.stdin.buffer)
+    torch.set_num_threads(threads)
+    mib, problem = None, None
+    try:
+        mib = peak(rival, how, work)
+    except Unavailable as reason:
+        problem = str(reason)
+    except Exception as failure:
+        problem = said(failure)
+    json.dump((mib, problem), answers)
+    answers.flush()
+
+
+def peak(rival: Rival, how: str, work: Work) -> float:
+    """Return the MiB that this process grows by while it does the work once.
+
+    Results, saved tensors and buffers inside operations count. Libraries do not: a call with few
+    queries and keys loads them first. A variant that compiles for a size is called at that size
+    first, and gives the memory back.
+    """
+    variants = {variant.how: variant for variant in rival.variants(work)}
+    variant, shape = variants.get(how) or next(iter(variants.values())), work.shape
+    few = shape._replace(queries=min(shape.queries, _SMALL), keys=min(shape.keys, _SMALL))
+    call = variant.build()
+    try:
+        (call if variant.compiles else rival.variants(work.to(shape=few))[0].build())()
+    except Unavailable:
+        call()
+    give_back()
+    restart_peak()
+    before = now_and_peak()[0]
+    results = call()
+    growth = now_and_peak()[1] - before
+    del results
+    return growth / 2**20

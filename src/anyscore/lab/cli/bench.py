@@ -1,0 +1,205 @@
+"""`anyscore bench` on the command line: options and checks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anyscore.lab.cli.output import print_json, typed_command
+from anyscore.lab.console import PlainConsole
+from anyscore.lab.errors import InputError
+from anyscore.lab.run_folder import run_folder
+
+_SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
+QUICK_SHAPES = "2,128,128,64,64", "16,1,50,64,64"
+
+BENCH_HELP = (
+    "Measure how fast each score is on this machine, beside plain PyTorch.\n\n"
+    "    anyscore bench --quick\n\n"
+    "[bold]Your own sizes[/]: batch, queries, keys, width of the score, width of the values.\n\n"
+    "    anyscore bench --score additive --shape 32,100,100,64,64\n\n"
+    "All do the same work in one process, in turns. Answers are checked against float64 first: "
+    "a wrong answer gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
+    "(torch.compile of it), and dot, the better of PyTorch's two ways to a dot product of the same "
+    "sizes. Shown are medians of time ÷ time of anyscore, and by how much a process grows. Ctrl-C "
+    "stops early and writes the results until then.\n\n"
+    "Other libraries are compared by `python -m benchmarks` in the repository."
+)
+
+
+def bench(
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="B,T_q,T_k,H,D_v; may be given several times. With one or two queries the keys "
+            "of the additive score are prepared in advance, as a decoder does.",
+            show_default=", ".join(f"({s})" for s in _SHAPES),
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between them, of additive, gatv2, laplace, gaussian, "
+            "euclidean, student_t, lorentz, scaled_dot, and softplus, a pair of one's own.",
+            show_default="all",
+        ),
+    ] = None,
+    rivals: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between them.",
+            show_default="eager,compile,dot; with --quick: eager,dot",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: an NVIDIA GPU from Ampere on.")
+    ] = "cpu",
+    threads: Annotated[
+        int | None, typer.Option(help="Of the CPU.", show_default="as many as PyTorch uses")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32 or bfloat16.", show_default="float32; with --device cuda: bfloat16"
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Small sizes, few rounds, no memory: a minute or two."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for bench.json and bench.md; must be new or empty.",
+            show_default="runs/bench-DATE-TIME",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what bench.json holds, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(help="Print only where the files are.")] = False,
+) -> None:
+    """Check everything that the command line says about a benchmark, and pass it on."""
+    check_threads(threads)
+    one_of("--device", device, ("cpu", "cuda"))
+    # Here, because they import PyTorch: help and complaints should not wait for it.
+    import torch
+
+    from anyscore.lab.bench.formulas import FORMULAS
+    from anyscore.lab.bench.run import BENCH_FILE, TABLE_FILE, Settings, ours_failed
+    from anyscore.lab.bench.run import bench as run
+    from anyscore.lab.bench.terminal import TerminalWatcher
+    from anyscore.lab.bench.timing import Pace
+    from anyscore.lab.bench.variants import RIVALS
+    from anyscore.lab.bench.work import DTYPES, fitting_shapes
+
+    one_of("--dtype", dtype or "float32", DTYPES)
+    usual = [name for name in RIVALS if name != "compile" or not quick]
+    settings = Settings(
+        shapes=fitting_shapes(shape or (QUICK_SHAPES if quick else _SHAPES), device),
+        scores=several("--score", ",".join(FORMULAS) if score is None else score, FORMULAS),
+        rivals=several("--rivals", ",".join(usual) if rivals is None else rivals, RIVALS),
+        threads=threads or torch.get_num_threads(),
+        dtype=dtype or ("bfloat16" if device == "cuda" else "float32"),
+        device=device,
+        weighed=not quick,
+        pace=Pace(rounds=7, seconds=0.5) if quick else Pace(rounds=15, seconds=2.0),
+    )
+    check_gpu(device)
+    console = PlainConsole()
+
+    def show(record: dict[str, Any], folder: Path) -> None:
+        console.print(f"{BENCH_FILE}, {TABLE_FILE} in {folder}", highlight=False, soft_wrap=True)
+
+    watcher = None if quiet or as_json else TerminalWatcher(console)
+    carry_out(run, settings, out, watcher, as_json=as_json, show=show, failed=ours_failed)
+
+
+def carry_out(
+    run: Callable[..., dict[str, Any]],
+    settings: Any,
+    out: Path | None,
+    watcher: Any,
+    *,
+    as_json: bool,
+    show: Callable[[dict[str, Any], Path], None],
+    failed: Callable[[dict[str, Any]], bool],
+    program: str = "anyscore",
+) -> None:
+    """Measure and show the record; exit with 130 after Ctrl-C, 1 where anyscore failed."""
+    with run_folder(out, "bench") as folder:
+        try:
+            with redirect_stdout(sys.stderr if as_json else sys.stdout):  # libraries talk
+                record = run(settings, folder, watcher=watcher, command=typed_command(program))
+        finally:
+            if watcher is not None:
+                watcher.stop()
+    if as_json:
+        print_json(record)
+    else:
+        show(record, folder)
+    if record["interrupted"]:
+        raise typer.Exit(130)
+    if failed(record):
+        raise typer.Exit(1)
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads below 1."""
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads: expected 1 or more, got {threads}")
+
+
+def check_gpu(device: str) -> None:
+    """Refuse "cuda" where nothing can be measured on a GPU."""
+    reason = _without_gpu() if device == "cuda" else None
+    if reason is not None:
+        raise InputError(
+            "--device cuda: needs an NVIDIA GPU of compute capability 8.0 (Ampere) or later, and "
+            f"PyTorch for CUDA with Triton: {reason}"
+        )
+
+
+def _without_gpu() -> str | None:
+    import torch
+
+    if torch.version.cuda is None:
+        return "this PyTorch was built without CUDA"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not torch.cuda.is_available():
+            return "PyTorch finds none"
+        capability = torch.cuda.get_device_capability(0)
+    if capability < (8, 0):
+        return f"it has compute capability {capability[0]}.{capability[1]}"
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    return None
+
+
+def one_of(option: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not known, and say which one may have been meant."""
+    known = list(known)
+    if name not in known:
+        near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"{option}: expected one of {', '.join(known)}, got {name!r}{meant}")
+
+
+def several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the names with commas between them, each once, in the order given."""
+    names = [name for name in (part.strip() for part in text.split(",")) if name]
+    if not names:
+        raise InputError(f"{option}: expected names, got none; there are {', '.join(known)}")
+    for name in names:
+        one_of(option, name, known)
+    return tuple(dict.fromkeys(names))
