@@ -27,7 +27,6 @@ from anyscore import (
     attention,
     plan,
 )
-from anyscore.call import backend as implementations
 from anyscore.kernels import cpu
 from anyscore.score.factors import TANH, Factors, Pair
 from hang import HANG
@@ -336,7 +335,7 @@ def test_what_memory_edges_and_doubles_need(no_core: None) -> None:
 def test_the_memory_of_a_plan_is_what_the_reference_takes(
     score: Any, no_core: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implementations, "_MUCH", 1)
+    monkeypatch.setattr("anyscore.call.backend._MUCH", 1)
     x = np.ones((2, 256, 32), np.float32)
     said = plan(x, x, x, score=score).reason.partition("needs ")[2]
     tracemalloc.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from anyscore.backends.reference import run as reference
+from anyscore.backends.reference.run import run
 from anyscore.call.backend import FUSED
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.call.task import Options, Task
@@ -199,7 +199,7 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
 def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
     options = Options(s.dropout, with_scores=s.scores)
-    found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    found = run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
     return Results(found.output, found.stats, found.scores)
 
 

@@ -23,8 +23,7 @@ from anyscore.call.backend import (
 )
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Call, Options, Task, prepare
-from anyscore.functional import from_scores as over_scores
-from anyscore.functional import separable
+from anyscore.functional import from_scores, separable
 from anyscore.modifiers.normalizers import Normalizer, check_normalizer
 from anyscore.modifiers.sinks import check_sink, with_sink
 from anyscore.ops import Array, Ops, accumulated
@@ -255,7 +254,7 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
     if task.sink is not None:  # which is weighed against the log-sum-exp
         options = options._replace(return_lse=True)
     if task.normalizer != "softmax":
-        return over_scores.choose_scores(backend, task, options)
+        return from_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
         return separable.choose_product(backend, task, options)
     return *choose(backend, task, options), task

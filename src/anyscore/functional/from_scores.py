@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import run as reference
+from anyscore.backends.reference.run import weigh
 from anyscore.call.backend import (
     Backend,
     Implementation,
@@ -79,5 +79,5 @@ def _run(
         weights = normalize(xp, task.normalizer, scores, mask)
     output = None
     if task.value is not None:
-        output = reference.weigh(xp, task, weights, options.dropout, seed)
+        output = weigh(xp, task, weights, options.dropout, seed)
     return Result(output, None, None, weights if options.with_scores else None)

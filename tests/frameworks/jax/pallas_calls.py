@@ -20,7 +20,7 @@ from call import stored as stored
 from draw import MASKS as MASKS
 from draw import draw as draw
 
-from anyscore.backends.jax import autograd as jax_autograd
+from anyscore.backends.jax import autograd
 from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.ops import load
@@ -76,7 +76,7 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     """All results by name, by the kernels."""
 
     def forward(*factors: jax.Array | None) -> Results:
-        return jax_autograd.attend(Operands(*factors, *x[FACTORS:]), s)
+        return autograd.attend(Operands(*factors, *x[FACTORS:]), s)
 
     found, backward = jax.vjp(forward, *x[:FACTORS])
     gradients = zip(Operands._fields, backward(upstream), strict=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.backends import repeated as again
+from anyscore.backends.repeated import MOST, MOST_SCORES
 from anyscore.call.backend import KNOWN
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
@@ -260,16 +260,16 @@ def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
     score = SCORES["additive"]()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    assert max(len(calls.known[False]) for calls in KNOWN[Tensor].calls.values()) == again.MOST
+    assert max(len(calls.known[False]) for calls in KNOWN[Tensor].calls.values()) == MOST
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))
     gone = weakref.ref(score), weakref.ref(score.w_v)
     del score
     gc.collect()
     assert [x() for x in gone] == [None, None]
-    for n in range(2 * again.MOST_SCORES):
+    for n in range(2 * MOST_SCORES):
         warm(anyscore.Gaussian(1.0 + n), *inputs())
-    assert len(KNOWN[Tensor].calls) <= again.MOST_SCORES
+    assert len(KNOWN[Tensor].calls) <= MOST_SCORES
 
 
 def test_a_score_that_is_made_anew_is_known_by_what_it_is_made_of(misses: list[Any]) -> None:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from anyscore import Edges, attention, scores
 from anyscore.call.operands import FACTORS, Operands, Results
-from anyscore.kernels.triton import edges as triton_edges
+from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import graphs as triton
 from budget import EPS, assert_near, size
 from oracle import numbers
 from samples import HIDDEN, NAMES, make_score, normal
 
 QUERIES, KEYS, HEADS, D_V = 5, 6, 2, 3
-MOST = 2 * triton_edges.EDGES.value + 3
+MOST = 2 * edge_kernels.EDGES.value + 3
 TARGET = np.concatenate([np.zeros(MOST, int), [2, 2, 2, 3, 4]])  # query 1 has none
 SOURCE = np.concatenate([np.arange(MOST) % (KEYS - 1), [1, 1, 0, 4, 3]])  # key 5 has none
 ORDER = np.random.default_rng(0).permutation(len(TARGET))

@@ -1,23 +1,26 @@
-"""JAX: the C++ core and Pallas; no state to draw seeds from, and no way to ask for derivatives."""
+"""JAX: the C++ core, and on NVIDIA GPUs the Pallas kernels.
+
+There is no state to draw seeds from, and no way to ask whether derivatives are wanted.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anyscore.backends.jax import autograd as jax_autograd
-from anyscore.backends.jax import pallas as jax_pallas
-from anyscore.backends.jax import sparse as jax_sparse
-from anyscore.backends.jax.buffers import JAXBuffers
-from anyscore.backends.jax.pallas import why_not_arrays
+from anyscore.backends.jax import autograd
+from anyscore.backends.jax.buffers import JAXBuffers, device
+from anyscore.backends.jax.sparse import sparse_weights
 from anyscore.backends.record import (
     call_of,
+    factors,
     how_core,
+    why_not,
     why_not_core,
     why_not_dtype,
     why_not_pair,
@@ -63,24 +66,51 @@ class JAX(Backend):
         )
 
     def sparse(self, scores: Array, power: int) -> Array:
-        return jax_sparse.weights(scores, power)
+        return sparse_weights(scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
-        if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):
+        if xla.problem() or _why_not_on_cpu(f.b) or why_not_dtype(str(f.b.dtype)):
             return None
-        return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+        return autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 
 
 def _why_not_core(task: Task, options: Options) -> str | None:
     """Return why the C++ core cannot run a task, None if it can."""
     reason = why_not_core(task, has_edges=True) or xla.problem()
-    return reason or why_not_arrays(task, _why_not_here) or why_not_pair(_xp, task)
+    return reason or _why_not_arrays(task, _why_not_on_cpu) or why_not_pair(_xp, task)
 
 
-def _why_not_here(x: Array) -> str | None:
+def _why_not_pallas(task: Task, options: Options) -> str | None:
+    """Return why the Pallas kernels cannot run a task, None if they can."""
+    return why_not(task) or _why_not_arrays(task, _why_not_on_gpu) or pallas.problem()
+
+
+def _why_not_arrays(task: Task, why_not_here: Callable[[Array], str | None]) -> str | None:
+    """Return why kernels cannot read the factors: where they are, or their dtype; None if they can.
+
+    why_not_here: says so of one array.
+    """
+    for x in factors(task):
+        if reason := why_not_here(x) or why_not_dtype(str(x.dtype)):
+            return reason
+    return None
+
+
+def _why_not_on_cpu(x: Array) -> str | None:
     """Return why the core cannot read x: where it is or will be, None for the CPU."""
-    platform = jax_pallas.device(x).platform
+    platform = device(x).platform
     return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
+
+
+def _why_not_on_gpu(x: Array) -> str | None:
+    """Return why the Pallas kernels cannot read x: where it is or will be, None for CUDA."""
+    if pallas.INTERPRET:
+        return None
+    platform = device(x).platform
+    if platform == "gpu" and pallas.has_device():
+        return None
+    place = {"gpu": "another GPU", "cpu": "the CPU"}.get(platform, platform)
+    return f"it runs on NVIDIA GPUs, Ampere or later, and the arrays are on {place}"
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
@@ -92,13 +122,13 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
-    output, stats, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
 
 
 def _static_args(task: Task, s: Settings) -> StaticArgs:
     """Return the static arguments (settings, pair, targets) of a fused call of a task."""
-    return StaticArgs(s, cast(Factors, task.score).pair, jax_autograd.targets())
+    return StaticArgs(s, cast(Factors, task.score).pair, autograd.targets())
 
 
 def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
@@ -113,6 +143,6 @@ def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
 
 _FUSED = (
     Implementation("cpu", _why_not_core, _run, how_core),
-    Implementation("pallas", jax_pallas.why_not, _run),
+    Implementation("pallas", _why_not_pallas, _run),
 )
 BACKEND = JAX()

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anyscore.backends.jax import autograd as jax_autograd
-from anyscore.backends.jax.pallas import device
+from anyscore.backends.jax import autograd
 from anyscore.backends.record import why_not_dtype
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import acc_dtype
@@ -51,10 +50,15 @@ class JAXBuffers:
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         still: Any = jax.lax.stop_gradient
-        return jax_autograd.append_keys(pair, still(b), still(packed), start, count)
+        return autograd.append_keys(pair, still(b), still(packed), start, count)
 
     def room_to_pack(self, b: Array) -> Array | None:
         if xla.problem() or device(b).platform != "cpu" or why_not_dtype(str(b.dtype)):
             return None
         *lead, keys, width = b.shape
         return jnp.zeros((*lead, keys + 1, width), acc_dtype([b]))
+
+
+def device(x: Array) -> Any:
+    """Return the device that x is on; the default device, if x is traced."""
+    return jax.devices()[0] if isinstance(x, jax.core.Tracer) else next(iter(x.devices()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import definition as reference
+from anyscore.backends.reference import definition
 from anyscore.call.backend import Result
 from anyscore.call.task import Options, Task
 from anyscore.masks.lowered_edges import LoweredEdges
@@ -21,7 +21,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
         (accumulated(xp, bias.array)[..., 0, :, None, None], bias.after) for bias in task.biases
     ]
     score = _gathered(xp, task, edges)
-    s = reference.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
+    s = definition.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
     s = xp.broadcast_to(s, (*sizes.lead, edges.count)) * 1
     weights, stats = softmax_or_sigmoid(xp, task.normalizer, s, None, edges)
     stats = xp.broadcast_to(stats, (*sizes.lead, 2, sizes.queries)) * 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import definition as reference
-from anyscore.backends.reference import edges as reference_edges
+from anyscore.backends.reference import definition, edges
 from anyscore.call.backend import Implementation, Result
 from anyscore.call.task import Options, Task, split_heads
 from anyscore.masks.lowered import zero_unread
@@ -30,14 +29,14 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     """Run a task, with dropout at the rate of the options."""
     task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
     if isinstance(task.mask, LoweredEdges):
-        return reference_edges.run(xp, task, task.mask, options, seed)
+        return edges.run(xp, task, task.mask, options, seed)
     dropout_mask = _kept(xp, task, p, seed)
     score, mask = _split(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
     if value is not None:
         value = accumulated(xp, split_heads(xp, value, sizes.groups, False))
-    output, stats, scores = reference.attend(
+    output, stats, scores = definition.attend(
         xp,
         score,
         value,
@@ -65,7 +64,7 @@ def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
     weights, mask = _split(xp, task)
     value = accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     mask = mask if task.mask_per_query else None
-    output = reference.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
+    output = definition.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
     output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
     return xp.astype(output, task.dtype)
 

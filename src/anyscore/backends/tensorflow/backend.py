@@ -30,7 +30,7 @@ from anyscore.backends.record import (
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.tensorflow import ragged as tensorflow_ragged
+from anyscore.backends.tensorflow import ragged
 from anyscore.call.backend import Backend, Implementation, Result
 from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
 from anyscore.call.task import Options, Task
@@ -87,15 +87,15 @@ class TensorFlow(Backend):
         return host.pack_keys(f.pair.name, _array(f.b))
 
     def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
-        return tensorflow_ragged.pack(query, key, value)
+        return ragged.pack(query, key, value)
 
     def wrap(self, x: Array | None, like: Array) -> Array | None:
-        return tensorflow_ragged.ragged(x, like)
+        return ragged.ragged(x, like)
 
     def wrap_pairs(
         self, x: Array | None, query: Array, key: Array, otherwise: float
     ) -> Array | None:
-        return tensorflow_ragged.pad_pairs(x, query, key, otherwise)
+        return ragged.pad_pairs(x, query, key, otherwise)
 
 
 def _differentiable(tensors: Iterable[Array]) -> bool:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from anyscore.backends import record as common
+from anyscore.backends.record import keeps_scores as core_keeps_scores
 from anyscore.backends.record import run_reference
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.backends.torch.modes import apply, differentiable, is_compiling
 from anyscore.backends.torch.operators import Maybe, acc_dtype
 from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
@@ -44,14 +44,14 @@ class _Forward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(torch_operators.forward)
+    @_as_many_as(operators.forward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        results = torch_operators.forward(*torch_operators.forward.record(*args))
+        results = operators.forward(*operators.forward.record(*args))
         return tuple(y for y in results if y is not None)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, s = torch_operators.forward.record(*inputs)
+        x, s = operators.forward.record(*inputs)
         results, stats, scores = _recorded(x, s, output)
         if s.scores and keeps_scores(x, s):
             results, scores = None, scores.clone()
@@ -76,8 +76,8 @@ class _Forward(torch.autograd.Function):
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
-    """Return `common.keeps_scores` of tensors that the core computes with."""
-    return x.a.is_cpu and not is_compiling() and common.keeps_scores(x, s)
+    """Return `record.keeps_scores` of tensors that the core computes with."""
+    return x.a.is_cpu and not is_compiling() and core_keeps_scores(x, s)
 
 
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
@@ -85,10 +85,10 @@ def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> 
     record = x, s, results, upstream
     tensors = (*x[:NEEDED], *results, *upstream)
     if differentiable(y for y in tensors if y is not None):
-        args = torch_operators.backward.args(*record)
-        made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
+        args = operators.backward.args(*record)
+        made = apply(_Backward, *args, tensors=operators.backward.tensors)
     else:
-        made = torch_operators.backward(*record)
+        made = operators.backward(*record)
     return tuple(None if y is None else d for y, d in zip(x, made, strict=False))
 
 
@@ -105,15 +105,15 @@ class _Backward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(torch_operators.backward)
+    @_as_many_as(operators.backward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        record = torch_operators.backward.record(*args)
-        found: tuple[Tensor, ...] = torch_operators.backward(*record)
+        record = operators.backward.record(*args)
+        found: tuple[Tensor, ...] = operators.backward(*record)
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, ctx.settings, _, upstream = torch_operators.backward.record(*inputs)
+        x, ctx.settings, _, upstream = operators.backward.record(*inputs)
         ctx.save_for_backward(*x[:NEEDED], *upstream)
 
     @staticmethod
@@ -151,6 +151,6 @@ class _Backward(torch.autograd.Function):
 def forward(x: Operands, s: Settings) -> Results:
     """Run the operator, differentiable."""
     given = s._replace(scores=s.scores or keeps_scores(x, s))
-    args = torch_operators.forward.args(x, given)
-    found = _recorded(x, given, apply(_Forward, *args, tensors=torch_operators.forward.tensors))
+    args = operators.forward.args(x, given)
+    found = _recorded(x, given, apply(_Forward, *args, tensors=operators.forward.tensors))
     return found if s.scores else found._replace(scores=None)

@@ -16,10 +16,7 @@ from anyscore.backends.record import (
     why_not_pair,
     with_edges_by_key,
 )
-from anyscore.backends.torch import autograd as torch_autograd
-from anyscore.backends.torch import modes as torch_modes
-from anyscore.backends.torch import operators as torch_operators
-from anyscore.backends.torch import repeated as torch_repeated
+from anyscore.backends.torch import autograd, modes, operators
 from anyscore.backends.torch.modes import (
     differentiable,
     is_compiling,
@@ -29,6 +26,7 @@ from anyscore.backends.torch.modes import (
     is_wrapper,
 )
 from anyscore.backends.torch.operators import acc_dtype, array
+from anyscore.backends.torch.repeated import run as run_repeated
 from anyscore.call.backend import Implementation, Result
 from anyscore.call.operands import FACTORS
 from anyscore.call.task import Options, Task
@@ -49,7 +47,7 @@ def _why_not(task: Task, options: Options) -> str | None:
             return f"it runs on the CPU, and the tensors are on {x.device}"
         if x.dtype not in DTYPES_OF_KERNELS:
             return why_not_dtype(_xp.dtype(x))
-    return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
+    return modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
 
 
 def why_not_made_of(xs: list[Tensor]) -> str | None:
@@ -63,13 +61,13 @@ def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
     x, s = call_of(_xp, task, options, seed)
     if not options.return_lse and task.sink is None:
-        repeated = torch_repeated.run(x, s)
-        if repeated is not None:
-            return Result(repeated, None)
+        output = run_repeated(x, s)
+        if output is not None:
+            return Result(output, None)
     if differentiable(y for y in x[:FACTORS] if y is not None):
-        output, stats, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
+        output, stats, scores = autograd.forward(with_edges_by_key(x, task), s)
     else:
-        output, stats, scores = torch_operators.forward(x, s)
+        output, stats, scores = operators.forward(x, s)
     if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
         output = output.to(x.value.dtype)
     return Result(output, stats, scores)

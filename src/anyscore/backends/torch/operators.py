@@ -4,7 +4,7 @@ On the CPU they run the C++ core, on a GPU what `triton` registers. Operators ta
 the records of `anyscore.call.operands` are taken apart and put together here, and only here.
 
 They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
-those are for `torch_autograd`. The output is float32 or better, as sums are: the backward needs it
+those are for `autograd`. The output is float32 or better, as sums are: the backward needs it
 so. Where a result is None in records, the operator gives a tensor of no elements.
 """
 

@@ -16,7 +16,7 @@ from anyscore.ops import load
 _xp = load("torch")
 
 
-def weights(scores: Tensor, power: int) -> Tensor:
+def sparse_weights(scores: Tensor, power: int) -> Tensor:
     """Return `normalizers.sparse` of scores: by the definition where a mode must see operations."""
     if not scores.is_cpu or cpu.problem() or is_forward_mode() or is_watched(scores):
         return cast(Tensor, sparse(_xp, scores, power))
