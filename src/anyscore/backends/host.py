@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import FACTORS, Operands, Results, Settings, result_shapes
 from anyscore.kernels import cpu
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 
 _xp = load("numpy")
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     """Return the results; the output is of the dtype given, or of that of sums."""
-    rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
-    stats, output, scores = np.empty((*s.lead, 2, rows[-1]), sums), None, None
-    if x.value is not None:
-        output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
-    if s.scores:
-        scores = np.empty((*rows, x.b.shape[-2]) if x.col is None else (*s.lead, len(x.col)), sums)
+    shapes, sums = result_shapes(x, s), acc_dtype(_xp, *x[:FACTORS])
+    output = None if shapes.output is None else np.empty(shapes.output, dtype or sums)
+    scores = None if shapes.scores is None else np.empty(shapes.scores, sums)
+    stats = np.empty(shapes.stats, sums)
     if x.packed is not None and x.packed.dtype != sums:
         x = x._replace(packed=None)
     cpu.forward(_raw(x), s, Results(raw(output), stats, scores), threads())
@@ -49,7 +47,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
 def pack_keys(pair: str, b: Array) -> Array:
     """Return what `forward` takes as `packed`, (..., T_k + 1, h), for b (..., T_k, h)."""
     *lead, keys, width = b.shape
-    packed = np.empty((*lead, keys + 1, width), acc_dtype(b))
+    packed = np.empty((*lead, keys + 1, width), acc_dtype(_xp, b))
     cpu.prepare_keys(pair, raw(b), packed, threads())
     return packed
 
@@ -67,11 +65,6 @@ def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
     weights, upstream = np.ascontiguousarray(weights), np.ascontiguousarray(upstream)
     cpu.sparse_backward(power, weights, upstream, made, threads())
     return made
-
-
-def acc_dtype(*xs: Array | None) -> str:
-    """Return the dtype that sums over these arrays are taken in."""
-    return "float64" if "float64" in [_xp.dtype(x) for x in xs if x is not None] else "float32"
 
 
 def _raw(x: Operands) -> Operands:

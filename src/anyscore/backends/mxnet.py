@@ -21,11 +21,11 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.call.operands import FACTORS, Operands, present, result_shapes, results_from
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.modifiers.biases import Bias
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
 from anyscore.ops.mxnet_operator import host as to_host
 from anyscore.score.base import Score
@@ -130,35 +130,26 @@ def _why_not(task: Task, options: Options) -> str | None:
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
     x, s = call_of(_xp, task, options, seed)
-    factors_of_x, beside = x[:FACTORS], x[FACTORS:]
-    given = [y for y in factors_of_x if y is not None]
-    rows, acc_dtype = (*s.lead, x.a.shape[-2]), host.acc_dtype(*given)
-    shapes = {} if x.value is None else {"output": (*rows, x.value.shape[-1])}
-    shapes |= {
-        "stats": (*s.lead, 2, x.a.shape[-2]),
-        **({"scores": (*rows, x.b.shape[-2])} if s.scores else {}),
-    }
+    differentiated = Operands(*x[:FACTORS])
+    given = list(present(differentiated).values())
 
     def operands(arrays: Arrays) -> Operands:
-        rest = iter(arrays)
-        return Operands(*(None if y is None else next(rest) for y in factors_of_x), *beside)
-
-    def results(arrays: Iterable[Array]) -> Results:
-        return Results(**{"output": None, **dict(zip(shapes, arrays, strict=True))})
+        return Operands(*differentiated.fill(arrays)[:FACTORS], *x[FACTORS:])
 
     def forward(arrays: Arrays) -> list[Array]:
-        return [y for y in host.forward(operands(arrays), s) if y is not None]
+        return list(present(host.forward(operands(arrays), s)).values())
 
     def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-        found = host.backward(operands(arrays), s, results(made), results(upstream))
-        return [d for d in found if d is not None]
+        results, d_results = results_from(x, s, made), results_from(x, s, upstream)
+        return list(present(host.backward(operands(arrays), s, results, d_results)).values())
 
     if autograd.is_recording():
-        outputs = tuple((shape, acc_dtype) for shape in shapes.values())
+        shapes, dtype = present(result_shapes(x, s)).values(), acc_dtype(_xp, *given)
+        outputs = tuple((shape, dtype) for shape in shapes)
         found = call(Operator(len(given), outputs, forward, backward), given)
     else:
         found = list(map(device, forward([to_host(y) for y in given])))
-    output, stats, scores = results(found)
+    output, stats, scores = results_from(x, s, found)
     return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
 
 

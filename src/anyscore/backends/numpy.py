@@ -22,7 +22,7 @@ from anyscore.backends.repeated import CoreAgain
 from anyscore.call.backend import KNOWN, Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.score.factors import Factors
 
 _xp = load("numpy")
@@ -73,7 +73,7 @@ class NumPyBuffers:
         if why_not_dtype(_xp.dtype(b)):
             return None
         *lead, keys, width = b.shape
-        return np.zeros((*lead, keys + 1, width), host.acc_dtype(b))
+        return np.zeros((*lead, keys + 1, width), acc_dtype(_xp, b))
 
 
 class NumPy(Backend):

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from anyscore.backends.reference.run import run
 from anyscore.call.backend import FUSED
-from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
-from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation
+from anyscore.ops import DTYPES, Array, Ops, acc_dtype, accumulated
 from anyscore.ops.checks import Sizes
 from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, Factors, pair_named
 from anyscore.score.outer import Outer
@@ -88,8 +88,7 @@ def why_not_pair(xp: Ops, task: Task) -> str | None:
     if key in cpu.KEYS:
         return None
     xs = [*factors(task), *([] if task.value is None else [task.value])]
-    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
-    return cpu.why_not_pair(key, is_double)
+    return cpu.why_not_pair(key, acc_dtype(xp, *xs) == "float64")
 
 
 def with_edges_by_key(x: Operands, task: Task) -> Operands:
@@ -196,10 +195,11 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     return Factors(a, b, f.pair, key_bias=f.key_bias)
 
 
-def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
+def run_reference(xp: Ops, x: Operands, s: Settings) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
     options = Options(s.dropout, with_scores=s.scores)
-    found = run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    task = _task_of(xp, x, s, acc_dtype(xp, *x[:FACTORS]))
+    found = run(xp, task, options, x.seed)
     return Results(found.output, found.stats, found.scores)
 
 

@@ -6,7 +6,8 @@ backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from anyscore.ops import Array
@@ -58,8 +59,13 @@ class Operands(NamedTuple):
     counter: Any = None
 
     def map(self, function: Callable[[Array], Array]) -> Operands:
-        """These operands with a function applied to each that is there."""
+        """Return these operands with a function applied to each that is there."""
         return Operands(*(None if x is None else function(x) for x in self))
+
+    def fill(self, arrays: Iterable[Array]) -> Operands:
+        """Return these operands with the next of the arrays in the place of each that is there."""
+        each = iter(arrays)
+        return Operands(*(None if x is None else next(each) for x in self))
 
 
 OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
@@ -121,3 +127,30 @@ class Results(NamedTuple):
     output: Any
     stats: Any
     scores: Any = None
+
+
+def present(record: Operands | Results) -> dict[str, Array]:
+    """Return the arrays of a record that are there, by name, in their order."""
+    return {name: x for name, x in record._asdict().items() if x is not None}
+
+
+def results_from(x: Operands, s: Settings, arrays: Iterable[Array]) -> Results:
+    """Return the results of a forward, or their gradients, as a record of those that are there."""
+    each = iter(arrays)
+    output = None if x.value is None else next(each)
+    return Results(output, next(each), next(each) if s.scores else None)
+
+
+def result_shapes(
+    x: Operands, s: Settings, shape: Callable[[Array], Any] = attrgetter("shape")
+) -> Results:
+    """Return the shapes of the results of a forward, None for those that are not there.
+
+    shape: array → its shape, where lengths may be unknown.
+    """
+    rows = (*s.lead, shape(x.a)[-2])
+    output = None if x.value is None else (*rows, shape(x.value)[-1])
+    scores = None
+    if s.scores:
+        scores = (*rows, shape(x.b)[-2]) if x.col is None else (*s.lead, shape(x.col)[-1])
+    return Results(output, (*s.lead, 2, rows[-1]), scores)

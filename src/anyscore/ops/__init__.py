@@ -218,6 +218,12 @@ def accumulation(dtype: str) -> str:
     return dtype if dtype == "float64" else "float32"
 
 
+def acc_dtype(xp: Ops, *xs: Array | None) -> str:
+    """Return the dtype that sums over these arrays are taken in, None left out."""
+    wide = "float64" in [xp.dtype(x) for x in xs if x is not None]
+    return "float64" if wide else "float32"
+
+
 def accumulated(xp: Ops, x: Array) -> Array:
     """Return x in the dtype that sums over x are taken in."""
     return xp.astype(x, accumulation(xp.dtype(x)))

@@ -57,7 +57,7 @@ def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Ten
     to = lambda y: y.to(kind) if y.is_floating_point() else y  # noqa: E731
     x = x.map(to)
     leaves = [y.requires_grad_() for y in x[:FACTORS] if y is not None]
-    found = run_reference(load("torch"), x, s, dtype)
+    found = run_reference(load("torch"), x, s)
     total = torch.zeros((), dtype=kind)
     for y, d in zip(found, upstream, strict=True):
         total = total + (torch.where(y.isfinite(), y, 0.0) * to(d)).sum()

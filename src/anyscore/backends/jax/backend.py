@@ -33,8 +33,7 @@ from anyscore.call.task import Options, Task
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
-from anyscore.kernels.xla.call import acc_dtype
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.pytrees import tell
 from anyscore.score.factors import Factors
 
@@ -119,7 +118,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         words = jnp.stack(_xp.words(x.seed))
         counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
         x = x._replace(seed=words, counter=counter)
-    if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
+    if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:FACTORS]):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
     output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))

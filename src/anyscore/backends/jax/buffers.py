@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from anyscore.backends.jax import autograd
 from anyscore.backends.record import why_not_dtype
 from anyscore.kernels.xla import attention as xla
-from anyscore.kernels.xla.call import acc_dtype
-from anyscore.ops import Array
+from anyscore.ops import Array, acc_dtype, load
+
+_xp = load("jax")
 
 
 class JAXBuffers:
@@ -56,7 +57,7 @@ class JAXBuffers:
         if xla.problem() or device(b).platform != "cpu" or why_not_dtype(str(b.dtype)):
             return None
         *lead, keys, width = b.shape
-        return jnp.zeros((*lead, keys + 1, width), acc_dtype([b]))
+        return jnp.zeros((*lead, keys + 1, width), acc_dtype(_xp, b))
 
 
 def device(x: Array) -> Any:

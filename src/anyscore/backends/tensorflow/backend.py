@@ -32,12 +32,21 @@ from anyscore.backends.record import (
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.tensorflow import ragged
 from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.call.operands import (
+    FACTORS,
+    NEEDED,
+    Operands,
+    Results,
+    Settings,
+    present,
+    result_shapes,
+    results_from,
+)
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Mask
 from anyscore.modifiers.normalizers import sparse
-from anyscore.ops import Array, accumulation, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
 from anyscore.score.factors import Factors
@@ -135,39 +144,23 @@ _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 
 def _attend(x: Operands, s: Settings) -> Results:
     """The results, in the dtype of sums; differentiable."""
-    packed, operands = x.packed, x[:NEEDED]
-    present = [y is not None for y in operands]
-    given = [tf.convert_to_tensor(y) for y in operands if y is not None]
-    own = sum(present[:FACTORS])  # that have derivatives
-    acc_dtype = _acc_dtype(given[:own])
-    rows = (*s.lead, _xp.shape(x.a)[-2])
-    shapes = {"stats": (*s.lead, 2, _xp.shape(x.a)[-2])}
-    if x.value is not None:
-        shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
-    if s.scores:
-        of_edges = x.col is not None
-        shapes["scores"] = (*s.lead, *_xp.shape(x.col)) if of_edges else (*rows, _xp.shape(x.b)[-2])
-
-    def record(xs: Iterable[Any]) -> Operands:
-        """The operands, of those that are present."""
-        each = iter(xs)
-        return Operands(*(next(each) if is_present else None for is_present in present))
-
-    def results_of(xs: Iterable[Any]) -> Results:
-        """The results, of those that are there."""
-        return Results(**{"output": None, **dict(zip(shapes, xs, strict=True))})
+    packed, x = x.packed, Operands(*x[:NEEDED])
+    given = [tf.convert_to_tensor(y) for y in present(x).values()]
+    own = len(present(Operands(*x[:FACTORS])))  # that have derivatives
+    dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
+    shapes = present(result_shapes(x, s, _xp.shape)).values()
 
     def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
-            found = host.forward(Operands(*arrays)._replace(packed=packed), s)
-            return [y for y in found if y is not None]
+            results = host.forward(Operands(*arrays)._replace(packed=packed), s)
+            return present(results).values()
 
-        made = [(acc_dtype, shape) for shape in shapes.values()]
-        found = _call(on_arrays, s, list(record(xs)[:NEEDED]), made)
+        made = [(dtype, shape) for shape in shapes]
+        found = _call(on_arrays, s, list(x.fill(xs)[:NEEDED]), made)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
-            kept = [y for y in results_of(found)[:2] if y is not None]
+            kept = [y for y in results_from(x, s, found)[:2] if y is not None]
             if _differentiable(upstream):
                 slopes = custom_gradient(gradients, *kept, *upstream, *xs)
             else:
@@ -181,23 +174,23 @@ def _attend(x: Operands, s: Settings) -> Results:
         output = None if x.value is None else next(each)
         stats, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
 
-        def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
+        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
             *operands, output, stats, d_output, d_stats, d_scores = arrays
             found = host.backward(
                 Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
             )
-            return [d for d in found if d is not None]
+            return present(found).values()
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*record(xs)[:NEEDED], output, stats, *results_of(upstream)]
+        operands = [*x.fill(xs)[:NEEDED], output, stats, *results_from(x, s, upstream)]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:
             """Differentiate the reference, which computes the results itself."""
 
             def defined(*inputs: Array) -> list[Array]:
-                found = run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
-                return [y for y in found if y is not None]
+                results = run_reference(_xp, x.fill((*inputs, *xs[own:])), s)
+                return list(present(results).values())
 
             def first(*given: Array) -> list[Array]:
                 return _slopes(defined, given[len(shapes) :], given[: len(shapes)])
@@ -208,7 +201,7 @@ def _attend(x: Operands, s: Settings) -> Results:
 
         return found, backward
 
-    return results_of(custom_gradient(forward, *given))
+    return results_from(x, s, custom_gradient(forward, *given))
 
 
 def _slopes(
@@ -265,12 +258,6 @@ def _array(x: Any) -> Any:
 
 def _numpy_dtype(dtype: str) -> Any:
     return tf.dtypes.as_dtype(dtype).as_numpy_dtype
-
-
-def _acc_dtype(xs: list[Array]) -> Any:
-    """The dtype that sums over these are taken in."""
-    wide = any(accumulation(_xp.dtype(x)) == "float64" for x in xs)
-    return tf.float64 if wide else tf.float32
 
 
 def _elsewhere(x: Array) -> str | None:

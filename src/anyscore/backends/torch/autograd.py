@@ -18,8 +18,16 @@ from anyscore.backends.record import keeps_scores as core_keeps_scores
 from anyscore.backends.record import run_reference
 from anyscore.backends.torch import operators
 from anyscore.backends.torch.modes import apply, differentiable, is_compiling
-from anyscore.backends.torch.operators import Maybe, acc_dtype
-from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.backends.torch.operators import Maybe
+from anyscore.call.operands import (
+    FACTORS,
+    NEEDED,
+    Operands,
+    Results,
+    Settings,
+    present,
+    results_from,
+)
 from anyscore.ops import load
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +60,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, s = operators.forward.record(*inputs)
-        results, stats, scores = _recorded(x, s, output)
+        results, stats, scores = results_from(x, s, output)
         if s.scores and keeps_scores(x, s):
             results, scores = None, scores.clone()
         elif not is_compiling():  # the caller may write to what they are given
@@ -67,7 +75,7 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
         x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        found = _recorded(x, s, upstream)
+        found = results_from(x, s, upstream)
         if x.value is not None and found.output is None:
             shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
             found = found._replace(output=results.stats.new_zeros(shape))
@@ -92,13 +100,6 @@ def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> 
     return tuple(None if y is None else d for y, d in zip(x, made, strict=False))
 
 
-def _recorded(x: Operands, s: Settings, found: tuple[Maybe, ...]) -> Results:
-    """The results that are there, or their gradients, as a record."""
-    each = iter(found)
-    output = None if x.value is None else next(each)
-    return Results(output, next(each), next(each) if s.scores else None)
-
-
 class _Backward(torch.autograd.Function):
     """The operator's own derivative is that of the reference, which recomputes its results."""
 
@@ -120,13 +121,11 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings
         x, upstream = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        dtype = str(acc_dtype(*x[:FACTORS])).removeprefix("torch.")
-        names = [name for name, y in zip(x._fields[:FACTORS], x, strict=False) if y is not None]
-        reached = [name for name, d in upstream._asdict().items() if d is not None]
+        names, reached = list(present(Operands(*x[:FACTORS]))), list(present(upstream))
 
         def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))
-            results = run_reference(_xp, given, s, dtype)
+            results = run_reference(_xp, given, s)
             return tuple(getattr(results, name) for name in reached)
 
         def gradients(*given: Tensor) -> Any:
@@ -152,5 +151,5 @@ def forward(x: Operands, s: Settings) -> Results:
     """Run the operator, differentiable."""
     given = s._replace(scores=s.scores or keeps_scores(x, s))
     args = operators.forward.args(x, given)
-    found = _recorded(x, given, apply(_Forward, *args, tensors=operators.forward.tensors))
+    found = results_from(x, given, apply(_Forward, *args, tensors=operators.forward.tensors))
     return found if s.scores else found._replace(scores=None)

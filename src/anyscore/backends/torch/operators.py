@@ -17,10 +17,20 @@ from typing import Any, TypeAlias, get_type_hints
 import torch
 from torch import Tensor
 
+from anyscore import ops
 from anyscore.backends.torch.modes import is_watched
-from anyscore.call.operands import FACTORS, NEEDED, OWN_RANK, Operands, Results, Settings
+from anyscore.call.operands import (
+    FACTORS,
+    NEEDED,
+    OWN_RANK,
+    Operands,
+    Results,
+    Settings,
+    result_shapes,
+)
 from anyscore.kernels import cpu
 
+_xp = ops.load("torch")
 Maybe: TypeAlias = Tensor | None
 
 VERSION = 2
@@ -50,9 +60,8 @@ _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def acc_dtype(*tensors: Maybe) -> torch.dtype:
-    """Return the dtype that sums over these tensors are taken in."""
-    dtypes = [x.dtype for x in tensors if x is not None]
-    return torch.float64 if torch.float64 in dtypes else torch.float32
+    """Return `ops.acc_dtype` as PyTorch has it."""
+    return torch.float64 if ops.acc_dtype(_xp, *tensors) == "float64" else torch.float32
 
 
 def array(x: Maybe) -> Any:
@@ -106,15 +115,9 @@ def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> 
 
 
 def _fake_forward(x: Operands, s: Settings) -> Results:
-    a, value = x.a, x.value
-    rows, dtype = (*s.lead, a.shape[-2]), acc_dtype(*x[:FACTORS])
-    stats, output, scores = a.new_empty((*s.lead, 2, rows[-1]), dtype=dtype), None, None
-    if value is not None:
-        output = a.new_empty((*rows, value.shape[-1]), dtype=dtype)
-    if s.scores:
-        of = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.shape[0])
-        scores = a.new_empty(of, dtype=dtype)
-    return Results(output, stats, scores)
+    dtype, empty = acc_dtype(*x[:FACTORS]), x.a.new_empty
+    made = (y if y is None else empty(y, dtype=dtype) for y in result_shapes(x, s))
+    return Results(*made)
 
 
 def _fake_backward(
