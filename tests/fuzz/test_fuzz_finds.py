@@ -21,9 +21,8 @@ from judge import judge
 from runners import NumPy
 
 from anyscore.backends.reference import definition, run
-from anyscore.functional import attention
 from anyscore.masks import context, objects
-from anyscore.modifiers import biases, dropout, normalizers
+from anyscore.modifiers import biases, dropout, normalizers, sinks
 from anyscore.score import outer
 
 pytestmark = pytest.mark.slow
@@ -141,10 +140,8 @@ def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
 
 def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
     """The log-sum-exp that is given back is that of the keys alone."""
-    right = attention.with_sink
-    patch.setattr(
-        attention, "with_sink", lambda xp, sink, stats: (*right(xp, sink, stats)[:2], stats)
-    )
+    right = sinks.with_sink
+    patch.setattr(sinks, "with_sink", lambda xp, sink, stats: (*right(xp, sink, stats)[:2], stats))
 
 
 def _bias_after_inside(patch: pytest.MonkeyPatch) -> None:

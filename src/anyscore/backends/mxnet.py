@@ -20,7 +20,7 @@ from anyscore.backends.record import (
     why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.backend import Adapter, Backend, Implementation, Result
 from anyscore.call.operands import FACTORS, Operands, present, result_shapes, results_from
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
@@ -74,11 +74,21 @@ class MXNet(Backend):
     def pack_keys(self, f: Factors) -> Array | None:
         return None if _why_not_array(f.b) else host.pack_keys(f.pair.name, to_host(f.b))
 
-    def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        return _Kinds(query)
+
+
+class _Kinds(Adapter):
+    """Arrays of both kinds are computed with as `mx.np.ndarray`."""
+
+    def __init__(self, query: Array) -> None:
+        self.query = query
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
         return unwrap(tensors, score)
 
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        return x if x is None else wrap(x, like)
+    def give(self, x: Array, own: int = 1) -> Array:
+        return wrap(x, self.query)
 
 
 def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:

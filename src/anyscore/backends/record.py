@@ -11,7 +11,7 @@ from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.ops import DTYPES, Array, Ops, acc_dtype, accumulated
@@ -30,7 +30,7 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     has_edges: whether it runs over the edges of a graph.
     """
     f = task.score
-    if isinstance(task.mask, LoweredEdges) and not has_edges:
+    if task.edges is not None and not has_edges:
         return "it does not run over the edges of a graph"
     if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
         return "it has no weights but those of the softmax and the sigmoid"
@@ -71,7 +71,7 @@ def how_core(task: Task) -> str:
     two queries, and edges, have none.
     """
     f = task.score
-    if not isinstance(f, Factors) or isinstance(task.mask, LoweredEdges):
+    if not isinstance(f, Factors) or task.edges is not None:
         return FUSED
     few = isinstance(queries := f.a.shape[-2], int) and queries <= _FEW
     if few or f.pair not in _PARTS:
@@ -93,9 +93,9 @@ def why_not_pair(xp: Ops, task: Task) -> str | None:
 
 def with_edges_by_key(x: Operands, task: Task) -> Operands:
     """Return operands with the edges of the task, if any, sorted by key too, as gradients need."""
-    if not isinstance(task.mask, LoweredEdges):
+    if (edges := task.edges) is None:
         return x
-    colptr, order, row = task.mask.by_key
+    colptr, order, row = edges.by_key
     return x._replace(colptr=colptr, order=order, row=row)
 
 
@@ -113,17 +113,20 @@ def factors(task: Task) -> list[Array]:
 
 def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
-    f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
-    outer = _outer(task)
+    f, mask, sizes, outer = cast(Factors, task.score), task.mask, task.sizes, _outer(task)
     if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
-    bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
-    of_edges = (mask.rowptr, mask.col) if isinstance(mask, LoweredEdges) else (None, None)
-    c = _terms(xp, task, f)
+    bounds: tuple[Any, Any, Any] = (None, None, None)
+    of_graph: tuple[Any, Any] = (None, None)
+    c = None
+    if isinstance(mask, LoweredMask):
+        bounds = mask.start, mask.stop, mask.mask
+    elif mask is not None:
+        of_graph, c = (mask.rowptr, mask.col), _edge_terms(xp, task, mask, f)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
     bias, diagonal, after = _bias(xp, task)
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_edges)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_graph)
     x = x if task.packed is None or c is not None else x._replace(packed=task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
@@ -167,14 +170,14 @@ def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
     return array, one.diagonal, one.after
 
 
-def _terms(xp: Ops, task: Task, f: Factors) -> Array | None:
+def _edge_terms(xp: Ops, task: Task, edges: LoweredEdges, f: Factors) -> Array | None:
     """Return the terms of edges as wide as the factors, with all leading dimensions, or None."""
-    if not isinstance(task.mask, LoweredEdges) or task.mask.terms is None:
+    if edges.terms is None:
         return None
-    c, width = task.mask.terms, xp.shape(f.a)[-1]
+    c, width = edges.terms, xp.shape(f.a)[-1]
     if xp.shape(c)[-1] < width:  # a query bias became a feature
         c = xp.concat([c, 0 * c[..., :1]], -1)
-    return xp.broadcast_to(c, (*task.sizes.lead, task.mask.count, width))
+    return xp.broadcast_to(c, (*task.sizes.lead, edges.count, width))
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
@@ -205,17 +208,18 @@ def run_reference(xp: Ops, x: Operands, s: Settings) -> Results:
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     """Return the task that a record describes."""
-    keys = xp.shape(x.b)[-2]
-    mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    queries, keys = xp.shape(x.a)[-2], xp.shape(x.b)[-2]
+    mask: AnyLowered | None = None
     if x.col is not None:
-        mask = LoweredEdges(xp, xp.shape(x.a)[-2], keys, len(s.lead), x.rowptr, x.col)
-        mask = mask if x.c is None else mask.with_terms(x.c)
-    sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
+        edges = LoweredEdges(xp, queries, keys, len(s.lead), x.rowptr, x.col)
+        mask = edges if x.c is None else edges.with_terms(x.c)
+    elif not (x.start is x.stop is x.mask is None):
+        mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    sizes = Sizes(s.lead, queries, keys, s.groups)
     outer = Outer(s.outer, s.outer_scale) if s.outer else None
     pair = pair_named(s.pair)
     f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
-    some = mask.some
-    task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    task = Task(f, x.value, mask, mask is None, mask is not None, sizes, dtype)
     bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
     task = task._replace(biases=bias) if bias else task
     if not s.normalizer:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anyscore.call.task import Options, Task
-from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.masks.objects import Mask
 from anyscore.modifiers import normalizers
 from anyscore.ops import Array, Ops, accumulated, accumulation
@@ -103,33 +102,39 @@ class Backend:
         """
         return None
 
-    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
-        """Return ragged tensors as packed tokens, and their sequences; others as they are, None.
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        """Return what adapts the tensors of a call, if they are of another kind than `xp` takes.
 
-        Raises TypeError, ValueError: they are not of the same sequences, or cannot be packed.
+        Raises TypeError, ValueError: ragged tensors of other sequences than each other.
         """
-        return (query, key, value), None
+        return AS_THEY_ARE
 
-    def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
-        """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
+
+class Adapter:
+    """Tensors of a call in the kind that `xp` takes, and results in the kind that the query is.
+
+    sequences: those of ragged tensors, None for others. The base leaves all tensors as they are.
+    """
+
+    sequences: Mask | None = None
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
+        """Return tensors of the call, and its score, in the kind that `xp` takes."""
         return tensors, score
 
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        """Return a result (..., T_q, n) in the kind of tensor that `like`, the query, is."""
+    def give(self, x: Array, own: int = 1) -> Array:
+        """Return a result (..., T_q), with `own` axes after these, in the kind of the query."""
         return x
 
-    def wrap_numbers(self, x: Array | None, like: Array) -> Array | None:
-        """Return numbers (..., T_q) in the kind of tensor that `like`, the query, is."""
-        return self.wrap(x, like)
-
-    def wrap_pairs(
-        self, x: Array | None, query: Array, key: Array, otherwise: float
-    ) -> Array | None:
-        """Return a result (..., T_q, T_k) in the kind of tensor that the query is.
+    def give_pairs(self, x: Array, otherwise: float) -> Array:
+        """Return a result (..., T_q, T_k) in the kind of the query.
 
         otherwise: what stands where there is no query or no key.
         """
-        return self.wrap(x, query)
+        return self.give(x)
+
+
+AS_THEY_ARE = Adapter()
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
@@ -162,9 +167,9 @@ def _memory(task: Task) -> int:
 
     It holds two numbers for each query and key, and if the pair is no product for each feature.
     """
-    f, of_all = task.score, task.sizes.all
-    if isinstance(task.mask, LoweredEdges):
-        of_all = *task.sizes.lead, task.mask.count
+    f, of_all, edges = task.score, task.sizes.all, task.edges
+    if edges is not None:
+        of_all = *task.sizes.lead, edges.count
     if isinstance(f, Factors) and f.pair != PRODUCT:
         of_all = *of_all, f.a.shape[-1]
     if not all(isinstance(n, int) for n in of_all):
@@ -177,24 +182,6 @@ def refuse(impl: str, reason: str) -> NoReturn:
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
 
 
-def of_scores(task: Task, x: Array) -> Array:
-    """Numbers (..., T_q) of queries as they meet the scores of a task."""
-    return task.mask.spread(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
-
-
-def as_given(task: Task, x: Array) -> Array:
-    """Return weights or scores in the order of the caller, who may list edges in any."""
-    return task.mask.theirs(x) if isinstance(task.mask, LoweredEdges) else x
-
-
-def weights_of(xp: Ops, task: Task, scores: Array) -> Array:
-    """Return the weights that the scores of a task make."""
-    if isinstance(task.mask, LoweredEdges):
-        return normalizers.normalize(xp, task.normalizer, scores, None, task.mask)
-    mask = None if task.mask is None else task.mask.boolean
-    return normalizers.normalize(xp, task.normalizer, scores, mask)
-
-
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     """Add the query bias to the results of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
@@ -202,14 +189,14 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
         return result
     bias = accumulated(xp, bias)
     if task.mask is not None:
-        bias = xp.where(task.mask.used[0], bias, 0.0)
+        bias = xp.where(task.mask.attending_attended[0], bias, 0.0)
     output, stats, scores, _ = result
     if output is not None:
         output = output + xp.astype(0 * bias[..., None], task.dtype)
     return Result(
         output,
         None if stats is None else stats + normalizers.stats_of(xp, bias, 0 * bias),
-        None if scores is None else scores + of_scores(task, bias),
+        None if scores is None else scores + task.align_with_scores(bias),
     )
 
 

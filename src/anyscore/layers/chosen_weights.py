@@ -171,7 +171,7 @@ def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
 def _masked(xp: Ops, task: Task, cut: _Cut, axis: int) -> LoweredMask | None:
     """Cut the mask of a task along an axis of the scores."""
     mask = task.mask
-    if mask is None:
+    if not isinstance(mask, LoweredMask):
         return None
     bounds = cut(mask.start, axis + 1), cut(mask.stop, axis + 1)
     return LoweredMask(xp, task.sizes.keys, *bounds, cut(mask.mask, axis))

@@ -21,7 +21,7 @@ import numpy as np
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered_edges import LoweredEdges, pointers
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import integers, known_values
+from anyscore.masks.offsets import check_offsets, integers, known_values
 from anyscore.ops import DTYPES, Ops, framework, load
 from anyscore.ops.checks import broadcasts, shown
 
@@ -62,7 +62,7 @@ class Edges(Mask):
     def __post_init__(self) -> None:
         super().__post_init__()
         rowptr, col = integers(self.rowptr, "rowptr"), integers(self.col, "col")
-        _check(rowptr, col)
+        _check_rows(rowptr, col)
         if self.permutation is not None and "order" not in self.known:
             _check_order(integers(self.permutation, "permutation"), col)
         if col is not None:
@@ -212,21 +212,12 @@ def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] |
         )
 
 
-def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+def _check_rows(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
     """Raise ValueError: these are no compressed rows."""
-    if rowptr is not None:
-        if not rowptr.size or rowptr[0] != 0:
-            raise ValueError(f"rowptr must begin with 0, got {rowptr[:1].tolist() or 'no entry'}.")
-        falls = np.flatnonzero(np.diff(rowptr) < 0)
-        if falls.size:
-            i = int(falls[0])
-            raise ValueError(
-                f"rowptr must never fall, but entry {i + 1} is {rowptr[i + 1]} after {rowptr[i]}: "
-                "for edges in any order use Edges.from_index."
-            )
-        if col is not None and rowptr[-1] != col.size:
-            raise ValueError(
-                f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
-            )
+    check_offsets("rowptr", rowptr, "for edges in any order use Edges.from_index.")
+    if rowptr is not None and col is not None and rowptr[-1] != col.size:
+        raise ValueError(
+            f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
+        )
     if col is not None and col.size and col.min() < 0:
         raise ValueError(f"col holds {col.min()}, expected keys from 0 on.")

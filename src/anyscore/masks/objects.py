@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.ops import Array
 from anyscore.ops.checks import broadcasts, shown
 from anyscore.ops.pytrees import tell, tree
@@ -47,7 +48,7 @@ class Mask:
         """Return the call as masks beside this one are to be lowered for."""
         return call
 
-    def lower(self, call: MaskContext) -> LoweredMask:
+    def lower(self, call: MaskContext) -> AnyLowered:
         """Lower the mask for one call; no value is inspected on the host.
 
         Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
@@ -69,7 +70,7 @@ class All(Mask):
             call = mask.context(call)
         for mask in masks:
             one = mask.lower(call)
-            if not one.combines:
+            if isinstance(one, LoweredEdges):
                 raise ValueError(
                     f"{type(mask).__name__} does not combine with other masks: leave out what may "
                     "not be attended."

@@ -1,4 +1,4 @@
-"""Whole numbers that a mask is made of: checked where their values are known, traced where not."""
+"""Whole numbers of a mask, offsets among them: checked where their values are known."""
 
 from __future__ import annotations
 
@@ -47,3 +47,24 @@ def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
         return np.asarray(x)
     except Exception:
         return None
+
+
+def check_offsets(name: str, offsets: np.ndarray[Any, Any] | None, hint: str) -> None:
+    """Check that offsets begin with 0 and never fall, where their values are known.
+
+    hint: what to pass instead.
+
+    Raises ValueError: they do not.
+    """
+    if offsets is None:
+        return
+    if not offsets.size or offsets[0] != 0:
+        got = offsets[:1].tolist() or "no entry"
+        raise ValueError(f"{name} must begin with 0, got {got}: {hint}")
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        i = int(falls[0])
+        raise ValueError(
+            f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
+            f"{hint}"
+        )

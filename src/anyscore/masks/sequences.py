@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from anyscore.masks.context import MaskContext, Places
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import integers, known_values
+from anyscore.masks.offsets import check_offsets, integers, known_values
 from anyscore.ops import Array
 
 _CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
@@ -60,7 +58,7 @@ class Sequences(Mask):
         counts = {}
         for name, x in vars(self).items():
             if x is not None:
-                _check(name, integers(x, name))
+                check_offsets(name, integers(x, name), _CUMULATIVE)
                 counts[name] = len(x) if isinstance(x, list | tuple) else getattr(x, "shape", "?")
         counts = {name: n if isinstance(n, int) else n[0] for name, n in counts.items() if n != "?"}
         for name, n in counts.items():
@@ -104,19 +102,3 @@ class Sequences(Mask):
         """
         call = self.context(call) if call.places is None else call
         return call.lowered(call.of_places("first_key"), call.of_places("last_key"))
-
-
-def _check(name: str, offsets: np.ndarray[Any, Any] | None) -> None:
-    """Raise ValueError: these are no cumulative lengths."""
-    if offsets is None:
-        return
-    if not offsets.size or offsets[0] != 0:
-        got = offsets[:1].tolist() or "no entry"
-        raise ValueError(f"{name} must begin with 0, got {got}: {_CUMULATIVE}")
-    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
-    if falls.size:
-        i = int(falls[0])
-        raise ValueError(
-            f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
-            f"{_CUMULATIVE}"
-        )

@@ -123,7 +123,7 @@ class Rows(Protocol):
     def max(self, x: Array) -> Array:
         """Return the largest (..., T_q), −∞ of a query without scores."""
 
-    def spread(self, x: Array) -> Array:
+    def align_with_scores(self, x: Array) -> Array:
         """Return numbers (..., T_q) of queries as they meet the scores."""
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
@@ -144,7 +144,7 @@ class LastAxis:
             return self.xp.sum(x, axis=-1) - math.inf
         return self.xp.max(x, axis=-1)
 
-    def spread(self, x: Array) -> Array:
+    def align_with_scores(self, x: Array) -> Array:
         return x[..., None]
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
@@ -186,13 +186,15 @@ def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> 
     """
     rows = LastAxis(xp) if rows is None else rows
     top = _finite(xp, rows.max(s))
-    e = xp.exp(s - rows.spread(top))
+    e = xp.exp(s - rows.align_with_scores(top))
     if mask is not None:
         e = xp.where(mask, e, 0.0)
     total = rows.sum(e)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
-    return e / rows.spread(total), stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
+    return e / rows.align_with_scores(total), stats_of(
+        xp, xp.where(empty, -math.inf, top), xp.log(total)
+    )
 
 
 def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
@@ -210,7 +212,7 @@ def sigmoid(
     rows = LastAxis(xp) if rows is None else rows
     n = rows.count_attended(s, mask)
     shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
-    weights = logistic(xp, s - rows.spread(shift))
+    weights = logistic(xp, s - rows.align_with_scores(shift))
     weights = weights if mask is None else xp.where(mask, weights, 0.0)
     return weights, stats_of(xp, shift, 0 * shift)
 
@@ -235,7 +237,7 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
     τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
     """
     rows = LastAxis(xp)
-    z = (s - rows.spread(_finite(xp, rows.max(s)))) / power
+    z = (s - rows.align_with_scores(_finite(xp, rows.max(s)))) / power
     fixed = xp.stop_gradient(z)
     tau = threshold(xp, fixed, power)
     has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row

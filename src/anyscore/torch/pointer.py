@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from anyscore.call.task import lower_mask
+from anyscore.call.lowering import lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys

@@ -33,7 +33,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
             weights = xp.where(kept, weights, 0.0) / (1 - p)
         value = _of_all_heads(xp, accumulated(xp, task.value), task, 2)
         terms = weights[..., None] * xp.take_rows(value, edges.col)
-        output = xp.astype(xp.segment_sum(terms, edges.rows, sizes.queries), task.dtype)
+        output = xp.astype(xp.segment_sum(terms, edges.query_of_edge, sizes.queries), task.dtype)
     return Result(output, stats, s if options.with_scores else None)
 
 
@@ -55,10 +55,10 @@ def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
         b = b + accumulated(xp, edges.terms)[..., None, :]
     key_bias = None if f.key_bias is None else _of_all_heads(xp, f.key_bias, task, 1)
     return f._replace(
-        a=rows(f.a, edges.rows),
+        a=rows(f.a, edges.query_of_edge),
         b=b,
         weight=None if weight is None else weight[..., None, :],
-        query_bias=numbers(f.query_bias, edges.rows),
+        query_bias=numbers(f.query_bias, edges.query_of_edge),
         key_bias=numbers(key_bias, edges.col),
     )
 

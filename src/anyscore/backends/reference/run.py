@@ -6,9 +6,9 @@ from typing import Any
 
 from anyscore.backends.reference import definition, edges
 from anyscore.call.backend import Implementation, Result
-from anyscore.call.task import Options, Task, split_heads
+from anyscore.call.lowering import split_heads
+from anyscore.call.task import Options, Task
 from anyscore.masks.lowered import zero_unread
-from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.modifiers import dropout
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, Ops, accumulated
@@ -28,8 +28,8 @@ def reference_in(xp: Ops) -> Implementation:
 def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     """Run a task, with dropout at the rate of the options."""
     task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
-    if isinstance(task.mask, LoweredEdges):
-        return edges.run(xp, task, task.mask, options, seed)
+    if task.edges is not None:
+        return edges.run(xp, task, task.edges, options, seed)
     dropout_mask = _kept(xp, task, p, seed)
     score, mask = _split(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
@@ -83,7 +83,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     f, mask = task.score, task.mask
     if task.unread_is_finite or mask is None:
         return task
-    (queries, keys), shared_a, shared_b = mask.used, False, False
+    (queries, keys), shared_a, shared_b = mask.attending_attended, False, False
     if isinstance(f, Factors):
         a, shared_a = zero_unread(xp, f.a, queries)
         b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
@@ -109,7 +109,7 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         x = accumulated(xp, x) if xp.dtype(x) != "bool" else x
         return split_heads(xp, x, task.sizes.groups, of_query, axis)
 
-    score, mask = task.score, split(None if task.mask is None else task.mask.boolean, True, -3)
+    score, mask = task.score, split(task.boolean, True, -3)
     if not isinstance(score, Factors):
         return split(score, True, -3), mask
     a, b = split(score.a, True, -3), split(score.b, False, -3)

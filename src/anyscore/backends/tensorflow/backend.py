@@ -31,7 +31,7 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.tensorflow import ragged
-from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.backend import Adapter, Backend, Implementation, Result
 from anyscore.call.operands import (
     FACTORS,
     NEEDED,
@@ -44,7 +44,6 @@ from anyscore.call.operands import (
 )
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.masks.objects import Mask
 from anyscore.modifiers.normalizers import sparse
 from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.tensorflow import custom_gradient, integers
@@ -95,16 +94,8 @@ class TensorFlow(Backend):
             return None
         return host.pack_keys(f.pair.name, _array(f.b))
 
-    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
-        return ragged.pack(query, key, value)
-
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        return ragged.ragged(x, like)
-
-    def wrap_pairs(
-        self, x: Array | None, query: Array, key: Array, otherwise: float
-    ) -> Array | None:
-        return ragged.pad_pairs(x, query, key, otherwise)
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        return ragged.adapter(query, key, value)
 
 
 def _differentiable(tensors: Iterable[Array]) -> bool:

@@ -11,16 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.torch import core, modes, nested, triton
+from anyscore.backends.torch import core, modes, triton
 from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
 from anyscore.backends.torch.buffers import TorchBuffers
 from anyscore.backends.torch.modes import is_compiling, is_transforming
+from anyscore.backends.torch.nested import NestedAdapter
 from anyscore.backends.torch.repeated import TorchAgain
 from anyscore.backends.torch.sparse import sparse_weights
-from anyscore.call.backend import KNOWN, Backend, Implementation, Result
+from anyscore.call.backend import (
+    AS_THEY_ARE,
+    KNOWN,
+    Adapter,
+    Backend,
+    Implementation,
+    Result,
+)
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.masks.objects import Mask
 from anyscore.ops import load
 from anyscore.ops.pytrees import tell
 from anyscore.score.factors import PRODUCT, Factors
@@ -66,22 +73,8 @@ class Torch(Backend):
     def pack_keys(self, f: Factors) -> Tensor | None:
         return core.pack_keys(f)
 
-    def pack(self, query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Mask | None]:
-        tensors = query, key, value
-        return nested.pack(*tensors) if query.is_nested else (tensors, None)
-
-    def wrap(self, x: Tensor | None, like: Tensor) -> Tensor | None:
-        return x if x is None or not like.is_nested else nested.nest(x, like)
-
-    def wrap_numbers(self, x: Tensor | None, like: Tensor) -> Tensor | None:
-        return x if x is None or not like.is_nested else nested.nest(x, like, own=0)
-
-    def wrap_pairs(
-        self, x: Tensor | None, query: Tensor, key: Tensor, otherwise: float
-    ) -> Tensor | None:
-        if x is None or not query.is_nested:
-            return x
-        return nested.pad_pairs(x, query, key, otherwise)
+    def adapter(self, query: Any, key: Any, value: Any) -> Adapter:
+        return NestedAdapter(query, key, value) if query.is_nested else AS_THEY_ARE
 
 
 def _why_not(task: Task, options: Options) -> str | None:

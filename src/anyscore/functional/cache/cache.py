@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from anyscore.backends import repeats
 from anyscore.call.backend import Again
+from anyscore.call.lowering import combine
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import combine
 from anyscore.functional.attention import attention, plan
 from anyscore.functional.cache.checks import (
     backend_of,

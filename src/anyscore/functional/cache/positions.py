@@ -88,7 +88,7 @@ class OfPositions(Mask):
     mask: an interval of positions for each query. positions: (rows,), of the token in each row.
     """
 
-    mask: Mask
+    mask: Causal | Interval | Lengths | Window
     positions: Array
 
     def lower(self, call: MaskContext) -> LoweredMask:

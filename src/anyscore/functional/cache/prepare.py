@@ -7,8 +7,8 @@ from typing import Any
 
 from anyscore import backends
 from anyscore.call.autocast import autocast
+from anyscore.call.lowering import lower_mask
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import lower_mask
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import Interval, Keys, Lengths, parts
@@ -65,7 +65,9 @@ def prepare_keys(
     backend = backends.load(name)
     xp = backend.xp
     context, dtype = backend.precision(key)
-    (key,), score = backend.unwrap((key,), score)
+    adapter = backend.adapter(key, key, key)
+    if adapter.sequences is None:  # ragged keys are refused below
+        (key,), score = adapter.take((key,), score)
     with context():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
@@ -85,7 +87,7 @@ def prepare_keys(
         if lowered is None:
             key = xp.copy(key)
         else:
-            key, _ = zero_unread(xp, key, lowered.used[1], sizes.groups)
+            key, _ = zero_unread(xp, key, lowered.attending_attended[1], sizes.groups)
         f = score.lower(xp, query, key)
         nothing = _none_of(xp, key, xp.shape(key)[-1])
         packed = backend.pack_keys(f) if cpu.packs(f.pair) else None
