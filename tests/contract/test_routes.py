@@ -28,7 +28,8 @@ from anyscore import (
     plan,
 )
 from anyscore.kernels import cpu
-from anyscore.score.factors import TANH, Factors, Pair
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import TANH, Pair
 from hang import HANG
 from samples import NAMES, make_score, normal
 from transformed import WARNINGS

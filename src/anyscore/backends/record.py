@@ -16,8 +16,9 @@ from anyscore.modifiers.biases import LoweredBias
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.ops import DTYPES, Array, Ops, acc_dtype, accumulated
 from anyscore.ops.checks import Sizes
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, Factors, pair_named
+from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_named
 from anyscore.score.scales import is_number
 
 _FEW = 2

@@ -12,7 +12,8 @@ from anyscore.call.task import Options, Task
 from anyscore.masks.objects import Mask
 from anyscore.modifiers import normalizers
 from anyscore.ops import Array, Ops, accumulated, accumulation
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
 FUSED = "fused, and keeps the contract"
 """The reason that a plan gives for a fused implementation, unless the latter says more."""

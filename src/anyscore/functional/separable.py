@@ -19,7 +19,8 @@ from anyscore.call.backend import Backend, Implementation, Plan, choose, refuse
 from anyscore.call.task import Options, Task
 from anyscore.masks.lowered import zero_unread
 from anyscore.ops import Array, Ops, accumulated, accumulation
-from anyscore.score.factors import PRODUCT, TANH, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT, TANH
 
 LIMIT = 4.0
 """Up to which |a| and |b| this is worth it: the rank grows with them."""

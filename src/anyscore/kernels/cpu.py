@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.ops import Array
 from anyscore.ops.locks import Lock
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from anyscore.ops import Array, Ops
 from anyscore.score import factors
 from anyscore.score.base import Init, Projection, Score, Shapes, uniform
-from anyscore.score.factors import LEAKY_SLOPE, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import LEAKY_SLOPE
 from anyscore.score.scales import number, scaled
 
 _TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable

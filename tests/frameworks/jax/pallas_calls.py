@@ -24,7 +24,7 @@ from anyscore.backends.jax import autograd
 from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.ops import load
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
 """A pair that the package does not have."""

@@ -16,8 +16,9 @@ from anyscore.masks.context import MaskContext
 from anyscore.masks.objects import Mask
 from anyscore.modifiers.normalizers import Normalizer, softmax, softmax_or_sigmoid
 from anyscore.ops import DTYPES, Array, Ops, accumulated
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import PRODUCT
 
 
 def attend(

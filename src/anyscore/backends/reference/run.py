@@ -13,7 +13,8 @@ from anyscore.modifiers import dropout
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, Ops, accumulated
 from anyscore.ops.checks import Sizes
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
 
 def reference_in(xp: Ops) -> Implementation:

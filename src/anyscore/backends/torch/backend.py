@@ -30,7 +30,8 @@ from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import load
 from anyscore.ops.pytrees import tell
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
 tell()
 

@@ -17,7 +17,8 @@ from anyscore.call.backend import Implementation
 from anyscore.call.operands import FACTORS, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.score.factors import Factors, pair_named
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import pair_named
 
 _TRITON = 3, 4
 _FLOAT64 = 3, 5  # whose products have float64

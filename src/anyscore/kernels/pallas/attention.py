@@ -26,7 +26,7 @@ from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import FfiCall
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, load, masked
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 
 _xp = load("jax")
 

@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from anyscore.call.operands import OF_KEYS, Settings
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array
-from anyscore.score.factors import PRODUCT, Pair
+from anyscore.score.pairs import PRODUCT, Pair
 
 _OWN = {
     "a": 3,
