@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.masks.alignment import HOW, check_aligned, is_aligned
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import PLAIN, Array, Ops, framework, load
@@ -43,16 +44,22 @@ class MaskContext:
         """A field of `places` (T_q,), as an array of rank len(lead) + 1."""
         return self.xp.reshape(getattr(self.places, name), (*(1,) * len(self.lead), self.queries))
 
-    @property
-    def lines_up(self) -> bool:
-        """Whether query i stands at key i by itself: there are as many, in each sequence."""
-        return self.queries == self.keys if self.places is None else self.places.shift is None
-
-    def positions(self, at_end: bool) -> Array:
-        """The key position of each query; at_end: the last query (of a sequence) sees the last key.
+    def positions(self, mask: Any) -> Array:
+        """Return the key position of each query as the mask aligns them, without its offset.
 
         Of rank len(lead) + 1.
+
+        Raises ValueError: the mask does not say how queries and keys of other lengths line up.
         """
+        at_end = mask.align == "end"
+        if self.places is None:
+            check_aligned(mask, self.queries, self.keys)
+        elif self.places.shift is not None and not is_aligned(mask):
+            raise ValueError(
+                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
+                f"say how they line up: {HOW} (the key position of the first query), each within "
+                "its sequence."
+            )
         i = self.xp.reshape(
             self.xp.arange(self.queries, like=self.like), (1,) * len(self.lead) + (self.queries,)
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
+from anyscore.masks.alignment import check_align
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
@@ -198,12 +199,11 @@ class Window(Mask):
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
             if width is not None:  # NumPy's integers wrap around
                 object.__setattr__(self, name, int(width))
-        if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        check_align(self.align)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys around each query."""
-        return _lower_window(self, self.left, self.right, self.align, self.offset, call)
+        return _lower_window(self, self.left, self.right, call)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +216,11 @@ class Causal(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Window(None, 0, self.align, self.offset)
+        check_align(self.align)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys up to each query."""
-        return _lower_window(self, None, 0, self.align, self.offset, call)
+        return _lower_window(self, None, 0, call)
 
 
 def parts(mask: Any) -> list[Mask]:
@@ -241,28 +241,12 @@ def as_mask(x: Any) -> Mask:
 
 
 def _lower_window(
-    mask: Mask,
-    left: int | None,
-    right: int | None,
-    align: str | None,
-    offset: Any,
-    call: MaskContext,
+    mask: Causal | Window, left: int | None, right: int | None, call: MaskContext
 ) -> LoweredMask:
-    if align is None and offset is None and not call.lines_up:
-        if call.places is not None:
-            raise ValueError(
-                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
-                'say how they line up: align="start", align="end" (the last query of a sequence '
-                "sees its last key), or offset= (the key position of its first query)."
-            )
-        raise ValueError(
-            f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
-            'how they line up: align="start", align="end" (the last query sees the last key), '
-            "or offset= (the key position of the first query)."
-        )
-    xp, position = call.xp, call.positions(align == "end")
-    if offset is not None:
-        offset = call.per_query(offset, "offset", floats=False)
+    xp, position = call.xp, call.positions(mask)
+    offset = None
+    if mask.offset is not None:
+        offset = call.per_query(mask.offset, "offset", floats=False)
 
     def end(width: int) -> Array:
         far = min(max(width, -call.far), call.far)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+from anyscore.masks.alignment import check_align, check_aligned
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
 from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
 from anyscore.ops.pytrees import tell, tree
@@ -60,8 +61,7 @@ class Bias:
 
     def __post_init__(self) -> None:
         tell()
-        if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        check_align(self.align)
         offset = self.offset
         if offset is not None and framework(offset) is None:
             if isinstance(offset, bool) or not isinstance(offset, int):
@@ -88,11 +88,7 @@ class Bias:
     def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
         """Return the bias of diagonals, (..., 1, T_q + T_k − 1)."""
         queries, keys = sizes.queries, sizes.keys
-        if self.align is None and self.offset is None and queries != keys:
-            raise ValueError(
-                f"{type(self).__name__} needs to know where {queries} queries stand among {keys} "
-                'keys: give align="start", align="end" or offset=.'
-            )
+        check_aligned(self, queries, keys)
         shift = keys - queries if self.align == "end" else 0
         if self.offset is not None:
             shift = shift + (

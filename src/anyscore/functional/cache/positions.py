@@ -7,6 +7,7 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
+from anyscore.masks.alignment import is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import Causal, Interval, Keep, Lengths, Mask, Window, as_mask, parts
@@ -74,7 +75,7 @@ def place_bias(ring: Ring, bias: Any, lead: tuple[int, ...]) -> Any:
 
     lead: the leading dimensions of the queries. Other biases are given back as they are.
     """
-    if not isinstance(bias, Bias) or not bias.align is bias.offset is None:
+    if not isinstance(bias, Bias) or is_aligned(bias):
         return bias
     if not ring.wraps:
         return replace(bias, offset=ring.length - ring.queries)  # type: ignore[type-var]
@@ -109,7 +110,7 @@ def place_masks(ring: Ring, mask: Mask) -> Mask:
     """
 
     def placed(part: Mask) -> Mask:
-        if isinstance(part, Causal | Window) and (part.align == "end" or _says_nothing(part)):
+        if isinstance(part, Causal | Window) and (part.align == "end" or not is_aligned(part)):
             last: Any = ring.length - ring.queries
             if part.offset is not None:
                 last = last + ring.xp.array(part.offset, ring.like)
@@ -125,10 +126,6 @@ def place_masks(ring: Ring, mask: Mask) -> Mask:
         return OfPositions(part, ring.positions())
 
     return reduce(and_, map(placed, parts(mask)))
-
-
-def _says_nothing(mask: Causal | Window) -> bool:
-    return mask.align is None and mask.offset is None
 
 
 def _name(mask: Mask) -> str:
