@@ -98,8 +98,8 @@ def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
-    right = dropout.keep
-    patch.setattr(dropout, "keep", lambda xp, seed, *more: right(xp, seed + 1, *more))
+    right = dropout.dropout_mask
+    patch.setattr(dropout, "dropout_mask", lambda xp, seed, *more: right(xp, seed + 1, *more))
 
 
 def _half_precision(patch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from anyscore.backends.torch import repeated
-from anyscore.call.backend import KNOWN
+from anyscore.call.backend import REPEATED
 
 
 def forget() -> None:
     """Forget all calls that came before."""
-    for known in KNOWN.values():
+    for known in REPEATED.values():
         vars(known)["calls"].clear()
     repeated._calls.clear()
 

@@ -10,18 +10,18 @@ from typing import Any
 import mxnet as mx
 from mxnet import autograd
 
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    call_of,
     factors,
     how_core,
+    operands_of,
     why_not_core,
     why_not_dtype,
     why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Adapter, Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, Operands, present, result_shapes, results_from
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, present, result_shapes, results_from
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.modifiers.biases import Bias
@@ -60,19 +60,19 @@ class MXNet(Backend):
         if cpu.problem() or _why_not_array(scores) or not scores.size:
             return super().sparse(scores, power)
         if not autograd.is_recording():
-            return device(host.sparse(to_host(scores), power))
+            return device(numpy_core.sparse(to_host(scores), power))
 
         def forward(arrays: Arrays) -> list[Array]:
-            return [host.sparse(arrays[0], power)]
+            return [numpy_core.sparse(arrays[0], power)]
 
         def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-            return [host.sparse_backward(made[0], upstream[0], power)]
+            return [numpy_core.sparse_backward(made[0], upstream[0], power)]
 
         form = scores.shape, _xp.dtype(scores)
         return call(Operator(1, (form,), forward, backward), [scores])[0]
 
     def pack_keys(self, f: Factors) -> Array | None:
-        return None if _why_not_array(f.b) else host.pack_keys(f.pair.name, to_host(f.b))
+        return None if _why_not_array(f.b) else numpy_core.pack_keys(f.pair.name, to_host(f.b))
 
     def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
         return _Kinds(query)
@@ -139,19 +139,19 @@ def _why_not(task: Task, options: Options) -> str | None:
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
-    differentiated = Operands(*x[:FACTORS])
+    x, s = operands_of(_xp, task, options, seed)
+    differentiated = Operands(*x[:N_DIFFERENTIABLE])
     given = list(present(differentiated).values())
 
     def operands(arrays: Arrays) -> Operands:
-        return Operands(*differentiated.fill(arrays)[:FACTORS], *x[FACTORS:])
+        return Operands(*differentiated.fill(arrays)[:N_DIFFERENTIABLE], *x[N_DIFFERENTIABLE:])
 
     def forward(arrays: Arrays) -> list[Array]:
-        return list(present(host.forward(operands(arrays), s)).values())
+        return list(present(numpy_core.forward(operands(arrays), s)).values())
 
     def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
         results, d_results = results_from(x, s, made), results_from(x, s, upstream)
-        return list(present(host.backward(operands(arrays), s, results, d_results)).values())
+        return list(present(numpy_core.backward(operands(arrays), s, results, d_results)).values())
 
     if autograd.is_recording():
         shapes, dtype = present(result_shapes(x, s)).values(), acc_dtype(_xp, *given)

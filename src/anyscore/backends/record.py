@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from anyscore.backends.reference.run import run
 from anyscore.call.backend import FUSED
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import LoweredMask
@@ -21,7 +21,7 @@ from anyscore.score.outer import Outer
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_named
 from anyscore.score.scales import is_number
 
-_FEW = 2
+_DECODE = 2
 """Queries of a decoder's step, as in csrc/scorer.h."""
 
 
@@ -74,8 +74,8 @@ def how_core(task: Task) -> str:
     f = task.score
     if not isinstance(f, Factors) or task.edges is not None:
         return FUSED
-    few = isinstance(queries := f.a.shape[-2], int) and queries <= _FEW
-    if few or f.pair not in _PARTS:
+    decodes = isinstance(queries := f.a.shape[-2], int) and queries <= _DECODE
+    if decodes or f.pair not in _PARTS:
         return FUSED
     return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 
@@ -112,7 +112,7 @@ def factors(task: Task) -> list[Array]:
     return found + [bias.array for bias in task.biases] if task.biases else found
 
 
-def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
+def operands_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
     f, mask, sizes, outer = cast(Factors, task.score), task.mask, task.sizes, _outer(task)
     if f.query_bias is not None and not task.query_bias_cancels:
@@ -132,14 +132,15 @@ def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands,
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
-        *(outer or ("", 0.0)), options.with_scores, diagonal, after, *_of_sigmoid(task.normalizer),
+        *(outer or ("", 0.0)), options.return_scores, diagonal, after,
+        *_of_sigmoid(task.normalizer),
     )  # fmt: skip
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
     """Return whether a forward of the core keeps scores for its backward, in the place of output.
 
-    Those of few keys take no more memory, and need not be computed again. Not where sizes are
+    Those of decodes keys take no more memory, and need not be computed again. Not where sizes are
     symbols, or where a bias after the outer function hides the values of that.
     """
     if x.value is None or x.rowptr is not None or (s.after and s.outer):
@@ -201,8 +202,8 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
 
 def run_reference(xp: Ops, x: Operands, s: Settings) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
-    options = Options(s.dropout, with_scores=s.scores)
-    task = _task_of(xp, x, s, acc_dtype(xp, *x[:FACTORS]))
+    options = Options(s.dropout, return_scores=s.scores)
+    task = _task_of(xp, x, s, acc_dtype(xp, *x[:N_DIFFERENTIABLE]))
     found = run(xp, task, options, x.seed)
     return Results(found.output, found.stats, found.scores)
 

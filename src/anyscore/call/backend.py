@@ -16,7 +16,7 @@ from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT
 
 FUSED = "fused, and keeps the contract"
-"""The reason that a plan gives for a fused implementation, unless the latter says more."""
+"""Default `Plan.reason` of a fused implementation."""
 _MUCH = 2**30
 """Bytes of the reference that a plan speaks of."""
 
@@ -38,9 +38,8 @@ class Result(NamedTuple):
 
     output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats:
     (..., 2, T_q), as of `normalizers.softmax`; None if it gives none. scores: (..., T_q, T_k), −∞
-    where not attended; None where `Options.with_scores` does not ask for them. Stats and scores
-    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), of those that make weights
-    of the scores first.
+    where not attended; None where `Options.return_scores` does not ask for them. Stats and scores
+    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), set by `from_scores` only.
     """
 
     output: Array | None
@@ -168,7 +167,7 @@ def _memory(task: Task) -> int:
 
     It holds two numbers for each query and key, and if the pair is no product for each feature.
     """
-    f, of_all, edges = task.score, task.sizes.all, task.edges
+    f, of_all, edges = task.score, task.sizes.scores_shape, task.edges
     if edges is not None:
         of_all = *task.sizes.lead, edges.count
     if isinstance(f, Factors) and f.pair != PRODUCT:
@@ -202,7 +201,7 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
 
 
 class Buffers(Protocol):
-    """Buffers (..., T, d) of one framework.
+    """Interface to the K/V buffers (..., T, d) of a cache: allocate, write rows, reorder the batch.
 
     in_place: whether they are written to where they are.
     """
@@ -212,22 +211,22 @@ class Buffers(Protocol):
     def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         """Return zeros on the device of `like`, of its dtype unless another is said."""
 
-    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+    def empty_view(self, shape: tuple[int, ...], like: Array) -> Array:
         """Return zeros that are never written to, and take no memory where they need none."""
 
-    def number(self, x: Array) -> int | None:
-        """Return the integer that x () holds; None where that is not known, or would be waited for.
+    def concrete_int(self, x: Array) -> int | None:
+        """Return the integer that x () holds.
 
-        So it is while a program is compiled, and on accelerators.
+        None if x is traced, or on an accelerator: reading would synchronise.
         """
 
-    def numbers(self, x: Array) -> list[int] | None:
+    def concrete_ints(self, x: Array) -> list[int] | None:
         """Return the integers that x (n,) holds, likewise."""
 
     def why_not(self, *rows: Array) -> str | None:
         """Return why rows cannot be kept, None if they can."""
 
-    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+    def write_rows(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         """Return x (..., T, d) with rows (..., n, d) from row `start` () on.
 
         wraps: whether they go on at its beginning where it ends; else start + n ≤ T.
@@ -236,7 +235,7 @@ class Buffers(Protocol):
     def add(self, x: Array, n: int) -> Array:
         """Return the integers x, n more."""
 
-    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+    def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
         """Return x with the entries x[index] of its first axis, in as many as it has.
 
         rows: how many of x (..., T, d) are of interest, None: all.
@@ -245,11 +244,11 @@ class Buffers(Protocol):
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         """Return packed with what `kernels.cpu.append_keys` writes to it."""
 
-    def room_to_pack(self, b: Array) -> Array | None:
+    def packed_buffer(self, b: Array) -> Array | None:
         """Return room for that, None where the core cannot read b: then nothing is packed."""
 
 
-class Again(Protocol):
+class RepeatedCalls(Protocol):
     """Repeat calls of default options that came before, lengths apart; and appends to a cache."""
 
     def run(
@@ -257,17 +256,17 @@ class Again(Protocol):
     ) -> Array | None:
         """Return the output, None where the call must be looked at."""
 
-    def learn(
+    def remember(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
     ) -> None:
-        """Look at a call that was run in full, as the task that it became."""
+        """Remember a completed call, as its task, so that the next alike can skip checks."""
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
         """Append tokens to a `Cache` of this score; say whether that could be done so."""
 
-    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
-        """Look at tokens that were appended in full, and at the factors of the score of them."""
+    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
+        """Remember how tokens were appended in full, as these factors of the score."""
 
 
-KNOWN: dict[type, Again] = {}
+REPEATED: dict[type, RepeatedCalls] = {}
 """By the type of the query; a backend that can adds its own when it is loaded."""

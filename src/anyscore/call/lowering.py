@@ -134,7 +134,7 @@ def lower_mask(
     xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
 ) -> AnyLowered | None:
     """Return the mask of a call, lowered; None where everything is attended."""
-    empty = 0 in sizes.all
+    empty = 0 in sizes.scores_shape
     if mask is None and valid_lens is None and not empty:
         return None
     context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys)

@@ -36,7 +36,7 @@ class Operands(NamedTuple):
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
-    The first `FACTORS` of these have gradients, which are given as `Operands` too.
+    The first `N_DIFFERENTIABLE` of these have gradients, which are given as `Operands` too.
     """
 
     a: Array
@@ -68,15 +68,15 @@ class Operands(NamedTuple):
         return Operands(*(None if x is None else next(each) for x in self))
 
 
-OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
+TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
 """How many axes of each operand are not leading dimensions."""
-FACTORS = 7
+N_DIFFERENTIABLE = 7
 """How many of the operands have gradients: a, b, weight, key_bias, value, bias and c."""
-NEEDED = 16
+N_BACKWARD = 16
 """How many of the operands a backward needs: all but packed and counter."""
-OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
+WITH_KEY_HEADS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
-OF_GRAPH = frozenset(("rowptr", "col", "colptr", "order", "row"))
+GRAPH_OPERANDS = frozenset(("rowptr", "col", "colptr", "order", "row"))
 """The operands that are the edges of a graph, the same for all problems."""
 
 

@@ -35,12 +35,12 @@ class Call(NamedTuple):
 class Options(NamedTuple):
     """The arguments of `attention` that say how, and what is returned.
 
-    with_scores: whether the scores are wanted, of which weights are made.
+    return_scores: whether the scores are wanted, of which weights are made.
     """
 
     dropout: float = 0.0
     dropout_seed: Any = None
-    with_scores: bool = False
+    return_scores: bool = False
     return_lse: bool = False
     impl: str = "auto"
 

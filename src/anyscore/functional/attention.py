@@ -130,7 +130,7 @@ def attention(
         find_framework(query=query, value=value)
     result, task = attend(call, options)
     if before is not None:
-        before.learn(query, key, value, score, valid_lens, task)
+        before.remember(query, key, value, score, valid_lens, task)
     return result if return_weights or return_lse else result.output
 
 
@@ -195,7 +195,7 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
 def weights(task: Task) -> Array:
     """Compute the weights (..., T_q, T_k) of a task of `attend`."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
-    backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
+    backend, options = backends.load(find_framework(score=some)), Options(return_scores=True)
     if task.value is not None:
         task = task._replace(value=None)
     with backend.precision(some)[0]():

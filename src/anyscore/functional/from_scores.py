@@ -59,7 +59,7 @@ def choose_scores(
 
 def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
     """Return the task and the options that ask for the scores alone."""
-    options = options._replace(dropout=0.0, dropout_seed=None, with_scores=True)
+    options = options._replace(dropout=0.0, dropout_seed=None, return_scores=True)
     return task._replace(value=None, normalizer="softmax"), options
 
 
@@ -78,4 +78,4 @@ def _run(
     output = None
     if task.value is not None:
         output = weigh(xp, task, weights, options.dropout, seed)
-    return Result(output, None, None, weights if options.with_scores else None)
+    return Result(output, None, None, weights if options.return_scores else None)

@@ -58,7 +58,7 @@ def scores(
            [4., 0.]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
-    return _compute(call, Options(with_scores=True, impl=impl))[0]
+    return _compute(call, Options(return_scores=True, impl=impl))[0]
 
 
 def log_weights(
@@ -92,7 +92,7 @@ def log_weights(
            [0.5, 0.5, 0. , 0. ]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
-    return _compute(call, Options(with_scores=True, impl=impl), logarithms=True)[0]
+    return _compute(call, Options(return_scores=True, impl=impl), logarithms=True)[0]
 
 
 def log_sum_exp(

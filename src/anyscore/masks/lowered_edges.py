@@ -78,7 +78,7 @@ class LoweredEdges:
 
     def _keep(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self._kept:
-            with self._xp.lasting():
+            with self._xp.outside_inference():
                 self._kept[name] = make()
         return self._kept[name]
 

@@ -21,7 +21,7 @@ from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.ops import Array
 from anyscore.ops.checks import broadcasts, shown
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 
 
 class Mask:
@@ -37,7 +37,7 @@ class Mask:
         tree(cls)
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
 
     def __and__(self, other: Any) -> Mask:
         return All((self, as_mask(other)))
@@ -249,8 +249,8 @@ def _lower_window(
         offset = call.per_query(mask.offset, "offset", floats=False)
 
     def end(width: int) -> Array:
-        far = min(max(width, -call.far), call.far)
-        moved = position + (far if offset is None else call.plus(offset, width))
+        far = min(max(width, -call.beyond_all_keys), call.beyond_all_keys)
+        moved = position + (far if offset is None else call.add_saturating(offset, width))
         return xp.maximum(xp.minimum(moved, call.keys), 0)
 
     start = None if left is None else end(-left)

@@ -10,7 +10,7 @@ from anyscore.ops import Ops, framework, load
 from anyscore.ops.checks import shown
 
 
-def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
+def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
     """Check that x is one axis of integers; give its values, None if they are not known."""
     kind = framework(x)
     if kind is None and not isinstance(x, list | tuple):
@@ -23,7 +23,7 @@ def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
         raise TypeError(
             f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
         )
-    return known_values(xp, array)
+    return concrete_values(xp, array)
 
 
 def check_whole(xp: Ops, x: Any, name: str) -> None:
@@ -31,7 +31,7 @@ def check_whole(xp: Ops, x: Any, name: str) -> None:
 
     Raises ValueError: one is not, and is known.
     """
-    known = known_values(xp, x)
+    known = concrete_values(xp, x)
     others = [] if known is None else known[known != np.rint(known)]
     if len(others):
         raise ValueError(
@@ -39,7 +39,7 @@ def check_whole(xp: Ops, x: Any, name: str) -> None:
         )
 
 
-def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
+def concrete_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
     """Return the values of an array; None where it is traced, or not in this machine's memory."""
     if xp.is_tracing():
         return None

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import shown
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 
 
 @tree
@@ -51,7 +51,7 @@ class Sigmoid:
     bias: float | None = None
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
         if self.bias is None:
             return
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real):

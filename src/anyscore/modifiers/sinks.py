@@ -19,7 +19,7 @@ from typing import Any
 
 from anyscore.modifiers.normalizers import stats_of
 from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
+from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework, shown
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
@@ -36,7 +36,7 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
         check_finite(sink, accumulation(xp.dtype(query)))
         return
     find_framework(query=query, sink=sink)
-    check_places(xp, query, sink=sink)
+    check_devices(xp, query, sink=sink)
     shape, dtype = xp.shape(sink), xp.dtype(sink)
     if dtype not in DTYPES:
         raise TypeError(f"sink is {dtype}, expected one of {', '.join(DTYPES)}.")

@@ -44,7 +44,7 @@ class Ops(Protocol):
     def device(self, x: Array) -> Any:
         """Return the device of x, as the framework names it; None where x fits any device."""
 
-    def place(self, x: Array) -> Any:
+    def placement(self, x: Array) -> Any:
         """Return what `device` and `layout_problem` depend on beside the type of x, hashable."""
 
     def layout_problem(self, x: Array) -> str | None:
@@ -182,7 +182,7 @@ class Ops(Protocol):
         −∞ where none has; without derivatives.
         """
 
-    def lasting(self) -> AbstractContextManager[Any]:
+    def outside_inference(self) -> AbstractContextManager[Any]:
         """Let what is made within be kept for later calls, which may record gradients."""
 
     def stop_gradient(self, x: Array) -> Array:

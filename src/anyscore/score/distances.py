@@ -114,7 +114,7 @@ class StudentT(Score):
     formula: ClassVar[str] = "−(ν + 1)/2 · log(1 + ‖q − k‖² / νσ²)"
     shapes: ClassVar[Shapes] = {"nu": (), "sigma": ()}
     equal_widths: ClassVar[bool] = True
-    fixed: ClassVar[tuple[str, ...]] = ("nu",)
+    number_fields: ClassVar[tuple[str, ...]] = ("nu",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
@@ -147,8 +147,8 @@ class Lorentz(Score):
     formula: ClassVar[str] = "−β · arcosh(−⟨q̂, k̂⟩)"
     shapes: ClassVar[Shapes] = {"sigma": (), "scale": ()}
     equal_widths: ClassVar[bool] = True
-    fixed: ClassVar[tuple[str, ...]] = ("scale",)
-    of_both: ClassVar[tuple[str, ...]] = ("sigma",)
+    number_fields: ClassVar[tuple[str, ...]] = ("scale",)
+    uses_key_heads: ClassVar[tuple[str, ...]] = ("sigma",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:

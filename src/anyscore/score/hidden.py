@@ -74,7 +74,7 @@ class Concat(Score):
         "bias": ("h",),
         "scale": (),
     }
-    of_both: ClassVar[tuple[str, ...]] = ("W",)
+    uses_key_heads: ClassVar[tuple[str, ...]] = ("W",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:

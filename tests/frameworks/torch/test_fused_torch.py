@@ -188,7 +188,7 @@ def test_each_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     found = operators.forward(operands, settings)  # by the operator, of no kernel
     assert found.output.is_meta
     monkeypatch.setitem(operators.forward.kernels, "meta", kernel)
-    monkeypatch.setattr(operators, "is_watched", lambda *xs: False)
+    monkeypatch.setattr(operators, "must_dispatch", lambda *xs: False)
     assert operators.forward(operands, settings).output is x[2]
     assert seen == ["meta"]
     assert operators.forward.kernels["cuda"] != operators.forward.kernels["cpu"]

@@ -118,9 +118,9 @@ def test_the_second_call_is_repeated_and_few_are_kept() -> None:
         query, key, value, *weights = tensors
         call([query, key[:, :keys], value[:, :keys], *weights])
     assert len(repeated._calls) == 11
-    for n in range(repeated.MOST):
+    for n in range(repeated.MAX_CALLS):
         attention(*tensors[:3], score=anyscore.Gaussian(1.0 + n))
-    assert len(repeated._calls) <= repeated.MOST
+    assert len(repeated._calls) <= repeated.MAX_CALLS
 
 
 def test_other_strides_are_right() -> None:

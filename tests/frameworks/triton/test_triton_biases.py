@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import run_reference
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import call, pairs
 from anyscore.ops import load
@@ -56,7 +56,7 @@ def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Ten
     kind = getattr(torch, dtype)
     to = lambda y: y.to(kind) if y.is_floating_point() else y  # noqa: E731
     x = x.map(to)
-    leaves = [y.requires_grad_() for y in x[:FACTORS] if y is not None]
+    leaves = [y.requires_grad_() for y in x[:N_DIFFERENTIABLE] if y is not None]
     found = run_reference(load("torch"), x, s)
     total = torch.zeros((), dtype=kind)
     for y, d in zip(found, upstream, strict=True):
@@ -84,7 +84,7 @@ def test_values_and_gradients(
     gradients = triton.backward(pairs.BY_NAME[name], x, s, results, upstream)
     exact = defined(x, s, upstream, "float64")
     plain = defined(x, s, upstream, "float32")
-    factors = [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
+    factors = [name for name in Operands._fields[:N_DIFFERENTIABLE] if getattr(x, name) is not None]
     names = [*Results._fields, *factors]
     found: list[Any] = [*results, *(getattr(gradients, name) for name in factors)]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
@@ -101,5 +101,5 @@ def test_minus_infinity(queries: int) -> None:
     assert (results.output[..., 0, :] == 0).all()
     assert (results.stats[..., 0, 0] == -torch.inf).all()
     gradients = triton.backward(pairs.SQUARED, x, s, results, upstream._replace(scores=None))
-    assert all(y.isfinite().all() for y in gradients[:FACTORS] if y is not None)
+    assert all(y.isfinite().all() for y in gradients[:N_DIFFERENTIABLE] if y is not None)
     assert (gradients.bias[0] == 0).all()

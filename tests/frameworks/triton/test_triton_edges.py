@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyscore import Edges, attention, scores
-from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import graphs as triton
 from budget import EPS, assert_near, size
@@ -207,7 +207,9 @@ def test_indices_out_of_range_read_nothing(
             room[2000:-2000] = y.flatten()
             return room[2000:-2000].view(y.shape)
 
-        factors = dict(zip(x._fields[:FACTORS], map(put, x[:FACTORS]), strict=True))
+        factors = dict(
+            zip(x._fields[:N_DIFFERENTIABLE], map(put, x[:N_DIFFERENTIABLE]), strict=True)
+        )
         of = (y._replace(**factors, **{array: indices}) for y in (x, seen["backward"][1]))
         found = real["forward"](pair, next(of), s, acc_dtype)
         return found, real["backward"](pair, next(of), s, kept, upstream)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton.pairs import BY_NAME, SQUARED, TANH
 from anyscore.modifiers import dropout
@@ -101,15 +101,15 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     if x.seed is not None:
         xp = load("torch")
         seed = xp.seed(int(x.seed), like=x.value)
-        dropout_mask = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
+        dropout_mask = dropout.dropout_mask(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
         dropped = torch.where(dropout_mask, weights, 0.0) / (1 - s.dropout)
     return dropped @ value, lse[..., 0], torch.where(attended, scores, -torch.inf)
 
 
 def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     """Return what `defined` does and the gradients of the operands that have them."""
-    factors = [y if y is None else y.detach().requires_grad_() for y in x[:FACTORS]]
-    x = Operands(*factors, *x[FACTORS:])
+    factors = [y if y is None else y.detach().requires_grad_() for y in x[:N_DIFFERENTIABLE]]
+    x = Operands(*factors, *x[N_DIFFERENTIABLE:])
     output, lse, scores = defined(x, s)
     some, kept = lse.isfinite(), scores.isfinite()  # a constant −∞ has no gradient
     total = (output * upstream.output).sum() + (lse[some] * upstream.stats[..., 1, :][some]).sum()
@@ -123,7 +123,7 @@ def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     pair = BY_NAME[s.pair]
     results = triton.forward(pair, x, s, torch.float32)
     grads = triton.backward(pair, x, s, results, upstream)
-    present = [d for y, d in zip(x[:FACTORS], grads, strict=False) if y is not None]
+    present = [d for y, d in zip(x[:N_DIFFERENTIABLE], grads, strict=False) if y is not None]
     return results.output, results.stats.sum(-2), results.scores, *present
 
 
@@ -149,7 +149,7 @@ def test_values_and_gradients(
     plain = derived(x.map(to(torch.float32)), s, upstream)
     found = computed(x, s, upstream)
     names = ["output", "lse", "scores"]
-    names += [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
+    names += [name for name in Operands._fields[:N_DIFFERENTIABLE] if getattr(x, name) is not None]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
         rounded = half and what not in ("lse", "scores")
         exactly = numbers(other)

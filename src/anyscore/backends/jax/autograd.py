@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.backends.record import keeps_scores, run_reference
-from anyscore.call.operands import FACTORS, Operands, Results, present, results_from
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, present, results_from
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -107,7 +107,7 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
         gradients: Operands = _gradients(x, s, kept, results_from(x, s.settings, upstream))
         return gradients._asdict()
 
-    along = present(Operands(*tangents[0][:FACTORS]))
+    along = present(Operands(*tangents[0][:N_DIFFERENTIABLE]))
     moved = linear(ahead, back, (x, kept), along, list(present(results).values()))
     return results, results_from(x, s.settings, moved)
 
@@ -126,7 +126,7 @@ def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) 
 def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
     """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
     x, results, upstream = primals
-    along = moved(present(Operands(*tangents[0][:FACTORS])) | present(tangents[2]))
+    along = moved(present(Operands(*tangents[0][:N_DIFFERENTIABLE])) | present(tangents[2]))
 
     def gradients(moving: Named) -> Operands:
         found = present(_define("backward", s, _with(x, moving), results, _with(upstream, moving)))
@@ -161,7 +161,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
         return vary_like(_define(function, s, *args), args)
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
-    is_double = acc_dtype(_xp, *args[0][:FACTORS]) == "float64"
+    is_double = acc_dtype(_xp, *args[0][:N_DIFFERENTIABLE]) == "float64"
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
     has_kernels = not s.settings.normalizer and args[0].rowptr is None
@@ -179,7 +179,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
 
 def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     """Compute the same by the definition, in the dtype of sums."""
-    dtype = acc_dtype(_xp, *x[:FACTORS])
+    dtype = acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
     if x.rowptr is not None:
@@ -191,10 +191,10 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     reached = present(upstream)
 
     def run(*factors: Array) -> Named:
-        results = run_reference(_xp, Operands(*factors, *x[FACTORS:]), s.settings)
+        results = run_reference(_xp, Operands(*factors, *x[N_DIFFERENTIABLE:]), s.settings)
         return {name: getattr(results, name) for name in reached}
 
-    return Operands(*jax.vjp(run, *x[:FACTORS])[1](reached)).map(lambda y: y.astype(dtype))
+    return Operands(*jax.vjp(run, *x[:N_DIFFERENTIABLE])[1](reached)).map(lambda y: y.astype(dtype))
 
 
 # Where an array is on the devices may be part of its type. Inside shard_map the operands of a call

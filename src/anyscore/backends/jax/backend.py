@@ -17,9 +17,9 @@ from anyscore.backends.jax import autograd
 from anyscore.backends.jax.buffers import JAXBuffers, device
 from anyscore.backends.jax.sparse import sparse_weights
 from anyscore.backends.record import (
-    call_of,
     factors,
     how_core,
+    operands_of,
     why_not,
     why_not_core,
     why_not_dtype,
@@ -28,20 +28,20 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, OWN_RANK, Operands, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, TRAILING_NDIM, Operands, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
 from anyscore.ops import Array, acc_dtype, load
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
 
-tell()
+register_pytrees()
 
 _xp = load("jax")
 
-_OWN_RANK = OWN_RANK._replace(seed=1)
+_OWN_RANK = TRAILING_NDIM._replace(seed=1)
 """The number of axes of each operand that are not leading dimensions; a seed is two words."""
 
 
@@ -113,12 +113,12 @@ def _why_not_on_gpu(x: Array) -> str | None:
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
+    x, s = operands_of(_xp, task, options, seed)
     if options.dropout:
         words = jnp.stack(_xp.words(x.seed))
         counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
         x = x._replace(seed=words, counter=counter)
-    if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:FACTORS]):
+    if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:N_DIFFERENTIABLE]):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
     output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))

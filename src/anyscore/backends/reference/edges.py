@@ -29,12 +29,12 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
     if task.value is not None:
         if p:
             seed = xp.seed(seed, like=task.value)
-            kept = dropout.keep(xp, seed, p, sizes.lead, 1, edges.count)[..., 0, :]
-            weights = xp.where(kept, weights, 0.0) / (1 - p)
+            dropout_mask = dropout.dropout_mask(xp, seed, p, sizes.lead, 1, edges.count)[..., 0, :]
+            weights = xp.where(dropout_mask, weights, 0.0) / (1 - p)
         value = _of_all_heads(xp, accumulated(xp, task.value), task, 2)
         terms = weights[..., None] * xp.take_rows(value, edges.col)
         output = xp.astype(xp.segment_sum(terms, edges.query_of_edge, sizes.queries), task.dtype)
-    return Result(output, stats, s if options.with_scores else None)
+    return Result(output, stats, s if options.return_scores else None)
 
 
 def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:

@@ -18,11 +18,11 @@ from tensorflow.python.eager.record import could_possibly_record
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    call_of,
     factors,
     how_core,
+    operands_of,
     run_reference,
     why_not_core,
     why_not_dtype,
@@ -33,8 +33,8 @@ from anyscore.backends.reference.run import reference_in
 from anyscore.backends.tensorflow import ragged
 from anyscore.call.backend import Adapter, Backend, Implementation, Result
 from anyscore.call.operands import (
-    FACTORS,
-    NEEDED,
+    N_BACKWARD,
+    N_DIFFERENTIABLE,
     Operands,
     Results,
     Settings,
@@ -72,18 +72,20 @@ class TensorFlow(Backend):
         if not tf.executing_eagerly() or _elsewhere(scores) or cpu.problem():
             return super().sparse(scores, power)
         if not _differentiable([scores]):
-            return tf.constant(host.sparse(_array(scores), power))
+            return tf.constant(numpy_core.sparse(_array(scores), power))
         if _has_tangents([scores]):
             return super().sparse(scores, power)
 
         def forward(s: Array) -> tuple[Array, Callable[..., Any]]:
-            weights = tf.constant(host.sparse(_array(s), power))
+            weights = tf.constant(numpy_core.sparse(_array(s), power))
 
             def backward(upstream: Array) -> Array:
                 if _differentiable([upstream]):
                     (slope,) = _slopes(lambda x: [sparse(_xp, x, power)], (s,), [upstream])
                     return slope
-                return tf.constant(host.sparse_backward(_array(weights), _array(upstream), power))
+                return tf.constant(
+                    numpy_core.sparse_backward(_array(weights), _array(upstream), power)
+                )
 
             return weights, backward
 
@@ -92,7 +94,7 @@ class TensorFlow(Backend):
     def pack_keys(self, f: Factors) -> Array | None:
         if not tf.executing_eagerly() or _elsewhere(f.b):
             return None
-        return host.pack_keys(f.pair.name, _array(f.b))
+        return numpy_core.pack_keys(f.pair.name, _array(f.b))
 
     def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
         return ragged.adapter(query, key, value)
@@ -121,10 +123,10 @@ def _why_not(task: Task, options: Options) -> str | None:
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
-    if not _differentiable(y for y in x[:FACTORS] if y is not None):
-        arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
-        results = host.forward(arrays, s, _numpy_dtype(task.dtype))
+    x, s = operands_of(_xp, task, options, seed)
+    if not _differentiable(y for y in x[:N_DIFFERENTIABLE] if y is not None):
+        arrays = Operands(*map(_array, x[:N_BACKWARD]))._replace(packed=x.packed)
+        results = numpy_core.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(*(None if y is None else tf.constant(y) for y in results))
     output, stats, scores = _attend(with_edges_by_key(x, task), s)
     return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
@@ -135,19 +137,19 @@ _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 
 def _attend(x: Operands, s: Settings) -> Results:
     """The results, in the dtype of sums; differentiable."""
-    packed, x = x.packed, Operands(*x[:NEEDED])
+    packed, x = x.packed, Operands(*x[:N_BACKWARD])
     given = [tf.convert_to_tensor(y) for y in present(x).values()]
-    own = len(present(Operands(*x[:FACTORS])))  # that have derivatives
+    own = len(present(Operands(*x[:N_DIFFERENTIABLE])))  # that have derivatives
     dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
     shapes = present(result_shapes(x, s, _xp.shape)).values()
 
     def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
-            results = host.forward(Operands(*arrays)._replace(packed=packed), s)
+            results = numpy_core.forward(Operands(*arrays)._replace(packed=packed), s)
             return present(results).values()
 
         made = [(dtype, shape) for shape in shapes]
-        found = _call(on_arrays, s, list(x.fill(xs)[:NEEDED]), made)
+        found = _call(on_arrays, s, list(x.fill(xs)[:N_BACKWARD]), made)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
@@ -167,13 +169,13 @@ def _attend(x: Operands, s: Settings) -> Results:
 
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
             *operands, output, stats, d_output, d_stats, d_scores = arrays
-            found = host.backward(
+            found = numpy_core.backward(
                 Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
             )
             return present(found).values()
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*x.fill(xs)[:NEEDED], output, stats, *results_from(x, s, upstream)]
+        operands = [*x.fill(xs)[:N_BACKWARD], output, stats, *results_from(x, s, upstream)]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:

@@ -20,8 +20,8 @@ from anyscore.backends.torch import operators
 from anyscore.backends.torch.modes import apply, differentiable, is_compiling
 from anyscore.backends.torch.operators import Maybe
 from anyscore.call.operands import (
-    FACTORS,
-    NEEDED,
+    N_BACKWARD,
+    N_DIFFERENTIABLE,
     Operands,
     Results,
     Settings,
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _xp = load("torch")
 
 
-def _as_many_as(operator: Any) -> Callable[[F], F]:
+def _with_signature_of(operator: Any) -> Callable[[F], F]:
     """Say how many arguments a `forward` has: torch.compile counts them, and *args would be one."""
 
     def mark(forward: F) -> F:
@@ -52,7 +52,7 @@ class _Forward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(operators.forward)
+    @_with_signature_of(operators.forward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
         results = operators.forward(*operators.forward.record(*args))
         return tuple(y for y in results if y is not None)
@@ -68,18 +68,18 @@ class _Forward(torch.autograd.Function):
             is_given = results is not None and results.dtype == x.value.dtype
             results, scores = results.clone() if is_given else results, None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*x[:NEEDED], results, stats, scores)
+        ctx.save_for_backward(*x[:N_BACKWARD], results, stats, scores)
         ctx.settings = s
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
-        x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
+        x, results = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
         found = results_from(x, s, upstream)
         if x.value is not None and found.output is None:
             shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
             found = found._replace(output=results.stats.new_zeros(shape))
-        rest = len(ctx.needs_input_grad) - 1 - FACTORS
+        rest = len(ctx.needs_input_grad) - 1 - N_DIFFERENTIABLE
         return None, *gradients(x, s, results, found), *(None,) * rest
 
 
@@ -91,7 +91,7 @@ def keeps_scores(x: Operands, s: Settings) -> bool:
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
     """Return the gradients of the factors of a call, differentiable if those may be asked for."""
     record = x, s, results, upstream
-    tensors = (*x[:NEEDED], *results, *upstream)
+    tensors = (*x[:N_BACKWARD], *results, *upstream)
     if differentiable(y for y in tensors if y is not None):
         args = operators.backward.args(*record)
         made = apply(_Backward, *args, tensors=operators.backward.tensors)
@@ -106,7 +106,7 @@ class _Backward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(operators.backward)
+    @_with_signature_of(operators.backward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
         record = operators.backward.record(*args)
         found: tuple[Tensor, ...] = operators.backward(*record)
@@ -115,13 +115,13 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, ctx.settings, _, upstream = operators.backward.record(*inputs)
-        ctx.save_for_backward(*x[:NEEDED], *upstream)
+        ctx.save_for_backward(*x[:N_BACKWARD], *upstream)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings
-        x, upstream = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        names, reached = list(present(Operands(*x[:FACTORS]))), list(present(upstream))
+        x, upstream = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
+        names, reached = list(present(Operands(*x[:N_DIFFERENTIABLE]))), list(present(upstream))
 
         def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))
@@ -141,7 +141,7 @@ class _Backward(torch.autograd.Function):
             found = again(tuple(d for y, d in wanted if y is not None))
         of_upstream = dict(zip(reached, found, strict=False))
         of_inputs = dict(zip(names, found[len(reached) :], strict=True))
-        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:NEEDED]
+        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:N_BACKWARD]
         to_upstream = (of_upstream.get(name) for name in Results._fields)
         of_results = Results(None, None, None)
         return None, *inputs, *of_results, *to_upstream, *(None,) * (len(s) - 1)

@@ -16,11 +16,11 @@ from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
 from anyscore.backends.torch.buffers import TorchBuffers
 from anyscore.backends.torch.modes import is_compiling, is_transforming
 from anyscore.backends.torch.nested import NestedAdapter
-from anyscore.backends.torch.repeated import TorchAgain
+from anyscore.backends.torch.repeated import RepeatedTorchCalls
 from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.call.backend import (
     AS_THEY_ARE,
-    KNOWN,
+    REPEATED,
     Adapter,
     Backend,
     Implementation,
@@ -29,11 +29,11 @@ from anyscore.call.backend import (
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import load
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT
 
-tell()
+register_pytrees()
 
 
 class Torch(Backend):
@@ -94,7 +94,7 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:
         return "its dropout is not reproducible across devices"
-    if task.value is None or options.return_lse or options.with_scores:
+    if task.value is None or options.return_lse or options.return_scores:
         return "it gives the output alone"
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -138,6 +138,6 @@ _SDPA = Implementation("sdpa", _why_not, _run)
 _ON_CPU = _SDPA, core.CORE
 _ON_GPU = _SDPA, triton.KERNELS
 BACKEND = Torch()
-AGAIN = TorchAgain(BACKEND, core.CORE)
+REPEATED_CALLS = RepeatedTorchCalls(BACKEND, core.CORE)
 
-KNOWN[Tensor] = AGAIN
+REPEATED[Tensor] = REPEATED_CALLS

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import (
-    call_of,
     factors,
     how_core,
+    operands_of,
     why_not_core,
     why_not_dtype,
     why_not_pair,
@@ -28,7 +28,7 @@ from anyscore.backends.torch.modes import (
 from anyscore.backends.torch.operators import acc_dtype, array
 from anyscore.backends.torch.repeated import run as run_repeated
 from anyscore.call.backend import Implementation, Result
-from anyscore.call.operands import FACTORS
+from anyscore.call.operands import N_DIFFERENTIABLE
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, load
@@ -47,10 +47,10 @@ def _why_not(task: Task, options: Options) -> str | None:
             return f"it runs on the CPU, and the tensors are on {x.device}"
         if x.dtype not in DTYPES_OF_KERNELS:
             return why_not_dtype(_xp.dtype(x))
-    return modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
+    return modes.why_not() or why_not_wrapper(xs) or why_not_pair(_xp, task)
 
 
-def why_not_made_of(xs: list[Tensor]) -> str | None:
+def why_not_wrapper(xs: list[Tensor]) -> str | None:
     """Return why kernels cannot reach the memory of these tensors, None if they can."""
     if not is_compiling() and any(map(is_wrapper, xs)):
         return "the tensors are made of other tensors"
@@ -59,12 +59,12 @@ def why_not_made_of(xs: list[Tensor]) -> str | None:
 
 def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
-    x, s = call_of(_xp, task, options, seed)
+    x, s = operands_of(_xp, task, options, seed)
     if not options.return_lse and task.sink is None:
         output = run_repeated(x, s)
         if output is not None:
             return Result(output, None)
-    if differentiable(y for y in x[:FACTORS] if y is not None):
+    if differentiable(y for y in x[:N_DIFFERENTIABLE] if y is not None):
         output, stats, scores = autograd.forward(with_edges_by_key(x, task), s)
     else:
         output, stats, scores = operators.forward(x, s)

@@ -1,4 +1,4 @@
-"""Repeated calls of PyTorch: `run` repeats calls of the core, `TorchAgain` those of `attention`.
+"""Repeated calls of PyTorch: `run` repeats the core, `RepeatedTorchCalls` calls of `attention`.
 
 They look at memory alone. The operators take 20 µs more, and 100 with gradients, to take records
 apart, to make views and to check what was checked.
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from anyscore.backends.repeated import CoreAgain
+from anyscore.backends.repeated import RepeatedCoreCalls
 from anyscore.backends.torch import autograd
 from anyscore.backends.torch.modes import (
     differentiable,
     is_compiling,
     is_plain,
-    is_watched,
+    must_dispatch,
     wants_gradients,
     wants_gradients_eagerly,
 )
@@ -31,15 +31,15 @@ from anyscore.call.task import Task
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 
-MOST = 64
+MAX_CALLS = 64
 """Calls that are kept, beyond which all are forgotten."""
 
 _calls: dict[Any, Callable[..., Tensor | None]] = {}
-"""By kind, of settings, shapes and strides; `_once` and `_never` stand for some."""
+"""By kind, of settings, shapes and strides; `_seen_once` and `_unrepeatable` stand for some."""
 
 
 class _Trained(torch.autograd.Function):
-    """The function of a call that came before: what it gave, and of which arrays.
+    """Autograd node of a repeated call; saves inputs and output (or scores) and statistics.
 
     The derivative of `autograd` serves where its backward cannot be repeated, and gives
     those of higher orders.
@@ -59,7 +59,7 @@ class _Trained(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Maybe, ...]:
         saved, call = ctx.saved_tensors, ctx.call
         found, own = None, (y for y in (*saved[:4], upstream) if y is not None)
-        if not (is_watched(upstream) or differentiable(own)):
+        if not (must_dispatch(upstream) or differentiable(own)):
             found = call.core.backward(*saved, upstream, torch.get_num_threads())
         if found is None:
             found = call.gradients(saved, upstream)
@@ -107,11 +107,11 @@ class TrainedCall:
         return *of[:3], of[4]
 
 
-def _once(*_: Any) -> None:
+def _seen_once(*_: Any) -> None:
     """Stand for a call that came once."""
 
 
-def _never(*_: Any) -> None:
+def _unrepeatable(*_: Any) -> None:
     """Stand for a call that no other can repeat."""
 
 
@@ -133,26 +133,26 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     kind = wants, s, shapes, strides, a.dtype, packed is None
     call = _calls.get(kind)  # other threads may add to them, and forget them
     if call is None:
-        if len(_calls) >= MOST:
+        if len(_calls) >= MAX_CALLS:
             _calls.clear()
-        call = _calls[kind] = _once
-    elif call is _once:
-        call = _never
+        call = _calls[kind] = _seen_once
+    elif call is _seen_once:
+        call = _unrepeatable
         with suppress(ValueError):  # an array has to be copied, or is of half precision
             call = TrainedCall(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
         _calls[kind] = call
     return call(a, b, weight, value, packed, stop, torch.get_num_threads())
 
 
-def _written(arrays: tuple[Tensor | None, ...]) -> None:
+def _mark_written(arrays: tuple[Tensor | None, ...]) -> None:
     """Count up the versions, by which a backward finds that what it kept was written to."""
     increment_version([x for x in arrays if x is not None])
 
 
-_run = CoreAgain.run  # by `super()` a call takes longer
+_run = RepeatedCoreCalls.run  # by `super()` a call takes longer
 
 
-class TorchAgain(CoreAgain):
+class RepeatedTorchCalls(RepeatedCoreCalls):
     """Repeat calls that no compiler traces."""
 
     def __init__(self, backend: Backend, core: Implementation) -> None:
@@ -163,7 +163,7 @@ class TorchAgain(CoreAgain):
             wants_gradients_eagerly,
             torch.get_num_threads,
             Tensor.new_empty,
-            _written,
+            _mark_written,
             TrainedCall,
         )
 
@@ -174,15 +174,17 @@ class TorchAgain(CoreAgain):
             return None
         return _run(self, query, key, value, score, valid_lens)
 
-    def learn(
+    def remember(
         self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any, task: Task
     ) -> None:
         if not is_compiling():
-            super().learn(query, key, value, score, valid_lens, task)
+            super().remember(query, key, value, score, valid_lens, task)
 
     def append(self, cache: Any, key: Tensor, value: Tensor, score: Any) -> bool:
         return not is_compiling() and super().append(cache, key, value, score)
 
-    def learn_append(self, cache: Any, key: Tensor, value: Tensor, score: Any, f: Factors) -> None:
+    def remember_append(
+        self, cache: Any, key: Tensor, value: Tensor, score: Any, f: Factors
+    ) -> None:
         if not is_compiling():
-            super().learn_append(cache, key, value, score, f)
+            super().remember_append(cache, key, value, score, f)

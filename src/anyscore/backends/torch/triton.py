@@ -14,7 +14,7 @@ from torch import Tensor
 from anyscore.backends.record import factors, why_not, why_not_dtype
 from anyscore.backends.torch import core, modes, operators
 from anyscore.call.backend import Implementation
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
@@ -72,7 +72,7 @@ def _why_not(task: Task, options: Options) -> str | None:
     values = [] if task.value is None else [task.value]
     if (found := _older_than(_FLOAT64)) and any(x.dtype == torch.float64 for x in xs + values):
         return f"float64 needs Triton 3.5, and {found} is installed"
-    if reason := modes.why_not() or core.why_not_made_of(xs):
+    if reason := modes.why_not() or core.why_not_wrapper(xs):
         return reason
     return _device_problem(f.a.device.index)
 
@@ -106,7 +106,7 @@ def _kernels(x: Operands) -> Any:
 
 def forward(x: Operands, s: Settings) -> Results:
     """Return the results in the accumulation dtype."""
-    acc_dtype = operators.acc_dtype(*x[:FACTORS])
+    acc_dtype = operators.acc_dtype(*x[:N_DIFFERENTIABLE])
     with _device_of(x.a):
         found: Results = _kernels(x).forward(_functions(s.pair), x, s, acc_dtype)
     return found
@@ -124,7 +124,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
         found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
         stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
-        for y, d in zip(x[:FACTORS], found, strict=False)
+        for y, d in zip(x[:N_DIFFERENTIABLE], found, strict=False)
     )
 
 

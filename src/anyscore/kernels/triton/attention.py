@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import backward as backward_kernels
 from anyscore.kernels.triton import decode, scorers
 from anyscore.kernels.triton import forward as forward_kernels
@@ -196,7 +196,7 @@ def backward(
 
     results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    stats, factors = results.stats, x[:FACTORS]
+    stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     value = x.b[..., :0] if x.value is None else x.value
     x = x._replace(value=value)
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.attention import delta_of, empty_stats, exactly, scaled
@@ -88,7 +88,7 @@ def backward(
 
     results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    stats, factors = results.stats, x[:FACTORS]
+    stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     if stats.numel() == 0 or not x.col.shape[0]:
         return Operands(*(None if y is None else stats.new_zeros(y.shape) for y in factors))
     call = _Call(pair, x, s, stats.dtype)

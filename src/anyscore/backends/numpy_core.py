@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings, result_shapes
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings, result_shapes
 from anyscore.kernels import cpu
 from anyscore.ops import Array, acc_dtype, load
 
@@ -16,13 +16,13 @@ _xp = load("numpy")
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     """Return the results; the output is of the dtype given, or of that of sums."""
-    shapes, sums = result_shapes(x, s), acc_dtype(_xp, *x[:FACTORS])
+    shapes, sums = result_shapes(x, s), acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     output = None if shapes.output is None else np.empty(shapes.output, dtype or sums)
     scores = None if shapes.scores is None else np.empty(shapes.scores, sums)
     stats = np.empty(shapes.stats, sums)
     if x.packed is not None and x.packed.dtype != sums:
         x = x._replace(packed=None)
-    cpu.forward(_raw(x), s, Results(raw(output), stats, scores), threads())
+    cpu.forward(_as_core_operands(x), s, Results(as_core_array(output), stats, scores), threads())
     return Results(output, stats, scores)
 
 
@@ -32,15 +32,14 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
     results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
     of that; those of stats and scores may be None.
     """
-    made = Operands(
-        *(None if y is None else np.empty(y.shape, results.stats.dtype) for y in x[:FACTORS])
-    )
+    factors, dtype = Operands(*x[:N_DIFFERENTIABLE]), results.stats.dtype
+    made = factors.map(lambda y: np.empty(y.shape, dtype))
     output, stats, d_stats, d_scores = (
         None if y is None else np.ascontiguousarray(y) for y in (*results[:2], *upstream[1:])
     )
-    upstream = Results(raw(upstream.output), d_stats, d_scores)
-    cpu.backward(_raw(x), s, Results(output, stats), upstream, made, threads())
-    pairs = zip(made[:FACTORS], x[:FACTORS], strict=True)
+    upstream = Results(as_core_array(upstream.output), d_stats, d_scores)
+    cpu.backward(_as_core_operands(x), s, Results(output, stats), upstream, made, threads())
+    pairs = zip(made, factors, strict=True)
     return Operands(*(d if d is None else d.astype(y.dtype, copy=False) for d, y in pairs))
 
 
@@ -48,7 +47,7 @@ def pack_keys(pair: str, b: Array) -> Array:
     """Return what `forward` takes as `packed`, (..., T_k + 1, h), for b (..., T_k, h)."""
     *lead, keys, width = b.shape
     packed = np.empty((*lead, keys + 1, width), acc_dtype(_xp, b))
-    cpu.prepare_keys(pair, raw(b), packed, threads())
+    cpu.prepare_keys(pair, as_core_array(b), packed, threads())
     return packed
 
 
@@ -67,13 +66,15 @@ def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
     return made
 
 
-def _raw(x: Operands) -> Operands:
-    """Return operands as the core takes them: `raw`, and the seed of dropout as an integer."""
+def _as_core_operands(x: Operands) -> Operands:
+    """Return operands as the core takes them, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
-    return Operands._make((*map(raw, x[:FACTORS]), *x[FACTORS:]))._replace(seed=seed)
+    return Operands._make(
+        (*map(as_core_array, x[:N_DIFFERENTIABLE]), *x[N_DIFFERENTIABLE:])
+    )._replace(seed=seed)
 
 
-def raw(x: Array | None) -> Any:
+def as_core_array(x: Array | None) -> Any:
     """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
