@@ -210,7 +210,7 @@ class MaskContext:
 
 
 def _clamp_python_ints(x: Any) -> Any:
-    """Single integers, in lists too, clamped to what 64 bits hold, without a sign if need be."""
+    """Clamp Python integers, in lists too, to int64; to uint64 if none is negative."""
     least, most = _min_max(x)
     if most < 2**63:
         return x if least >= -(2**63) else _clamp(x, -(2**63), 2**63 - 1)

@@ -110,8 +110,8 @@ def zero_unread(
 ) -> tuple[Array, bool]:
     """Zero the rows of x (..., T, d) that no head and no batch uses; `used` is (..., {1, T}).
 
-    So what they hold, NaN included, reaches no sum over tokens. groups: heads of `used` per head of
-    x. finite: zero finite entries too. Returns x, and whether a row of x serves several of `used`.
+    NaN in such rows then reaches no sum over tokens. groups: heads of `used` per head of x. finite:
+    zero finite entries too. Returns (x, reduced): reduced if several heads share a row of x.
     """
     lead, reduced = xp.shape(x)[:-2], False
     if groups > 1 and len(lead) and xp.shape(used)[-2] > 1 and lead[-1] > 1:

@@ -72,7 +72,7 @@ def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) ->
 
 
 def _as_wide(b: Array) -> Array:
-    """Return b as packed keys whose first row says of no feature that it is narrow."""
+    """Return b in the packed format, every feature marked wide: a row of ½, then plain rows."""
     b = b.astype(acc_dtype(_xp, b))
     return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
 

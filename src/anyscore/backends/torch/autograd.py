@@ -47,7 +47,7 @@ def _with_signature_of(operator: Any) -> Callable[[F], F]:
 
 
 class _Forward(torch.autograd.Function):
-    """Arguments are those of the operator; results are those of the record that are there."""
+    """Flat operator arguments in; the results that are not None out."""
 
     generate_vmap_rule = True
 
@@ -63,10 +63,10 @@ class _Forward(torch.autograd.Function):
         results, stats, scores = results_from(x, s, output)
         if s.scores and keeps_scores(x, s):
             results, scores = None, scores.clone()
-        elif not is_compiling():  # the caller may write to what they are given
-            # else they are given it in their dtype
-            is_given = results is not None and results.dtype == x.value.dtype
-            results, scores = results.clone() if is_given else results, None
+        elif not is_compiling():
+            # Clone an output that is returned without a cast: callers may modify it in place.
+            is_returned = results is not None and results.dtype == x.value.dtype
+            results, scores = results.clone() if is_returned else results, None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*x[:N_BACKWARD], results, stats, scores)
         ctx.settings = s

@@ -77,7 +77,7 @@ CORE = Implementation("cpu", _why_not, run, how_core)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
-    """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
+    """Return packed keys for the core, detached; None if unsupported."""
     b: Tensor = f.b
     if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS:
         return None

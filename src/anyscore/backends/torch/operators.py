@@ -263,7 +263,7 @@ class _Operator:
         return run
 
     def __call__(self, x: Operands, *rest: Any) -> Any:
-        """Call the operator, or where nobody would see the difference its kernel: 10 µs less."""
+        """Call the operator; skip the dispatcher, 10 µs, when nothing observes the call."""
         args = self.args(x, *rest)
         kernel = self.kernels.get("cpu" if x.a.is_cpu else x.a.device.type)
         if kernel is None or must_dispatch(*args[self.tensors]):
