@@ -17,7 +17,6 @@ from anyscore.backends.record import (
     operands_of,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Adapter, Backend, Implementation, Result
@@ -130,17 +129,18 @@ def as_np(x: Any) -> Any:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task):
-        return reason
-    xs = factors(task) + ([] if task.value is None else [task.value])
-    if autograd.is_recording() and any(0 in x.shape for x in xs):
-        return "there is nothing to compute"
-    return next(filter(None, map(_why_not_array, xs)), None) or why_not_pair(_xp, task)
+    def why_not_now() -> str | None:
+        xs = factors(task) + ([] if task.value is None else [task.value])
+        if autograd.is_recording() and any(0 in x.shape for x in xs):
+            return "there is nothing to compute"
+        return None if task.value is None else _why_not_array(task.value)
+
+    return why_not_core(_xp, task, _why_not_array, why_not_now, has_edges=False)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
     x, s = operands_of(_xp, task, options, seed)
-    differentiated = Operands(*x[:N_DIFFERENTIABLE])
+    differentiated = x.factors
     given = list(present(differentiated).values())
 
     def operands(arrays: Arrays) -> Operands:

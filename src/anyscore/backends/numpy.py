@@ -10,12 +10,10 @@ import numpy as np
 
 from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    factors,
     how_core,
     operands_of,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.repeated import RepeatedCoreCalls
@@ -111,10 +109,7 @@ def _silent() -> AbstractContextManager[Any]:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    reasons = (why_not_dtype(_xp.dtype(x)) for x in factors(task))
-    return next(filter(None, reasons), None) or why_not_pair(_xp, task)
+    return why_not_core(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:

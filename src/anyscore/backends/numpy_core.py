@@ -32,7 +32,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
     results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
     of that; those of stats and scores may be None.
     """
-    factors, dtype = Operands(*x[:N_DIFFERENTIABLE]), results.stats.dtype
+    factors, dtype = x.factors, results.stats.dtype
     made = factors.map(lambda y: np.empty(y.shape, dtype))
     output, stats, d_stats, d_scores = (
         None if y is None else np.ascontiguousarray(y) for y in (*results[:2], *upstream[1:])

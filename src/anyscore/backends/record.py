@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 from anyscore.backends.reference.run import run
@@ -52,9 +53,30 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     return None
 
 
-def why_not_core(task: Task, has_edges: bool = False) -> str | None:
-    """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
-    return why_not(task, has_edges) or cpu.problem()
+def why_not_core(
+    xp: Ops,
+    task: Task,
+    why_not_array: Callable[[Array], str | None] = lambda x: None,
+    why_not_now: Callable[[], str | None] = lambda: None,
+    has_edges: bool = True,
+) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can.
+
+    why_not_array: x → why the core cannot reach the memory of x. why_not_now: () → why the mode of
+    the framework does not let it.
+    """
+    if reason := why_not(task, has_edges) or cpu.problem():
+        return reason
+    reason = why_not_arrays(xp, task, why_not_array)
+    return reason or why_not_now() or _why_not_pair(xp, task)
+
+
+def why_not_arrays(xp: Ops, task: Task, why_not_array: Callable[[Array], str | None]) -> str | None:
+    """Return why kernels cannot read the factors of a task: where they are, or their dtype."""
+    for x in factors(task):
+        if reason := why_not_array(x) or why_not_dtype(xp.dtype(x)):
+            return reason
+    return None
 
 
 _PARTS = {
@@ -80,10 +102,10 @@ def how_core(task: Task) -> str:
     return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 
 
-def why_not_pair(xp: Ops, task: Task) -> str | None:
+def _why_not_pair(xp: Ops, task: Task) -> str | None:
     """Return why the C++ core has no kernels of the pair of a task, None if it has.
 
-    To be asked last: a formula may have to be compiled.
+    Ask this last: a formula may have to be compiled.
     """
     key = cast(Factors, task.score).pair.key
     if key in cpu.KEYS:

@@ -58,6 +58,11 @@ class Operands(NamedTuple):
     packed: Any = None
     counter: Any = None
 
+    @property
+    def factors(self) -> Operands:
+        """Return the operands that have gradients, and no others."""
+        return Operands(*self[:N_DIFFERENTIABLE])
+
     def map(self, function: Callable[[Array], Array]) -> Operands:
         """Return these operands with a function applied to each that is there."""
         return Operands(*(None if x is None else function(x) for x in self))

@@ -6,7 +6,7 @@ There is no state to draw seeds from, and no way to ask whether derivatives are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import jax
@@ -17,13 +17,12 @@ from anyscore.backends.jax import autograd
 from anyscore.backends.jax.buffers import JAXBuffers, device
 from anyscore.backends.jax.sparse import sparse_weights
 from anyscore.backends.record import (
-    factors,
     how_core,
     operands_of,
     why_not,
+    why_not_arrays,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
@@ -75,24 +74,12 @@ class JAX(Backend):
 
 def _why_not_core(task: Task, options: Options) -> str | None:
     """Return why the C++ core cannot run a task, None if it can."""
-    reason = why_not_core(task, has_edges=True) or xla.problem()
-    return reason or _why_not_arrays(task, _why_not_on_cpu) or why_not_pair(_xp, task)
+    return why_not_core(_xp, task, lambda x: xla.problem() or _why_not_on_cpu(x))
 
 
 def _why_not_pallas(task: Task, options: Options) -> str | None:
     """Return why the Pallas kernels cannot run a task, None if they can."""
-    return why_not(task) or _why_not_arrays(task, _why_not_on_gpu) or pallas.problem()
-
-
-def _why_not_arrays(task: Task, why_not_here: Callable[[Array], str | None]) -> str | None:
-    """Return why kernels cannot read the factors: where they are, or their dtype; None if they can.
-
-    why_not_here: says so of one array.
-    """
-    for x in factors(task):
-        if reason := why_not_here(x) or why_not_dtype(str(x.dtype)):
-            return reason
-    return None
+    return why_not(task) or why_not_arrays(_xp, task, _why_not_on_gpu) or pallas.problem()
 
 
 def _why_not_on_cpu(x: Array) -> str | None:

@@ -25,8 +25,6 @@ from anyscore.backends.record import (
     operands_of,
     run_reference,
     why_not_core,
-    why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
@@ -107,19 +105,17 @@ def _differentiable(tensors: Iterable[Array]) -> bool:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    for x in factors(task):
-        if reason := why_not_dtype(_xp.dtype(x)) or _elsewhere(x):
-            return reason
-    if _has_tangents((*factors(task), task.value)):
-        return "forward mode does not reach into it"
-    if not tf.executing_eagerly():
-        if in_save_context():
-            return "a saved model cannot hold it"
-        if GraphOrParentsInXlaContext(_graph()):
-            return "XLA cannot compile it"
-    return why_not_pair(_xp, task)
+    def why_not_now() -> str | None:
+        if _has_tangents((*factors(task), task.value)):
+            return "forward mode does not reach into it"
+        if not tf.executing_eagerly():
+            if in_save_context():
+                return "a saved model cannot hold it"
+            if GraphOrParentsInXlaContext(_graph()):
+                return "XLA cannot compile it"
+        return None
+
+    return why_not_core(_xp, task, _elsewhere, why_not_now)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
@@ -139,7 +135,7 @@ def _attend(x: Operands, s: Settings) -> Results:
     """The results, in the dtype of sums; differentiable."""
     packed, x = x.packed, Operands(*x[:N_BACKWARD])
     given = [tf.convert_to_tensor(y) for y in present(x).values()]
-    own = len(present(Operands(*x[:N_DIFFERENTIABLE])))  # that have derivatives
+    own = len(present(x.factors))  # that have derivatives
     dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
     shapes = present(result_shapes(x, s, _xp.shape)).values()
 

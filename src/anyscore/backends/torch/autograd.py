@@ -121,7 +121,7 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings
         x, upstream = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
-        names, reached = list(present(Operands(*x[:N_DIFFERENTIABLE]))), list(present(upstream))
+        names, reached = list(present(x.factors)), list(present(upstream))
 
         def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))

@@ -12,8 +12,6 @@ from anyscore.backends.record import (
     how_core,
     operands_of,
     why_not_core,
-    why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
 from anyscore.backends.torch import autograd, modes, operators
@@ -39,15 +37,13 @@ DTYPES_OF_KERNELS = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    xs = factors(task)
-    for x in xs:
-        if not x.is_cpu:
-            return f"it runs on the CPU, and the tensors are on {x.device}"
-        if x.dtype not in DTYPES_OF_KERNELS:
-            return why_not_dtype(_xp.dtype(x))
-    return modes.why_not() or why_not_wrapper(xs) or why_not_pair(_xp, task)
+    return why_not_core(
+        _xp, task, _why_not_on_cpu, lambda: modes.why_not() or why_not_wrapper(factors(task))
+    )
+
+
+def _why_not_on_cpu(x: Tensor) -> str | None:
+    return None if x.is_cpu else f"it runs on the CPU, and the tensors are on {x.device}"
 
 
 def why_not_wrapper(xs: list[Tensor]) -> str | None:

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from anyscore.call.operands import (
-    N_DIFFERENTIABLE,
     Operands,
     Results,
     Settings,
@@ -60,7 +59,7 @@ def backward(
     results: of `forward`, as `cpu.backward` takes them. upstream: the gradients of those. Returns
     gradients of the shapes of their operands, in the dtype of sums.
     """
-    factors = Operands(*x[:N_DIFFERENTIABLE])
+    factors = x.factors
     shapes = {name: y.shape for name, y in present(factors).items()}
     given = present(x._replace(packed=None)) | present(results)
     given |= {f"d_{name}": y for name, y in present(upstream).items()}
