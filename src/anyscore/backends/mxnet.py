@@ -12,7 +12,6 @@ from mxnet import autograd
 
 from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    factors,
     how_core,
     operands_of,
     why_not_core,
@@ -129,8 +128,8 @@ def as_np(x: Any) -> Any:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    def why_not_now() -> str | None:
-        xs = factors(task) + ([] if task.value is None else [task.value])
+    def why_not_now(xs: list[Array]) -> str | None:
+        xs = [*xs, *([] if task.value is None else [task.value])]
         if autograd.is_recording() and any(0 in x.shape for x in xs):
             return "there is nothing to compute"
         return None if task.value is None else _why_not_array(task.value)

@@ -32,7 +32,7 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     has_edges: whether it runs over the edges of a graph.
     """
     f = task.score
-    if task.edges is not None and not has_edges:
+    if not has_edges and task.edges is not None:
         return "it does not run over the edges of a graph"
     if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
         return "it has no weights but those of the softmax and the sigmoid"
@@ -56,26 +56,32 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
 def why_not_core(
     xp: Ops,
     task: Task,
-    why_not_array: Callable[[Array], str | None] = lambda x: None,
-    why_not_now: Callable[[], str | None] = lambda: None,
+    why_not_array: Callable[[Array], str | None] | None = None,
+    why_not_now: Callable[[list[Array]], str | None] | None = None,
     has_edges: bool = True,
 ) -> str | None:
     """Return why the C++ core cannot run a task, None if it can.
 
-    why_not_array: x → why the core cannot reach the memory of x. why_not_now: () → why the mode of
-    the framework does not let it.
+    why_not_array: x → why the core cannot reach the memory of x. why_not_now: factors → why the
+    mode of the framework does not let the core read them.
     """
     if reason := why_not(task, has_edges) or cpu.problem():
         return reason
-    reason = why_not_arrays(xp, task, why_not_array)
-    return reason or why_not_now() or _why_not_pair(xp, task)
+    xs = factors(task)
+    if reason := why_not_arrays(xp, xs, why_not_array):
+        return reason
+    return (why_not_now and why_not_now(xs)) or _why_not_pair(xp, task)
 
 
-def why_not_arrays(xp: Ops, task: Task, why_not_array: Callable[[Array], str | None]) -> str | None:
-    """Return why kernels cannot read the factors of a task: where they are, or their dtype."""
-    for x in factors(task):
-        if reason := why_not_array(x) or why_not_dtype(xp.dtype(x)):
+def why_not_arrays(
+    xp: Ops, xs: list[Array], why_not_array: Callable[[Array], str | None] | None
+) -> str | None:
+    """Return why kernels cannot read factors: where they are, or their dtype; None if they can."""
+    for x in xs:
+        if why_not_array and (reason := why_not_array(x)):
             return reason
+        if (dtype := xp.dtype(x)) not in DTYPES:  # to ask here takes less time than to call
+            return why_not_dtype(dtype)
     return None
 
 

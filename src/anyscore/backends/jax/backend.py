@@ -17,6 +17,7 @@ from anyscore.backends.jax import autograd
 from anyscore.backends.jax.buffers import JAXBuffers, device
 from anyscore.backends.jax.sparse import sparse_weights
 from anyscore.backends.record import (
+    factors,
     how_core,
     operands_of,
     why_not,
@@ -79,7 +80,7 @@ def _why_not_core(task: Task, options: Options) -> str | None:
 
 def _why_not_pallas(task: Task, options: Options) -> str | None:
     """Return why the Pallas kernels cannot run a task, None if they can."""
-    return why_not(task) or why_not_arrays(_xp, task, _why_not_on_gpu) or pallas.problem()
+    return why_not(task) or why_not_arrays(_xp, factors(task), _why_not_on_gpu) or pallas.problem()
 
 
 def _why_not_on_cpu(x: Array) -> str | None:

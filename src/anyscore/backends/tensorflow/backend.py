@@ -20,7 +20,6 @@ from tensorflow.python.saved_model.save_context import in_save_context
 
 from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    factors,
     how_core,
     operands_of,
     run_reference,
@@ -105,8 +104,8 @@ def _differentiable(tensors: Iterable[Array]) -> bool:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    def why_not_now() -> str | None:
-        if _has_tangents((*factors(task), task.value)):
+    def why_not_now(xs: list[Array]) -> str | None:
+        if _has_tangents((*xs, task.value)):
             return "forward mode does not reach into it"
         if not tf.executing_eagerly():
             if in_save_context():

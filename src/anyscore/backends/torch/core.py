@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import (
-    factors,
     how_core,
     operands_of,
     why_not_core,
@@ -37,9 +36,11 @@ DTYPES_OF_KERNELS = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    return why_not_core(
-        _xp, task, _why_not_on_cpu, lambda: modes.why_not() or why_not_wrapper(factors(task))
-    )
+    return why_not_core(_xp, task, _why_not_on_cpu, _why_not_now)
+
+
+def _why_not_now(xs: list[Tensor]) -> str | None:
+    return modes.why_not() or why_not_wrapper(xs)
 
 
 def _why_not_on_cpu(x: Tensor) -> str | None:
