@@ -19,7 +19,7 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Adapter, Backend, Implementation, Result
-from anyscore.call.operands import N_DIFFERENTIABLE, Operands, present, result_shapes, results_from
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.modifiers.biases import Bias
@@ -140,25 +140,25 @@ def _why_not(task: Task, options: Options) -> str | None:
 def _run(task: Task, options: Options, seed: Any) -> Result:
     x, s = operands_of(_xp, task, options, seed)
     differentiated = x.factors
-    given = list(present(differentiated).values())
+    given = list(differentiated.present().values())
 
     def operands(arrays: Arrays) -> Operands:
         return Operands(*differentiated.fill(arrays)[:N_DIFFERENTIABLE], *x[N_DIFFERENTIABLE:])
 
     def forward(arrays: Arrays) -> list[Array]:
-        return list(present(numpy_core.forward(operands(arrays), s)).values())
+        return list(numpy_core.forward(operands(arrays), s).present().values())
 
     def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-        results, d_results = results_from(x, s, made), results_from(x, s, upstream)
-        return list(present(numpy_core.backward(operands(arrays), s, results, d_results)).values())
+        results, d_results = x.results_from(s, made), x.results_from(s, upstream)
+        return list(numpy_core.backward(operands(arrays), s, results, d_results).present().values())
 
     if autograd.is_recording():
-        shapes, dtype = present(result_shapes(x, s)).values(), acc_dtype(_xp, *given)
+        shapes, dtype = x.result_shapes(s).present().values(), acc_dtype(_xp, *given)
         outputs = tuple((shape, dtype) for shape in shapes)
         found = call(Operator(len(given), outputs, forward, backward), given)
     else:
         found = list(map(device, forward([to_host(y) for y in given])))
-    output, stats, scores = results_from(x, s, found)
+    output, stats, scores = x.results_from(s, found)
     return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
 
 

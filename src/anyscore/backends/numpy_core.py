@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings, result_shapes
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels import cpu
 from anyscore.ops import Array, acc_dtype, load
 
@@ -16,7 +16,7 @@ _xp = load("numpy")
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     """Return the results; the output is of the dtype given, or of that of sums."""
-    shapes, sums = result_shapes(x, s), acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
+    shapes, sums = x.result_shapes(s), acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     output = None if shapes.output is None else np.empty(shapes.output, dtype or sums)
     scores = None if shapes.scores is None else np.empty(shapes.scores, sums)
     stats = np.empty(shapes.stats, sums)

@@ -63,6 +63,10 @@ class Operands(NamedTuple):
         """Return the operands that have gradients, and no others."""
         return Operands(*self[:N_DIFFERENTIABLE])
 
+    def present(self) -> dict[str, Array]:
+        """Return the operands that are there, by name, in their order."""
+        return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}
+
     def map(self, function: Callable[[Array], Array]) -> Operands:
         """Return these operands with a function applied to each that is there."""
         return Operands(*(None if x is None else function(x) for x in self))
@@ -71,6 +75,28 @@ class Operands(NamedTuple):
         """Return these operands with the next of the arrays in the place of each that is there."""
         each = iter(arrays)
         return Operands(*(None if x is None else next(each) for x in self))
+
+    def result_shapes(
+        self, s: Settings, shape: Callable[[Array], Any] = attrgetter("shape")
+    ) -> Results:
+        """Return the shapes of the results of a forward, None for those that are not there.
+
+        shape: array → its shape, where lengths may be unknown.
+        """
+        rows, output, scores = (*s.lead, shape(self.a)[-2]), None, None
+        if self.value is not None:
+            output = *rows, shape(self.value)[-1]
+        if s.scores and self.col is None:
+            scores = *rows, shape(self.b)[-2]
+        elif s.scores:
+            scores = *s.lead, shape(self.col)[-1]
+        return Results(output, (*s.lead, 2, rows[-1]), scores)
+
+    def results_from(self, s: Settings, arrays: Iterable[Array]) -> Results:
+        """Return the results of a forward, or their gradients, of the arrays that are there."""
+        each = iter(arrays)
+        output = None if self.value is None else next(each)
+        return Results(output, next(each), next(each) if s.scores else None)
 
 
 TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
@@ -133,29 +159,6 @@ class Results(NamedTuple):
     stats: Any
     scores: Any = None
 
-
-def present(record: Operands | Results) -> dict[str, Array]:
-    """Return the arrays of a record that are there, by name, in their order."""
-    return {name: x for name, x in record._asdict().items() if x is not None}
-
-
-def results_from(x: Operands, s: Settings, arrays: Iterable[Array]) -> Results:
-    """Return the results of a forward, or their gradients, as a record of those that are there."""
-    each = iter(arrays)
-    output = None if x.value is None else next(each)
-    return Results(output, next(each), next(each) if s.scores else None)
-
-
-def result_shapes(
-    x: Operands, s: Settings, shape: Callable[[Array], Any] = attrgetter("shape")
-) -> Results:
-    """Return the shapes of the results of a forward, None for those that are not there.
-
-    shape: array → its shape, where lengths may be unknown.
-    """
-    rows = (*s.lead, shape(x.a)[-2])
-    output = None if x.value is None else (*rows, shape(x.value)[-1])
-    scores = None
-    if s.scores:
-        scores = (*rows, shape(x.b)[-2]) if x.col is None else (*s.lead, shape(x.col)[-1])
-    return Results(output, (*s.lead, 2, rows[-1]), scores)
+    def present(self) -> dict[str, Array]:
+        """Return the results that are there, by name, in their order."""
+        return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}

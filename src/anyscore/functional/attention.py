@@ -279,13 +279,9 @@ def complete(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:
+        align = task.align_with_scores
         stats, output, weights, _ = apply_sink(
-            xp,
-            task.sink,
-            result.stats,
-            task.align_with_scores,
-            output=result.output,
-            weights=weights,
+            xp, task.sink, result.stats, align, result.output, weights
         )
         result = Result(output, stats)
     if weights is not None:

@@ -18,7 +18,7 @@ class LoweredEdges:
     order[colptr[j + 1] − 1], and row has the query of each of these. unread_is_finite: see
     `LoweredMask`.
 
-    It is `normalizers.Rows` of scores (..., E).
+    Its last four methods are those of `normalizers.LastAxis`, of scores (..., E).
     """
 
     def __init__(
@@ -114,19 +114,15 @@ class LoweredEdges:
         return x if self.inverse is None else self._xp.take(x, self.inverse)
 
     def sum(self, x: Array) -> Array:
-        """Return the sum (..., T_q) over the edges of each query."""
         return self._xp.segment_sum(x[..., None], self.query_of_edge, self.queries)[..., 0]
 
     def max(self, x: Array) -> Array:
-        """Return the largest (..., T_q) of the edges of each query, −∞ of one without."""
         return self._xp.segment_max(x, self.query_of_edge, self.queries)
 
     def align_with_scores(self, x: Array) -> Array:
-        """Return numbers (..., T_q) of queries for each of their edges, (..., E)."""
         return self._xp.take(x, self.query_of_edge)
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
-        """Return how many edges each query has, (T_q,), in the dtype of s."""
         return self._xp.astype(self.rowptr[1:] - self.rowptr[:-1], self._xp.dtype(s))
 
 

@@ -22,8 +22,9 @@ import difflib
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import shown
 from anyscore.ops.pytrees import register_pytrees, tree
@@ -114,45 +115,37 @@ def is_shift_invariant(normalizer: Normalizer) -> bool:
     return not isinstance(normalizer, Sigmoid)
 
 
-class Rows(Protocol):
-    """The scores of each query among all scores, and what is made of them."""
-
-    def sum(self, x: Array) -> Array:
-        """Return the sums (..., T_q) of numbers x that lie as the scores."""
-
-    def max(self, x: Array) -> Array:
-        """Return the largest (..., T_q), −∞ of a query without scores."""
-
-    def align_with_scores(self, x: Array) -> Array:
-        """Return numbers (..., T_q) of queries as they meet the scores."""
-
-    def count_attended(self, s: Array, mask: Array | None) -> Array:
-        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
-
-
 class LastAxis:
-    """See `Rows`: scores (..., T_q, T_k)."""
+    """Scores (..., T_q, T_k), and what is made of those of each query."""
 
     def __init__(self, xp: Ops) -> None:
         self.xp = xp
 
     def sum(self, x: Array) -> Array:
+        """Return the sum (..., T_q) of numbers x that lie as the scores."""
         return self.xp.sum(x, axis=-1)
 
     def max(self, x: Array) -> Array:
+        """Return the largest (..., T_q), −∞ of a query without scores."""
         if not self.xp.shape(x)[-1]:
             return self.xp.sum(x, axis=-1) - math.inf
         return self.xp.max(x, axis=-1)
 
     def align_with_scores(self, x: Array) -> Array:
+        """Return numbers (..., T_q) of queries as they meet the scores."""
         return x[..., None]
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
+        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
         xp = self.xp
         attended = xp.where(s == s, 1.0, 1.0)
         if mask is not None:
             attended = xp.where(mask, attended, 0.0)
         return xp.astype(xp.sum(attended, axis=-1), xp.dtype(s))
+
+
+Rows: TypeAlias = LastAxis | LoweredEdges
+"""How the scores of each query lie among all scores."""
 
 
 def normalize(

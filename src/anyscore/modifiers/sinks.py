@@ -60,15 +60,9 @@ def check_finite(sink: Any, dtype: str = "float64") -> None:
 
 
 def apply_sink(
-    xp: Ops,
-    sink: Any,
-    stats: Array,
-    align: Callable[[Array], Array],
-    *,
-    output: Array | None = None,
-    weights: Array | None = None,
-    log_weights: Array | None = None,
-) -> tuple[Array, Array | None, Array | None, Array | None]:
+    xp: Ops, sink: Any, stats: Array, align: Callable[[Array], Array],
+    output: Array | None = None, weights: Array | None = None, log_weights: Array | None = None,
+) -> tuple[Array, Array | None, Array | None, Array | None]:  # fmt: skip
     """Give a sink its share of the weights: here, and only here, its gradient arises.
 
     stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. align: numbers (..., T_q)

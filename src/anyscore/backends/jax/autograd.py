@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.backends.record import keeps_scores, run_reference
-from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, present, results_from
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -96,7 +96,7 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
         x, _ = residuals
 
         def run(moving: Named) -> list[Array]:
-            return list(present(_define("forward", s, _with(x, moving))).values())
+            return list(_define("forward", s, _with(x, moving)).present().values())
 
         moving = {name: getattr(x, name) for name in along}
         tangents: list[Array] = jax.jvp(run, (moving,), (along,))[1]
@@ -104,12 +104,12 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
 
     def back(residuals: tuple[Operands, Results], upstream: list[Array]) -> Named:
         x, kept = residuals
-        gradients: Operands = _gradients(x, s, kept, results_from(x, s.settings, upstream))
+        gradients: Operands = _gradients(x, s, kept, x.results_from(s.settings, upstream))
         return gradients._asdict()
 
-    along = present(Operands(*tangents[0][:N_DIFFERENTIABLE]))
-    moved = linear(ahead, back, (x, kept), along, list(present(results).values()))
-    return results, results_from(x, s.settings, moved)
+    along = tangents[0].factors.present()
+    moved = linear(ahead, back, (x, kept), along, list(results.present().values()))
+    return results, x.results_from(s.settings, moved)
 
 
 _attend.defjvp(_attend_jvp, symbolic_zeros=True)
@@ -118,7 +118,7 @@ _attend.defjvp(_attend_jvp, symbolic_zeros=True)
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
     """Compute the gradients of the factors of x, each of the type of its operand."""
-    gradients = present(_compute("backward", s, x, results, upstream))
+    gradients = _compute("backward", s, x, results, upstream).present()
     likes = {name: getattr(x, name) for name in gradients}
     return Operands(**{n: _typed(y.astype(likes[n].dtype), likes[n]) for n, y in gradients.items()})
 
@@ -126,13 +126,13 @@ def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) 
 def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
     """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
     x, results, upstream = primals
-    along = moved(present(Operands(*tangents[0][:N_DIFFERENTIABLE])) | present(tangents[2]))
+    along = moved(tangents[0].factors.present() | tangents[2].present())
 
     def gradients(moving: Named) -> Operands:
-        found = present(_define("backward", s, _with(x, moving), results, _with(upstream, moving)))
+        found = _define("backward", s, _with(x, moving), results, _with(upstream, moving)).present()
         return Operands(**{n: y.astype(getattr(x, n).dtype) for n, y in found.items()})
 
-    moving = {n: y for n, y in (present(x) | present(upstream)).items() if n in along}
+    moving = {n: y for n, y in (x.present() | upstream.present()).items() if n in along}
     return _gradients(x, s, results, upstream), jax.jvp(gradients, (moving,), (along,))[1]
 
 
@@ -188,7 +188,7 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
         return run_reference(_xp, x, s.settings)
 
     _, upstream = rest
-    reached = present(upstream)
+    reached = upstream.present()
 
     def run(*factors: Array) -> Named:
         results = run_reference(_xp, Operands(*factors, *x[N_DIFFERENTIABLE:]), s.settings)

@@ -29,16 +29,7 @@ from anyscore.backends.record import (
 from anyscore.backends.reference.run import reference_in
 from anyscore.backends.tensorflow import ragged
 from anyscore.call.backend import Adapter, Backend, Implementation, Result
-from anyscore.call.operands import (
-    N_BACKWARD,
-    N_DIFFERENTIABLE,
-    Operands,
-    Results,
-    Settings,
-    present,
-    result_shapes,
-    results_from,
-)
+from anyscore.call.operands import N_BACKWARD, N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.modifiers.normalizers import sparse
@@ -133,22 +124,22 @@ _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 def _attend(x: Operands, s: Settings) -> Results:
     """The results, in the dtype of sums; differentiable."""
     packed, x = x.packed, Operands(*x[:N_BACKWARD])
-    given = [tf.convert_to_tensor(y) for y in present(x).values()]
-    own = len(present(x.factors))  # that have derivatives
+    given = [tf.convert_to_tensor(y) for y in x.present().values()]
+    own = len(x.factors.present())  # that have derivatives
     dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
-    shapes = present(result_shapes(x, s, _xp.shape)).values()
+    shapes = x.result_shapes(s, _xp.shape).present().values()
 
     def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
             results = numpy_core.forward(Operands(*arrays)._replace(packed=packed), s)
-            return present(results).values()
+            return results.present().values()
 
         made = [(dtype, shape) for shape in shapes]
         found = _call(on_arrays, s, list(x.fill(xs)[:N_BACKWARD]), made)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
-            kept = [y for y in results_from(x, s, found)[:2] if y is not None]
+            kept = [y for y in x.results_from(s, found)[:2] if y is not None]
             if _differentiable(upstream):
                 slopes = custom_gradient(gradients, *kept, *upstream, *xs)
             else:
@@ -167,10 +158,10 @@ def _attend(x: Operands, s: Settings) -> Results:
             found = numpy_core.backward(
                 Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
             )
-            return present(found).values()
+            return found.present().values()
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*x.fill(xs)[:N_BACKWARD], output, stats, *results_from(x, s, upstream)]
+        operands = [*x.fill(xs)[:N_BACKWARD], output, stats, *x.results_from(s, upstream)]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:
@@ -178,7 +169,7 @@ def _attend(x: Operands, s: Settings) -> Results:
 
             def defined(*inputs: Array) -> list[Array]:
                 results = run_reference(_xp, x.fill((*inputs, *xs[own:])), s)
-                return list(present(results).values())
+                return list(results.present().values())
 
             def first(*given: Array) -> list[Array]:
                 return _slopes(defined, given[len(shapes) :], given[: len(shapes)])
@@ -189,7 +180,7 @@ def _attend(x: Operands, s: Settings) -> Results:
 
         return found, backward
 
-    return results_from(x, s, custom_gradient(forward, *given))
+    return x.results_from(s, custom_gradient(forward, *given))
 
 
 def _slopes(

@@ -19,15 +19,7 @@ from anyscore.backends.record import run_reference
 from anyscore.backends.torch import operators
 from anyscore.backends.torch.modes import apply, differentiable, is_compiling
 from anyscore.backends.torch.operators import Maybe
-from anyscore.call.operands import (
-    N_BACKWARD,
-    N_DIFFERENTIABLE,
-    Operands,
-    Results,
-    Settings,
-    present,
-    results_from,
-)
+from anyscore.call.operands import N_BACKWARD, N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.ops import load
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +52,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         x, s = operators.forward.record(*inputs)
-        results, stats, scores = results_from(x, s, output)
+        results, stats, scores = x.results_from(s, output)
         if s.scores and keeps_scores(x, s):
             results, scores = None, scores.clone()
         elif not is_compiling():
@@ -75,7 +67,7 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
         x, results = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
-        found = results_from(x, s, upstream)
+        found = x.results_from(s, upstream)
         if x.value is not None and found.output is None:
             shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
             found = found._replace(output=results.stats.new_zeros(shape))
@@ -121,7 +113,7 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings
         x, upstream = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
-        names, reached = list(present(x.factors)), list(present(upstream))
+        names, reached = list(x.factors.present()), list(upstream.present())
 
         def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))
@@ -151,5 +143,5 @@ def forward(x: Operands, s: Settings) -> Results:
     """Run the operator, differentiable."""
     given = s._replace(scores=s.scores or keeps_scores(x, s))
     args = operators.forward.args(x, given)
-    found = results_from(x, given, apply(_Forward, *args, tensors=operators.forward.tensors))
+    found = x.results_from(given, apply(_Forward, *args, tensors=operators.forward.tensors))
     return found if s.scores else found._replace(scores=None)

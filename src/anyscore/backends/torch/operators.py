@@ -26,7 +26,6 @@ from anyscore.call.operands import (
     Operands,
     Results,
     Settings,
-    result_shapes,
 )
 from anyscore.kernels import cpu
 
@@ -116,7 +115,7 @@ def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> 
 
 def _fake_forward(x: Operands, s: Settings) -> Results:
     dtype, empty = acc_dtype(*x[:N_DIFFERENTIABLE]), x.a.new_empty
-    made = (y if y is None else empty(y, dtype=dtype) for y in result_shapes(x, s))
+    made = (y if y is None else empty(y, dtype=dtype) for y in x.result_shapes(s))
     return Results(*made)
 
 

@@ -14,14 +14,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from anyscore.call.operands import (
-    Operands,
-    Results,
-    Settings,
-    present,
-    result_shapes,
-    results_from,
-)
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 from anyscore.kernels.xla.call import FfiCall, Shape
 from anyscore.kernels.xla.devices import run
@@ -47,8 +40,8 @@ def problem() -> str | None:
 
 def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
     """Compute attention; the results are in the dtype of sums."""
-    given = present(x._replace(colptr=None, order=None, row=None))  # which gradients need
-    return results_from(x, s, _call(make, "forward", s, given, present(result_shapes(x, s))))
+    given = x._replace(colptr=None, order=None, row=None).present()  # which gradients need
+    return x.results_from(s, _call(make, "forward", s, given, x.result_shapes(s).present()))
 
 
 def backward(
@@ -60,9 +53,9 @@ def backward(
     gradients of the shapes of their operands, in the dtype of sums.
     """
     factors = x.factors
-    shapes = {name: y.shape for name, y in present(factors).items()}
-    given = present(x._replace(packed=None)) | present(results)
-    given |= {f"d_{name}": y for name, y in present(upstream).items()}
+    shapes = {name: y.shape for name, y in factors.present().items()}
+    given = x._replace(packed=None).present() | results.present()
+    given |= {f"d_{name}": y for name, y in upstream.present().items()}
     return factors.fill(_call(make, "backward", s, given, shapes))
 
 
