@@ -69,9 +69,8 @@ def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
 def _as_core_operands(x: Operands) -> Operands:
     """Return operands as the core takes them, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
-    return Operands._make(
-        (*map(as_core_array, x[:N_DIFFERENTIABLE]), *x[N_DIFFERENTIABLE:])
-    )._replace(seed=seed)
+    n = N_DIFFERENTIABLE
+    return Operands(*map(as_core_array, x[:n]), *x[n:])._replace(seed=seed)
 
 
 def as_core_array(x: Array | None) -> Any:

@@ -35,8 +35,7 @@ def prepare(
     """Lower mask and score of a call that was checked; `prepared` stands for its key, if given.
 
     Where derivatives may be asked for, unattended rows are zeroed before they meet parameters,
-    whose gradients sum over all tokens. Rows that come to a callable always are, as are those of
-    half precision.
+    whose gradients sum over all tokens. So are they always for callables and in half precision.
 
     differentiable: () → whether inputs may need gradients; called only where that matters.
     """

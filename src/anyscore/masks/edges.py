@@ -61,10 +61,8 @@ class Edges(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rowptr, col = (
-            check_integer_vector(self.rowptr, "rowptr"),
-            check_integer_vector(self.col, "col"),
-        )
+        rowptr = check_integer_vector(self.rowptr, "rowptr")
+        col = check_integer_vector(self.col, "col")
         _check_rows(rowptr, col)
         if self.permutation is not None and "order" not in self.known:
             _check_order(check_integer_vector(self.permutation, "permutation"), col)

@@ -90,12 +90,8 @@ class LoweredEdges:
         return xp.cumsum(begun)[: self.count]
 
     def _sort(self) -> tuple[Array, Array, Array]:
-        order = self._xp.argsort(self.col)
-        return (
-            pointers(self._xp, self.col, self._keys),
-            order,
-            self._xp.take(self.query_of_edge, order),
-        )
+        xp, order = self._xp, self._xp.argsort(self.col)
+        return pointers(xp, self.col, self._keys), order, xp.take(self.query_of_edge, order)
 
     @property
     def attending_attended(self) -> tuple[Array, Array]:

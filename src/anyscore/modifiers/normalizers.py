@@ -185,9 +185,8 @@ def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> 
     total = rows.sum(e)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
-    return e / rows.align_with_scores(total), stats_of(
-        xp, xp.where(empty, -math.inf, top), xp.log(total)
-    )
+    stats = stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
+    return e / rows.align_with_scores(total), stats
 
 
 def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:

@@ -98,11 +98,8 @@ class Cache:
         f, value = lower_tokens(key, value, score, self.no_query, self.values)
         backend, buffers = backend_of(self.values)
         xp, count, wraps = backend.xp, tokens(value), self.window is not None
-        bias, start, known = (
-            f.key_bias,
-            self.length,
-            None if wraps else buffers.concrete_int(self.length),
-        )
+        bias, start = f.key_bias, self.length
+        known = None if wraps else buffers.concrete_int(self.length)
         check_rows(xp, "key", f.b, self.b)
         check_bias(type(score).__name__, bias, self.key_bias)
         check_room(known, count, self.capacity, wraps)
@@ -118,9 +115,8 @@ class Cache:
         if packed is not None:
             packed = buffers.pack(f.pair.name, b, packed, start, count)
         if self.key_bias is not None and bias is not None:
-            bias = buffers.write_rows(self.key_bias[..., None], bias[..., None], start, wraps)[
-                ..., 0
-            ]
+            column = bias[..., None]
+            bias = buffers.write_rows(self.key_bias[..., None], column, start, wraps)[..., 0]
         if before is not None:
             before.remember_append(self, key, value, score, f)
         return self._with(b, bias, packed, values, buffers.add(self.length, count))
