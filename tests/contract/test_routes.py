@@ -181,7 +181,7 @@ def test_names_of_pairs_are_taken_once() -> None:
 
     first = Pair("of this test", value)
     assert Pair("of this test", value) == first  # as when a notebook's cell runs again
-    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*factors\._tanh"):
+    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*pairs\._tanh"):
         Pair("tanh", value)
 
 
