@@ -9,7 +9,7 @@ import pytest
 
 import anyscore
 from anyscore import attention
-from anyscore.call.backend import KNOWN
+from anyscore.call.backend import REPEATED
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 
@@ -34,7 +34,7 @@ def score_of(name: str, dtype: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
-    for known in KNOWN.values():
+    for known in REPEATED.values():
         vars(known)["calls"].clear()
 
 

@@ -11,8 +11,8 @@ import torch
 
 import anyscore
 from anyscore import Causal, attention, make_cache
-from anyscore.backends.repeated import CoreAgain
-from anyscore.call.backend import KNOWN
+from anyscore.backends.repeated import RepeatedCoreCalls
+from anyscore.call.backend import REPEATED
 from anyscore.kernels import cpu
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
@@ -30,16 +30,16 @@ T, D, D_V = 12, 6, 5
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """List, for each append, whether the core repeated it without another look."""
-    for known in KNOWN.values():
+    for known in REPEATED.values():
         vars(known)["calls"].clear()
     of_all: list[bool] = []
-    append = CoreAgain.append
+    append = RepeatedCoreCalls.append
 
-    def watched(self: CoreAgain, *args: Any) -> bool:
+    def watched(self: RepeatedCoreCalls, *args: Any) -> bool:
         of_all.append(append(self, *args))
         return of_all[-1]
 
-    monkeypatch.setattr(CoreAgain, "append", watched)
+    monkeypatch.setattr(RepeatedCoreCalls, "append", watched)
     return of_all
 
 

@@ -250,7 +250,7 @@ def test_other_functions() -> None:
     torch.testing.assert_close(log_weights(q, k, **given).exp(), whole.weights)
     torch.testing.assert_close(log_sum_exp(q, k, **given), whole.lse)
     call = Call(q, k, v, Euclidean(), MASK, sink=sink, bias_after=bias.requires_grad_())
-    result, task = attend(call, Options(with_scores=True))
+    result, task = attend(call, Options(return_scores=True))
     torch.testing.assert_close(weights(snapshot(load("torch"), task)), result.weights)
 
 

@@ -22,7 +22,8 @@ from anyscore import (
     plan,
     scores,
 )
-from anyscore.score.factors import Factors, Pair
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import Pair
 from budget import EPS, assert_near, size
 from samples import NAMES, WIDTH, gradients, leaves, make_score, normal, table
 

@@ -62,7 +62,7 @@ def same(task: Task, rows: Any, heads: Any = None, examples: Any = None) -> None
 @pytest.mark.parametrize("row", ROWS, ids="-".join)
 def test_they_are_those_of_all_indexed(row: Row) -> None:
     task = of_case(row)
-    *lead, queries, _ = task.sizes.all
+    *lead, queries, _ = task.sizes.scores_shape
     for i, rows in enumerate(CHOSEN):
         rows = rows if fits(rows, queries) else None
         same(task, rows)
@@ -140,7 +140,7 @@ def test_what_the_implementation_is_given(monkeypatch: pytest.MonkeyPatch) -> No
     layer(x, x[:, :2], mask=mask & torch.ones(9, 9, dtype=bool).tril())
     layer.last_weights([1, 3], 4)
     (task,) = seen
-    assert task.sizes.all == (2, 1, 2, 9)
+    assert task.sizes.scores_shape == (2, 1, 2, 9)
     assert task.sizes.groups == 1
     assert task.score.a.shape == (2, 1, 2, 4)
     assert task.score.b.shape == (2, 1, 9, 4)

@@ -401,7 +401,7 @@ def test_weights_of_a_layer_s_last_call(normalizer: str) -> None:
     query, key, value = (x.detach() for x in small())
     score = Trilinear(*(torch.ones(4, dtype=torch.float64) for _ in range(3)))
     result, task = attend(
-        Call(query, key, value, score, normalizer=normalizer), Options(with_scores=True)
+        Call(query, key, value, score, normalizer=normalizer), Options(return_scores=True)
     )
     torch.testing.assert_close(weights(snapshot(load("torch"), task)), result.weights)
 

@@ -27,9 +27,9 @@ from anyscore import (
     attention,
     plan,
 )
-from anyscore.call import backend as implementations
 from anyscore.kernels import cpu
-from anyscore.score.factors import TANH, Factors, Pair
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import TANH, Pair
 from hang import HANG
 from samples import NAMES, make_score, normal
 from transformed import WARNINGS
@@ -181,7 +181,7 @@ def test_names_of_pairs_are_taken_once() -> None:
 
     first = Pair("of this test", value)
     assert Pair("of this test", value) == first  # as when a notebook's cell runs again
-    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*factors\._tanh"):
+    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*pairs\._tanh"):
         Pair("tanh", value)
 
 
@@ -336,7 +336,7 @@ def test_what_memory_edges_and_doubles_need(no_core: None) -> None:
 def test_the_memory_of_a_plan_is_what_the_reference_takes(
     score: Any, no_core: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implementations, "_MUCH", 1)
+    monkeypatch.setattr("anyscore.call.backend._MUCH", 1)
     x = np.ones((2, 256, 32), np.float32)
     said = plan(x, x, x, score=score).reason.partition("needs ")[2]
     tracemalloc.start()

@@ -180,7 +180,7 @@ def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) 
 
 def _lowered(xs: list[Any], score: Any) -> tuple[Any, ...]:
     options = Options(return_lse=True, impl="separable")
-    backend, _, task = lower(Call(*xs, score), options)
+    backend, _, task, _ = lower(Call(*xs, score), options)
     return backend, task, options
 
 

@@ -144,7 +144,7 @@ def test_weights_of_a_layer_s_last_call() -> None:
     query, key, value, sink = (x.detach() for x in small())
     score = Trilinear(*(torch.randn(4, dtype=torch.float64) for _ in range(3)))
     call = Call(query, key, value, score, sink=sink)
-    result, task = attend(call, Options(with_scores=True))
+    result, task = attend(call, Options(return_scores=True))
     task = snapshot(load("torch"), task)
     sink += 1
     torch.testing.assert_close(weights(task), result.weights)

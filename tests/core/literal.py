@@ -227,7 +227,7 @@ def kept_by_dropout(call: Call) -> np.ndarray:
         return np.ones((period, call.queries, call.keys), bool)
     xp = load("numpy")
     seed = xp.seed(call.seed, call.a)
-    drawn = dropout.keep(xp, seed, call.dropout, (period,), call.queries, call.keys)
+    drawn = dropout.dropout_mask(xp, seed, call.dropout, (period,), call.queries, call.keys)
     return cast(np.ndarray, drawn)
 
 

@@ -19,7 +19,7 @@ from judge import judge
 from runners import Answered, NumPy
 
 import anyscore
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +158,7 @@ def check_threads(runner: NumPy, call: Call, monkeypatch: pytest.MonkeyPatch) ->
     found = []
     for threads in (1, 2):
         with runner.threads(threads), monkeypatch.context() as patch:
-            patch.setattr(host, "threads", lambda n=threads: n)
+            patch.setattr(numpy_core, "threads", lambda n=threads: n)
             found.append(runner.run(call, problem, "auto"))
     differs = found[0].same_bits(found[1])
     assert differs is None, f"{differs} depends on the number of threads"

@@ -20,12 +20,9 @@ from hypothesis import strategies as st
 from judge import judge
 from runners import NumPy
 
-from anyscore.backends.reference import definition as reference
-from anyscore.backends.reference import run as backend
-from anyscore.functional import attention as functional
-from anyscore.masks import context as mask_context
-from anyscore.masks import objects as masks
-from anyscore.modifiers import biases, dropout, normalizers
+from anyscore.backends.reference import definition, run
+from anyscore.masks import context, objects
+from anyscore.modifiers import biases, dropout, normalizers, sinks
 from anyscore.score import outer
 
 pytestmark = pytest.mark.slow
@@ -36,17 +33,17 @@ QUICK = Effort(simplify=False)
 
 def _stop_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The last key that may be attended is not."""
-    right = mask_context.MaskContext.bound
+    right = context.MaskContext.bound
     patch.setattr(
-        mask_context.MaskContext, "bound",
+        context.MaskContext, "bound",
         lambda self, x, name, nan: np.maximum(right(self, x, name, nan) - (name == "stop"), 0),
     )  # fmt: skip
 
 
 def _window_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    right = masks._lower_window
+    right = objects._lower_window
     patch.setattr(
-        masks, "_lower_window",
+        objects, "_lower_window",
         lambda mask, left, *more: right(mask, left and left + 1, *more),
     )  # fmt: skip
 
@@ -95,42 +92,42 @@ def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
             return right(xp, x, y, keep, masked)
         return xp.matmul(x, y)
 
-    right = reference._product
-    patch.setattr(reference, "_product", product)
-    patch.setattr(backend, "zero_unread", lambda xp, x, used, groups=1: (x, False))
+    right = definition._product
+    patch.setattr(definition, "_product", product)
+    patch.setattr(run, "zero_unread", lambda xp, x, used, groups=1: (x, False))
 
 
 def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
-    right = dropout.keep
-    patch.setattr(dropout, "keep", lambda xp, seed, *more: right(xp, seed + 1, *more))
+    right = dropout.dropout_mask
+    patch.setattr(dropout, "dropout_mask", lambda xp, seed, *more: right(xp, seed + 1, *more))
 
 
 def _half_precision(patch: pytest.MonkeyPatch) -> None:
     """Scores are rounded to 16 bits."""
-    right = reference.scores
+    right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         s = right(xp, f, *more)
         with np.errstate(over="ignore"):
             return s.astype(np.float16).astype(s.dtype)
 
-    patch.setattr(reference, "scores", scores)
+    patch.setattr(definition, "scores", scores)
 
 
 def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
     """Query head h uses key head h mod H_kv."""
-    right = backend.split_heads
+    right = run.split_heads
 
     def split_heads(xp: Any, x: Any, groups: int, of_query: bool, axis: int = -3) -> Any:
         x = right(xp, x, groups, of_query, axis)
         return x[..., ::-1, :, :, :] if groups > 1 and not of_query and axis == -3 else x
 
-    patch.setattr(backend, "split_heads", split_heads)
+    patch.setattr(run, "split_heads", split_heads)
 
 
 def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
     """Scores are capped before their query bias is added, which then cancels in the softmax."""
-    right = reference.scores
+    right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         bias = f.query_bias
@@ -138,26 +135,24 @@ def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
         s = right(xp, f._replace(query_bias=None), *more)
         return s if bias is None or not softcap else s + bias[..., None]
 
-    patch.setattr(reference, "scores", scores)
+    patch.setattr(definition, "scores", scores)
 
 
 def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
     """The log-sum-exp that is given back is that of the keys alone."""
-    right = functional.with_sink
-    patch.setattr(
-        functional, "with_sink", lambda xp, sink, stats: (*right(xp, sink, stats)[:2], stats)
-    )
+    right = sinks.with_sink
+    patch.setattr(sinks, "with_sink", lambda xp, sink, stats: (*right(xp, sink, stats)[:2], stats))
 
 
 def _bias_after_inside(patch: pytest.MonkeyPatch) -> None:
     """What is added after a cap is added before it."""
-    right = reference.scores
+    right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         *others, biases = more
         return right(xp, f, *others, [(one, False) for one, _ in biases])
 
-    patch.setattr(reference, "scores", scores)
+    patch.setattr(definition, "scores", scores)
 
 
 def _diagonals_off_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -176,12 +171,12 @@ def _distances_too_large(patch: pytest.MonkeyPatch) -> None:
 
 def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
     """A score that ends in a function of its own is not capped."""
-    right = reference.scores
+    right = definition.scores
 
     def scores(xp: Any, f: Any, mask: Any, per_query: Any, softcap: float, *more: Any) -> Any:
         return right(xp, f, mask, per_query, 0.0 if f.outer else softcap, *more)
 
-    patch.setattr(reference, "scores", scores)
+    patch.setattr(definition, "scores", scores)
 
 
 def _sigmoid_of_all_keys(patch: pytest.MonkeyPatch) -> None:
@@ -253,6 +248,6 @@ def test_sums_of_one_accumulator_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         return np.cumsum(terms, axis=-1, dtype=np.float32)[..., -1] * np.float32(f.scale)
 
     QUICK.spend(lambda call: _check(NumPy(), call), wide(), examples=5)
-    monkeypatch.setattr(reference, "scores", scores)
+    monkeypatch.setattr(definition, "scores", scores)
     with pytest.raises(AssertionError, match="off by"):
         QUICK.spend(lambda call: _check(NumPy(), call), wide(), examples=20)

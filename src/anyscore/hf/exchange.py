@@ -69,7 +69,7 @@ class Exchanged(Attention):
         weights, dropout = options.pop("return_weights", False), options.pop("dropout", 0.0)
         result, task = attend(
             Call(query, key, value, **arguments, **options),
-            Options(dropout, with_scores=weights, impl=self.impl),
+            Options(dropout, return_scores=weights, impl=self.impl),
         )
         if not is_transformed(result.output):  # what is hooked, as by `record`, has `last_weights`
             self._last = snapshot(_xp, task)

@@ -7,7 +7,8 @@ from typing import Any
 
 from jax import Array
 
-from anyscore.call.task import Call, Options, lower_mask
+from anyscore.call.lowering import lower_mask
+from anyscore.call.task import Call, Options
 from anyscore.functional.attention import AttentionOutput, attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores

@@ -7,7 +7,7 @@ from typing import Any
 from jax import Array
 
 from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
-from anyscore.call.task import combine
+from anyscore.call.lowering import combine
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import as_jax
 from anyscore.ops import load

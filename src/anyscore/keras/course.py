@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
-from anyscore.call.task import combine
+from anyscore.call.lowering import combine
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import register, xp
 from anyscore.keras.options import split

@@ -44,13 +44,13 @@ def chosen_weights(
     lead, queries = task.sizes.lead, task.sizes.queries
     if examples is not None and not lead:
         raise IndexError(
-            f"examples= chooses of weights (batch, …, T_q, T_k), got weights {task.sizes.all} "
-            "without a batch: leave it out."
+            f"examples= chooses of weights (batch, …, T_q, T_k), got weights "
+            f"{task.sizes.scores_shape} without a batch: leave it out."
         )
     if heads is not None and len(lead) < 2:
         raise IndexError(
-            f"heads= chooses of weights (batch, heads, T_q, T_k), got weights {task.sizes.all} "
-            "without heads: leave it out."
+            f"heads= chooses of weights (batch, heads, T_q, T_k), got weights "
+            f"{task.sizes.scores_shape} without heads: leave it out."
         )
     some = task.score.a if isinstance(task.score, Factors) else task.score
     xp = load(find_framework(score=some))
@@ -171,7 +171,7 @@ def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
 def _masked(xp: Ops, task: Task, cut: _Cut, axis: int) -> LoweredMask | None:
     """Cut the mask of a task along an axis of the scores."""
     mask = task.mask
-    if mask is None:
+    if not isinstance(mask, LoweredMask):
         return None
     bounds = cut(mask.start, axis + 1), cut(mask.stop, axis + 1)
     return LoweredMask(xp, task.sizes.keys, *bounds, cut(mask.mask, axis))

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
+from anyscore.masks.alignment import check_align
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.ops import Array
 from anyscore.ops.checks import broadcasts, shown
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 
 
 class Mask:
@@ -35,7 +37,7 @@ class Mask:
         tree(cls)
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
 
     def __and__(self, other: Any) -> Mask:
         return All((self, as_mask(other)))
@@ -47,7 +49,7 @@ class Mask:
         """Return the call as masks beside this one are to be lowered for."""
         return call
 
-    def lower(self, call: MaskContext) -> LoweredMask:
+    def lower(self, call: MaskContext) -> AnyLowered:
         """Lower the mask for one call; no value is inspected on the host.
 
         Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
@@ -69,7 +71,7 @@ class All(Mask):
             call = mask.context(call)
         for mask in masks:
             one = mask.lower(call)
-            if not one.combines:
+            if isinstance(one, LoweredEdges):
                 raise ValueError(
                     f"{type(mask).__name__} does not combine with other masks: leave out what may "
                     "not be attended."
@@ -197,12 +199,11 @@ class Window(Mask):
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
             if width is not None:  # NumPy's integers wrap around
                 object.__setattr__(self, name, int(width))
-        if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        check_align(self.align)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys around each query."""
-        return _lower_window(self, self.left, self.right, self.align, self.offset, call)
+        return _lower_window(self, self.left, self.right, call)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +216,11 @@ class Causal(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Window(None, 0, self.align, self.offset)
+        check_align(self.align)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys up to each query."""
-        return _lower_window(self, None, 0, self.align, self.offset, call)
+        return _lower_window(self, None, 0, call)
 
 
 def parts(mask: Any) -> list[Mask]:
@@ -240,32 +241,16 @@ def as_mask(x: Any) -> Mask:
 
 
 def _lower_window(
-    mask: Mask,
-    left: int | None,
-    right: int | None,
-    align: str | None,
-    offset: Any,
-    call: MaskContext,
+    mask: Causal | Window, left: int | None, right: int | None, call: MaskContext
 ) -> LoweredMask:
-    if align is None and offset is None and not call.lines_up:
-        if call.places is not None:
-            raise ValueError(
-                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
-                'say how they line up: align="start", align="end" (the last query of a sequence '
-                "sees its last key), or offset= (the key position of its first query)."
-            )
-        raise ValueError(
-            f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
-            'how they line up: align="start", align="end" (the last query sees the last key), '
-            "or offset= (the key position of the first query)."
-        )
-    xp, position = call.xp, call.positions(align == "end")
-    if offset is not None:
-        offset = call.per_query(offset, "offset", floats=False)
+    xp, position = call.xp, call.positions(mask)
+    offset = None
+    if mask.offset is not None:
+        offset = call.per_query(mask.offset, "offset", floats=False)
 
     def end(width: int) -> Array:
-        far = min(max(width, -call.far), call.far)
-        moved = position + (far if offset is None else call.plus(offset, width))
+        far = min(max(width, -call.beyond_all_keys), call.beyond_all_keys)
+        moved = position + (far if offset is None else call.add_saturating(offset, width))
         return xp.maximum(xp.minimum(moved, call.keys), 0)
 
     start = None if left is None else end(-left)

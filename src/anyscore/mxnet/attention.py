@@ -9,7 +9,8 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends.mxnet import as_np, known_shapes
-from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.call.lowering import lower_mask
+from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores

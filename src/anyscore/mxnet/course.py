@@ -6,7 +6,7 @@ from typing import Any
 
 from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
-from anyscore.call.task import combine
+from anyscore.call.lowering import combine
 from anyscore.mxnet.attention import Attention
 from anyscore.ops import Array, load
 from anyscore.ops.checks import find_framework

@@ -27,7 +27,7 @@ class Sizes:
     groups: int
 
     @property
-    def all(self) -> tuple[int, ...]:
+    def scores_shape(self) -> tuple[int, ...]:
         """All sizes of the scores: (*lead, T_q, T_k)."""
         return *self.lead, self.queries, self.keys
 
@@ -86,7 +86,7 @@ def check_integers(least: int, /, **integers: Any) -> None:
             raise ValueError(f"{name} must be ≥ {least}, got {n}.")
 
 
-def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
+def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
     """Check that tensors are plain dense arrays, on the device of the query.
 
     Raises TypeError, ValueError: they are not.
@@ -108,7 +108,7 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     Raises TypeError, ValueError: dtypes or shapes that do not fit.
     """
     tensors = {"query": query, "key": key, "value": value}
-    check_places(xp, query, **tensors)
+    check_devices(xp, query, **tensors)
     dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:

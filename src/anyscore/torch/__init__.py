@@ -15,7 +15,7 @@ Attention of speech: its layers share `stepwise` and `scored`; `location`, `loca
 `weighted_sum`, values of one step; `option_checks`. Pointer networks: `pointer` and `pointing`.
 """
 
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.torch.attention import Attention
 from anyscore.torch.chunks import chunkwise
 from anyscore.torch.course import (
@@ -35,7 +35,7 @@ from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
 from anyscore.torch.varlen import varlen_attention
 
-tell()
+register_pytrees()
 
 __all__ = [
     "AdditiveAttention",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.torch.modes import is_transformed
-from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.call.lowering import lower_mask
+from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores
@@ -156,7 +157,7 @@ class Attention(Layer):
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
-            Options(dropout, with_scores=return_weights, impl=self.impl),
+            Options(dropout, return_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
             self._last = None if is_transformed(result.output) else last_call(task, self._packed)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
-from anyscore.call.task import combine
+from anyscore.call.lowering import combine
 from anyscore.ops import load
 from anyscore.ops.checks import find_framework
 from anyscore.torch.attention import Attention

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from anyscore.call.task import lower_mask
+from anyscore.call.lowering import lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
-from anyscore.masks.offsets import known_values
+from anyscore.masks.offsets import concrete_values
 from anyscore.ops import load
 from anyscore.ops.checks import check_integers, check_tensors, shown
 from anyscore.ops.pytrees import named_tuple
@@ -270,7 +270,7 @@ def unvisited(nodes: Tensor, n: int) -> Tensor:
         got = nodes.dtype if isinstance(nodes, Tensor) else shown(nodes)
         raise TypeError(f"nodes must be an integer tensor (B, steps), got {got}.")
     check_integers(0, n=n)
-    values = known_values(_xp, nodes)
+    values = concrete_values(_xp, nodes)
     if values is not None and values.size and not (values.min() >= -1 and values.max() < n):
         raise ValueError(
             f"nodes are from {values.min()} to {values.max()}, expected −1 to {n - 1}: there are "

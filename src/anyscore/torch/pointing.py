@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.call.task import lower_mask
+from anyscore.call.lowering import lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.functional.scores import log_weights, scores
 from anyscore.layers.chosen_weights import Chosen

@@ -20,11 +20,11 @@ from call import stored as stored
 from draw import MASKS as MASKS
 from draw import draw as draw
 
-from anyscore.backends.jax import autograd as jax_autograd
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.backends.jax import autograd
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.ops import load
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
 """A pair that the package does not have."""
@@ -76,9 +76,9 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     """All results by name, by the kernels."""
 
     def forward(*factors: jax.Array | None) -> Results:
-        return jax_autograd.attend(Operands(*factors, *x[FACTORS:]), s)
+        return autograd.attend(Operands(*factors, *x[N_DIFFERENTIABLE:]), s)
 
-    found, backward = jax.vjp(forward, *x[:FACTORS])
+    found, backward = jax.vjp(forward, *x[:N_DIFFERENTIABLE])
     gradients = zip(Operands._fields, backward(upstream), strict=False)
     made = {f"d_{name}": d for name, d in gradients if d is not None}
     lse = found.stats.sum(-2)

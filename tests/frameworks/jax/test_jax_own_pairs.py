@@ -12,7 +12,7 @@ import pytest
 from anyscore import attention, plan
 from anyscore.jax import Attention
 from anyscore.kernels.pallas import attention as pallas
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 from own_scores import EVERY, SOFTPLUS, Own, draw, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)

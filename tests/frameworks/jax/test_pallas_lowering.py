@@ -16,7 +16,7 @@ from anyscore import Additive, attention, plan
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 from samples import normal
 
 LEAD, T_Q, T_K, D, D_V = (2, 4), 67, 131, 19, 7

@@ -24,7 +24,8 @@ from anyscore.keras import (
     masked_softmax,
 )
 from anyscore.score import SCORES
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 from hang import HANG
 from samples import normal
 

@@ -12,7 +12,7 @@ from mxnet import autograd
 
 from anyscore import attention, plan
 from anyscore.ops import load
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 from own_scores import EVERY, SOFTPLUS, Own, draw, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from anyscore import attention, plan
 from anyscore.ops import load
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 from own_scores import EVERY, SOFTPLUS, Own, draw, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)

@@ -25,7 +25,7 @@ from fused_calls import (
 from torch import Tensor
 
 from anyscore import Causal, Lengths, attention
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 from samples import leaves, make_score, normal
@@ -56,11 +56,11 @@ def test_opcheck(dtype: torch.dtype, dropout: float) -> None:
     asked = [(x, s), (alone, of_alone)]
     asked += [(given, settings._replace(scores=True)) for given, settings in asked]
     for given, settings in asked:
-        results = torch_operators.forward(given, settings)
+        results = operators.forward(given, settings)
         upstream = Results(*(y if y is None else torch.rand_like(y) for y in results))
         calls = {
-            torch_operators.forward: (given, settings),
-            torch_operators.backward: (given, settings, results, upstream),
+            operators.forward: (given, settings),
+            operators.backward: (given, settings, results, upstream),
         }
         for operator, arguments in calls.items():
             torch.library.opcheck(operator.operator, operator.args(*arguments))
@@ -185,10 +185,10 @@ def test_each_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
     x = [torch.ones(1, 2, 3, device="meta") for _ in range(3)]
     operands, settings = Operands(x[0], x[1], value=x[2]), Settings("tanh", 1.0, 1, 0.0, 1, (1,))
-    found = torch_operators.forward(operands, settings)  # by the operator, of no kernel
+    found = operators.forward(operands, settings)  # by the operator, of no kernel
     assert found.output.is_meta
-    monkeypatch.setitem(torch_operators.forward.kernels, "meta", kernel)
-    monkeypatch.setattr(torch_operators, "is_watched", lambda *xs: False)
-    assert torch_operators.forward(operands, settings).output is x[2]
+    monkeypatch.setitem(operators.forward.kernels, "meta", kernel)
+    monkeypatch.setattr(operators, "must_dispatch", lambda *xs: False)
+    assert operators.forward(operands, settings).output is x[2]
     assert seen == ["meta"]
-    assert torch_operators.forward.kernels["cuda"] != torch_operators.forward.kernels["cpu"]
+    assert operators.forward.kernels["cuda"] != operators.forward.kernels["cpu"]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.backends import repeated as again
-from anyscore.call.backend import KNOWN
+from anyscore.backends.repeated import MAX_CALLS, MAX_SCORES
+from anyscore.call.backend import REPEATED
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from repeated_calls import forget
@@ -57,7 +57,7 @@ def warm(score: Any, *tensors: Any) -> Any:
 
 
 def is_known(score: Any, *tensors: Any) -> bool:
-    return KNOWN[Tensor].run(*tensors, score) is not None
+    return REPEATED[Tensor].run(*tensors, score) is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -260,16 +260,16 @@ def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
     score = SCORES["additive"]()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    assert max(len(calls.known[False]) for calls in KNOWN[Tensor].calls.values()) == again.MOST
+    assert max(len(calls.known[False]) for calls in REPEATED[Tensor].calls.values()) == MAX_CALLS
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))
     gone = weakref.ref(score), weakref.ref(score.w_v)
     del score
     gc.collect()
     assert [x() for x in gone] == [None, None]
-    for n in range(2 * again.MOST_SCORES):
+    for n in range(2 * MAX_SCORES):
         warm(anyscore.Gaussian(1.0 + n), *inputs())
-    assert len(KNOWN[Tensor].calls) <= again.MOST_SCORES
+    assert len(REPEATED[Tensor].calls) <= MAX_SCORES
 
 
 def test_a_score_that_is_made_anew_is_known_by_what_it_is_made_of(misses: list[Any]) -> None:

@@ -10,7 +10,7 @@ from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from anyscore import Causal, Lengths
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.torch import Attention, MultiHeadAttention
 from transformed import WARNINGS
@@ -60,17 +60,15 @@ def test_operators_with_other_results_need_other_names() -> None:
     a, b, value = torch.randn(3, 5, 4), torch.randn(3, 7, 4), torch.randn(3, 7, 6)
     x = Operands(a, b, None, value=value)
     s = Settings("product", 1.0, 1, 0.0, 1, [3], scores=True)
-    args = torch_operators.forward.args(x, s)
-    output, stats, scores = found = torch_operators.forward.operator(*args)
+    args = operators.forward.args(x, s)
+    output, stats, scores = found = operators.forward.operator(*args)
     assert [list(y.shape) for y in found] == [[3, 5, 6], [3, 2, 5], [3, 5, 7]]
     kept = scores - stats[:, 0, :, None] - stats[:, 1, :, None]  # the largest, and log Σ exp
     torch.testing.assert_close(kept.exp() @ value, output)
-    args = torch_operators.backward.args(
-        x, s, Results(output, stats), Results(output, stats, scores)
-    )
-    found = torch_operators.backward.operator(*args)
+    args = operators.backward.args(x, s, Results(output, stats), Results(output, stats, scores))
+    found = operators.backward.operator(*args)
     assert [y.shape for y in found if y.numel()] == [a.shape, b.shape, value.shape]
-    named = (torch_operators.forward.operator, torch_operators.backward.operator)
+    named = (operators.forward.operator, operators.backward.operator)
     assert [str(x) for x in named] == [
         "anyscore.forward_v2.default",
         "anyscore.backward_v2.default",

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import anyscore
 from anyscore import attention
-from anyscore.backends.torch import repeated as torch_repeated
+from anyscore.backends.torch import repeated
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Keys, Window
 from anyscore.torch import Attention, MultiHeadAttention
@@ -70,7 +70,7 @@ def test_the_same_bits(name: str, dtype: Any) -> None:
     found = call(tensors, **options)
     of = slopes(found, tensors)
     assert is_repeated(found) is repeats
-    torch_repeated._calls.clear()
+    repeated._calls.clear()
     first = call(tensors, **options)
     assert not is_repeated(first)
     assert torch.equal(found, first)
@@ -117,10 +117,10 @@ def test_the_second_call_is_repeated_and_few_are_kept() -> None:
     for keys in range(1, 10):
         query, key, value, *weights = tensors
         call([query, key[:, :keys], value[:, :keys], *weights])
-    assert len(torch_repeated._calls) == 11
-    for n in range(torch_repeated.MOST):
+    assert len(repeated._calls) == 11
+    for n in range(repeated.MAX_CALLS):
         attention(*tensors[:3], score=anyscore.Gaussian(1.0 + n))
-    assert len(torch_repeated._calls) <= torch_repeated.MOST
+    assert len(repeated._calls) <= repeated.MAX_CALLS
 
 
 def test_other_strides_are_right() -> None:
@@ -145,7 +145,7 @@ def test_whoever_counts_operators_sees_them() -> None:
     counts = []
     for again in (True, False):
         if not again:
-            torch_repeated._calls.clear()
+            repeated._calls.clear()
         with FlopCounterMode(display=False) as counter:
             slopes(call(tensors), tensors)
         counts.append(counter.get_total_flops())
@@ -170,6 +170,6 @@ def test_layers(kind: str, lengths: Any) -> None:
         output = layer(query, key, value, lengths)
         of_layer = torch.autograd.grad((output**2).sum(), wanted)
         found.append((output, layer.last_weights(), *of_layer))
-    assert len(torch_repeated._calls) == 1
+    assert len(repeated._calls) == 1
     for first, *others in zip(*found, strict=True):
         assert all(torch.equal(first, x) for x in others)

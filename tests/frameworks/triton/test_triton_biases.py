@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import run_reference
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
-from anyscore.kernels.triton import packed
-from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.kernels.triton import call, pairs
 from anyscore.ops import load
 from budget import assert_within_budget
 from oracle import numbers
@@ -57,8 +56,8 @@ def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Ten
     kind = getattr(torch, dtype)
     to = lambda y: y.to(kind) if y.is_floating_point() else y  # noqa: E731
     x = x.map(to)
-    leaves = [y.requires_grad_() for y in x[:FACTORS] if y is not None]
-    found = run_reference(load("torch"), x, s, dtype)
+    leaves = [y.requires_grad_() for y in x[:N_DIFFERENTIABLE] if y is not None]
+    found = run_reference(load("torch"), x, s)
     total = torch.zeros((), dtype=kind)
     for y, d in zip(found, upstream, strict=True):
         total = total + (torch.where(y.isfinite(), y, 0.0) * to(d)).sum()
@@ -73,19 +72,19 @@ def test_values_and_gradients(
 ) -> None:  # fmt: skip
     """bands: the backward works on some of the keys at a time."""
     if bands:
-        monkeypatch.setattr(packed, "BAND_BYTES", 0)
-        monkeypatch.setattr(packed, "LEAST_BAND", 64)
+        monkeypatch.setattr(call, "BAND_BYTES", 0)
+        monkeypatch.setattr(call, "LEAST_BAND", 64)
     monkeypatch.setattr(triton, "SKEWED", 33)  # queries whose diagonals are summed at a time
     x, upstream = made(heads, queries, shape, torch.float32)
     lead = BATCH, heads
     s = Settings(
         name, 0.4, GROUPS, 0.0, 8, lead, outer, 2.0 if outer else 0.0, True, diagonal, after
     )
-    results = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32)
-    gradients = triton.backward(triton_pairs.BY_NAME[name], x, s, results, upstream)
+    results = triton.forward(pairs.BY_NAME[name], x, s, torch.float32)
+    gradients = triton.backward(pairs.BY_NAME[name], x, s, results, upstream)
     exact = defined(x, s, upstream, "float64")
     plain = defined(x, s, upstream, "float32")
-    factors = [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
+    factors = [name for name in Operands._fields[:N_DIFFERENTIABLE] if getattr(x, name) is not None]
     names = [*Results._fields, *factors]
     found: list[Any] = [*results, *(getattr(gradients, name) for name in factors)]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
@@ -98,9 +97,9 @@ def test_minus_infinity(queries: int) -> None:
     x, upstream = made(2, queries, (queries, 130), torch.float32)
     x.bias[0] = -torch.inf
     s = Settings("squared", -0.4, GROUPS, 0.0, 8, (BATCH, 2))
-    results = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    results = triton.forward(pairs.SQUARED, x, s, torch.float32)
     assert (results.output[..., 0, :] == 0).all()
     assert (results.stats[..., 0, 0] == -torch.inf).all()
-    gradients = triton.backward(triton_pairs.SQUARED, x, s, results, upstream._replace(scores=None))
-    assert all(y.isfinite().all() for y in gradients[:FACTORS] if y is not None)
+    gradients = triton.backward(pairs.SQUARED, x, s, results, upstream._replace(scores=None))
+    assert all(y.isfinite().all() for y in gradients[:N_DIFFERENTIABLE] if y is not None)
     assert (gradients.bias[0] == 0).all()

@@ -17,10 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
-from anyscore.kernels.triton import graphs as triton_graphs
-from anyscore.kernels.triton import pairs as triton_pairs
-from anyscore.kernels.triton import scorers
-from anyscore.kernels.triton.own_pairs import of_formula
+from anyscore.kernels.triton import graphs, pairs, scorers
+from anyscore.kernels.triton.formula import of_formula
 from anyscore.score.formula import formula_of
 from own_scores import EVERY, LEAKY, SOFTPLUS
 
@@ -83,7 +81,7 @@ def call(
     )
     kernels = triton
     if options.pop("edges", False):
-        kernels = triton_graphs
+        kernels = graphs
         counts = {"rowptr": queries + 1, "col": 512, "colptr": keys + 1, "order": 512, "row": 512}
         edges = {name: torch.zeros(n, dtype=torch.int64) for name, n in counts.items()}
         c = torch.zeros(*lead, 512, width, dtype=features)
@@ -114,7 +112,7 @@ def slots(kernel: Compiled, loop: str, width: int) -> float:
 @CHIPS
 def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
     """No spills, at most 4.7 and 3.7 instructions an element, half a reciprocal or less."""
-    call(triton_pairs.TANH)
+    call(pairs.TANH)
     (launch,) = (x for x in launches if name_of(x) == "forward")
     kernel = compiled(launch, chip)
     assert kernel.stack == 0
@@ -147,15 +145,15 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
 def test_forward_never_spills(
     launches: list[Launch], name: str, options: dict[str, Any], chip: int
 ) -> None:
-    call(triton_pairs.BY_NAME[name], **options)
+    call(pairs.BY_NAME[name], **options)
     for launch in launches:
         assert compiled(launch, chip).stack == 0, name_of(launch)
 
 
 @pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
 def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
-    call(triton_pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, mask=True)
-    call(triton_pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
+    call(pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, mask=True)
+    call(pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)
     for launch in launches:
         assert compiled(launch, chip).registers > 0
 
@@ -164,12 +162,12 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
 def test_whatever_may_be_there_compiles(launches: list[Launch]) -> None:
     """With the oldest Triton too, by `make triton-oldest`: masks, biases, dropout, edges."""
     everything = {"mask": True, "bias": True, "of_pairs": True, "dropout": 0.1}
-    call(triton_pairs.LEAKY_RELU, **everything)
-    call(triton_pairs.TANH, **everything, backward=True)
-    call(triton_pairs.PRODUCT, **everything, weight=False, queries=1)
-    call(triton_pairs.PRODUCT, weight=False, normalizer=2, backward=True)
+    call(pairs.LEAKY_RELU, **everything)
+    call(pairs.TANH, **everything, backward=True)
+    call(pairs.PRODUCT, **everything, weight=False, queries=1)
+    call(pairs.PRODUCT, weight=False, normalizer=2, backward=True)
     for backward in (False, True):
-        call(triton_pairs.SQUARED, edges=True, bias=True, backward=backward)
+        call(pairs.SQUARED, edges=True, bias=True, backward=backward)
     for launch in launches:
         assert compiled(launch, 90).registers > 0
 
@@ -187,7 +185,7 @@ def test_formulas_compile(launches: list[Launch]) -> None:
 
 @pytest.mark.parametrize(("name", "chip"), [("tanh", 80), ("tanh", 90), ("product", 80)])
 def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
-    call(triton_pairs.BY_NAME[name], weight=name == "tanh", backward=True)
+    call(pairs.BY_NAME[name], weight=name == "tanh", backward=True)
     for launch in launches:
         if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 in three TF32 parts
             assert compiled(launch, chip).stack == 0, name_of(launch)
@@ -208,7 +206,7 @@ def test_a_cap_of_scores_never_spills(
     kernels = []
     for outer in ("", "tanh"):
         launches.clear()
-        call(triton_pairs.BY_NAME[name], outer=outer, outer_scale=30.0, **options)
+        call(pairs.BY_NAME[name], outer=outer, outer_scale=30.0, **options)
         names = "forward", "weights_and_gradients", "decode_queries"
         (launch,) = (x for x in launches if name_of(x) in names)
         kernels.append(compiled(launch, chip))
@@ -235,7 +233,7 @@ def test_a_bias_spills_next_to_nothing(
     launches: list[Launch], name: str, options: dict[str, Any], chip: int
 ) -> None:
     """Bytes of a thread; tanh by exponentials has all registers, and loses four with a bias."""
-    call(triton_pairs.BY_NAME[name], weight=name == "tanh", of_pairs=True, **options)
+    call(pairs.BY_NAME[name], weight=name == "tanh", of_pairs=True, **options)
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
     assert compiled(launch, chip).stack <= 16
@@ -253,7 +251,7 @@ numbers a query. Of the log-sum-exp alone, which is inexact, eight fewer were sp
 def test_what_other_outer_functions_spill(
     launches: list[Launch], outer: str, options: dict[str, Any], chip: int
 ) -> None:
-    call(triton_pairs.SQUARED, outer=outer, outer_scale=1.5, **options)
+    call(pairs.SQUARED, outer=outer, outer_scale=1.5, **options)
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
     assert compiled(launch, chip).stack <= SPILLED[outer]
@@ -267,7 +265,7 @@ def test_what_other_outer_functions_spill(
 def test_the_sigmoid_never_spills(
     launches: list[Launch], options: dict[str, Any], chip: int
 ) -> None:
-    call(triton_pairs.TANH, normalizer=2, **options)
+    call(pairs.TANH, normalizer=2, **options)
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
     assert compiled(launch, chip).stack == 0
@@ -286,7 +284,7 @@ def test_the_sigmoid_never_spills(
 )
 def test_edges_never_spill(launches: list[Launch], name: str, backward: bool, chip: int) -> None:
     """Rows are gathered, so what bounds them is memory: half the registers hide its latency."""
-    call(triton_pairs.BY_NAME[name], edges=True, bias=True, backward=backward)
+    call(pairs.BY_NAME[name], edges=True, bias=True, backward=backward)
     forward, back = {"forward"}, {"slopes_of_edges", "feature_sums", "value_sums"}
     assert {name_of(x) for x in launches} == (back if backward else forward)
     for launch in launches:
@@ -299,8 +297,8 @@ def test_edges_never_spill(launches: list[Launch], name: str, backward: bool, ch
 def test_edges_compile_in_every_dtype(launches: list[Launch]) -> None:
     for dtype in (torch.float32, torch.float64):
         for option in ({"dropout": 0.1}, {"normalizer": 2}, {"outer": "tanh", "outer_scale": 2.0}):
-            call(triton_pairs.TANH, dtype, edges=True, backward=True, **option)
-            call(triton_pairs.TANH, dtype, edges=True, **option)
+            call(pairs.TANH, dtype, edges=True, backward=True, **option)
+            call(pairs.TANH, dtype, edges=True, **option)
     for launch in launches:
         assert compiled(launch, 90).registers > 0
 
@@ -316,7 +314,7 @@ def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        functions = triton_pairs.Functions(module.value, module.value, module.value)
+        functions = pairs.Functions(module.value, module.value, module.value)
         made.append(scorers.elementwise(functions))
     assert str(made[0]) == str(made[1])
     assert made[0].cache_key != made[1].cache_key

@@ -23,13 +23,13 @@ from anyscore import (
     plan,
     scores,
 )
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.backends.torch import triton as torch_triton
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.call.task import Call, Options
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
-from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.kernels.triton import pairs
 from samples import normal
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
@@ -105,13 +105,13 @@ def test_operators_check_out() -> None:
     a, b, value, weight, *_ = tensors(torch.float32, grad=False)
     x = Operands(a, b, weight, value=value, stop=torch.tensor([[[50]]]))
     s = Settings("tanh", 0.5, 2, 0.0, 2, [1, 2], "", 0.0, True)
-    arguments = torch_operators.forward.args(x, s)
-    torch.library.opcheck(torch_operators.forward.operator, arguments)
-    output, stats, scores = torch_operators.forward.operator(*arguments)
+    arguments = operators.forward.args(x, s)
+    torch.library.opcheck(operators.forward.operator, arguments)
+    output, stats, scores = operators.forward.operator(*arguments)
     scores = torch.zeros_like(scores)  # stand for a gradient
     results = Results(output, stats), Results(output, stats, scores)
-    arguments = torch_operators.backward.args(x, s, *results)
-    torch.library.opcheck(torch_operators.backward.operator, arguments)
+    arguments = operators.backward.args(x, s, *results)
+    torch.library.opcheck(operators.backward.operator, arguments)
 
 
 @pytest.mark.parametrize("name", ["Additive", "Trilinear"])
@@ -175,7 +175,7 @@ def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert reason(Additive(None, None, w)) == "it runs on GPUs, and the tensors are on cpu"
     assert reason(lambda q, k: q @ k.mT) == "the score is a callable"
-    assert set(triton_pairs.BY_NAME) == {pair.name for pair in cpu.PAIRS}
+    assert set(pairs.BY_NAME) == {pair.name for pair in cpu.PAIRS}
     monkeypatch.setattr(torch_triton, "find_spec", lambda name: None)
     torch_triton._problem.cache_clear()
     assert torch_triton._problem() == "Triton is not installed: pip install triton"

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from anyscore import Edges, attention, scores
-from anyscore.call.operands import FACTORS, Operands, Results
-from anyscore.kernels.triton import edges as triton_edges
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
+from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import graphs as triton
 from budget import EPS, assert_near, size
 from oracle import numbers
 from samples import HIDDEN, NAMES, make_score, normal
 
 QUERIES, KEYS, HEADS, D_V = 5, 6, 2, 3
-MOST = 2 * triton_edges.EDGES.value + 3
+MOST = 2 * edge_kernels.EDGES.value + 3
 TARGET = np.concatenate([np.zeros(MOST, int), [2, 2, 2, 3, 4]])  # query 1 has none
 SOURCE = np.concatenate([np.arange(MOST) % (KEYS - 1), [1, 1, 0, 4, 3]])  # key 5 has none
 ORDER = np.random.default_rng(0).permutation(len(TARGET))
@@ -207,7 +207,9 @@ def test_indices_out_of_range_read_nothing(
             room[2000:-2000] = y.flatten()
             return room[2000:-2000].view(y.shape)
 
-        factors = dict(zip(x._fields[:FACTORS], map(put, x[:FACTORS]), strict=True))
+        factors = dict(
+            zip(x._fields[:N_DIFFERENTIABLE], map(put, x[:N_DIFFERENTIABLE]), strict=True)
+        )
         of = (y._replace(**factors, **{array: indices}) for y in (x, seen["backward"][1]))
         found = real["forward"](pair, next(of), s, acc_dtype)
         return found, real["backward"](pair, next(of), s, kept, upstream)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
-from anyscore.kernels.triton import pairs as triton_pairs
+from anyscore.kernels.triton.pairs import BY_NAME, SQUARED, TANH
 from anyscore.modifiers import dropout
 from anyscore.ops import load
 from budget import assert_within_budget, size
@@ -101,15 +101,15 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     if x.seed is not None:
         xp = load("torch")
         seed = xp.seed(int(x.seed), like=x.value)
-        dropout_mask = dropout.keep(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
+        dropout_mask = dropout.dropout_mask(xp, seed, s.dropout, s.lead, queries, x.b.shape[-2])
         dropped = torch.where(dropout_mask, weights, 0.0) / (1 - s.dropout)
     return dropped @ value, lse[..., 0], torch.where(attended, scores, -torch.inf)
 
 
 def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     """Return what `defined` does and the gradients of the operands that have them."""
-    factors = [y if y is None else y.detach().requires_grad_() for y in x[:FACTORS]]
-    x = Operands(*factors, *x[FACTORS:])
+    factors = [y if y is None else y.detach().requires_grad_() for y in x[:N_DIFFERENTIABLE]]
+    x = Operands(*factors, *x[N_DIFFERENTIABLE:])
     output, lse, scores = defined(x, s)
     some, kept = lse.isfinite(), scores.isfinite()  # a constant −∞ has no gradient
     total = (output * upstream.output).sum() + (lse[some] * upstream.stats[..., 1, :][some]).sum()
@@ -120,10 +120,10 @@ def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
 
 def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
     """Return the same of the kernels."""
-    pair = triton_pairs.BY_NAME[s.pair]
+    pair = BY_NAME[s.pair]
     results = triton.forward(pair, x, s, torch.float32)
     grads = triton.backward(pair, x, s, results, upstream)
-    present = [d for y, d in zip(x[:FACTORS], grads, strict=False) if y is not None]
+    present = [d for y, d in zip(x[:N_DIFFERENTIABLE], grads, strict=False) if y is not None]
     return results.output, results.stats.sum(-2), results.scores, *present
 
 
@@ -149,7 +149,7 @@ def test_values_and_gradients(
     plain = derived(x.map(to(torch.float32)), s, upstream)
     found = computed(x, s, upstream)
     names = ["output", "lse", "scores"]
-    names += [name for name in Operands._fields[:FACTORS] if getattr(x, name) is not None]
+    names += [name for name in Operands._fields[:N_DIFFERENTIABLE] if getattr(x, name) is not None]
     for what, one, other, simple in zip(names, found, exact, plain, strict=True):
         rounded = half and what not in ("lse", "scores")
         exactly = numbers(other)
@@ -164,7 +164,7 @@ def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
     x = operands(queries, (), "float32", 0.01)
     x = x._replace(b=x.b[..., :1, :], value=x.value[..., :1, :])
     s = settings(name, 50.0, x)
-    lse = triton.forward(triton_pairs.BY_NAME[name], x, s, torch.float32).stats.sum(-2)
+    lse = triton.forward(BY_NAME[name], x, s, torch.float32).stats.sum(-2)
     exact = defined(x.map(to(torch.float64)), s)[1]
     torch.testing.assert_close(lse.double(), exact, rtol=2e-5, atol=0)
 
@@ -177,12 +177,12 @@ def test_where_a_query_is_a_key(outer: str, queries: int) -> None:
     x.a[:, :, 0] = x.b[:, :, 3]
     s = settings("squared", 1.0, x, outer)
     upstream = Results(torch.ones(*LEAD, queries, D_V), None, None)
-    results = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    results = triton.forward(SQUARED, x, s, torch.float32)
     assert (results.scores[..., 0, 3] == 0).all()
-    for gradient in triton.backward(triton_pairs.SQUARED, x, s, results, upstream):
+    for gradient in triton.backward(SQUARED, x, s, results, upstream):
         assert gradient is None or gradient.isfinite().all()
     x.b[:, :, 5] = torch.nan
-    found = triton.forward(triton_pairs.SQUARED, x, s, torch.float32)
+    found = triton.forward(SQUARED, x, s, torch.float32)
     assert found.output.isnan().all()
 
 
@@ -196,7 +196,7 @@ def test_nothing_masked_is_capped_into_attention(queries: int) -> None:
         y = x._replace(b=x.b.clone(), value=x.value.clone())
         y.b[..., 40:, :] = fill
         y.value[..., 40:, :] = fill
-        one, other = (triton.forward(triton_pairs.TANH, z, s, torch.float32) for z in (x, y))
+        one, other = (triton.forward(TANH, z, s, torch.float32) for z in (x, y))
         torch.testing.assert_close(one.output, other.output)
         torch.testing.assert_close(one.stats, other.stats)
         assert (other.scores[..., 40:] == -torch.inf).all()
@@ -206,7 +206,7 @@ def test_nothing_masked_is_capped_into_attention(queries: int) -> None:
 def test_in_float64_a_cap_keeps_its_digits() -> None:
     x = operands(3, ("weight", "key_bias"), "float64")
     s = settings("tanh", 0.7, x)
-    found = triton.forward(triton_pairs.TANH, x, s, torch.float64)
+    found = triton.forward(TANH, x, s, torch.float64)
     output, lse, _ = defined(x, s)
     torch.testing.assert_close(found.output, output, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(found.stats.sum(-2), lse, rtol=1e-12, atol=1e-13)

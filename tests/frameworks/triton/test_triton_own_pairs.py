@@ -10,9 +10,9 @@ import torch
 
 from anyscore import Causal, attention
 from anyscore.kernels import cpu
-from anyscore.kernels.triton.own_pairs import of_formula, source
-from anyscore.score.factors import Pair
+from anyscore.kernels.triton.formula import of_formula, source
 from anyscore.score.formula import formula_of
+from anyscore.score.pairs import Pair
 from own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw
 
 

@@ -24,7 +24,7 @@ from anyscore import (
     Trilinear,
     attention,
 )
-from anyscore.kernels.triton import packed as triton_packed
+from anyscore.kernels.triton import call
 from budget import assert_gradients_within_budget, assert_within_budget
 from oracle_gradients import gradients, largest_terms
 
@@ -160,6 +160,6 @@ def test_magnitudes(name: str, scale: float) -> None:
 @pytest.mark.parametrize("name", ["tanh", "product with biases"])
 def test_bands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward of many keys takes a band at a time."""
-    monkeypatch.setattr(triton_packed, "BAND_BYTES", 1)
-    monkeypatch.setattr(triton_packed, "LEAST_BAND", 64)
+    monkeypatch.setattr(call, "BAND_BYTES", 1)
+    monkeypatch.setattr(call, "LEAST_BAND", 64)
     check(name, SIZES["tiles"], "causal", "float32")

@@ -7,24 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 
 _xp = load("numpy")
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
     """Return the results; the output is of the dtype given, or of that of sums."""
-    rows, sums = (*s.lead, x.a.shape[-2]), acc_dtype(*x[:FACTORS])
-    stats, output, scores = np.empty((*s.lead, 2, rows[-1]), sums), None, None
-    if x.value is not None:
-        output = np.empty((*rows, x.value.shape[-1]), dtype or sums)
-    if s.scores:
-        scores = np.empty((*rows, x.b.shape[-2]) if x.col is None else (*s.lead, len(x.col)), sums)
+    shapes, sums = x.result_shapes(s), acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
+    output = None if shapes.output is None else np.empty(shapes.output, dtype or sums)
+    scores = None if shapes.scores is None else np.empty(shapes.scores, sums)
+    stats = np.empty(shapes.stats, sums)
     if x.packed is not None and x.packed.dtype != sums:
         x = x._replace(packed=None)
-    cpu.forward(_raw(x), s, Results(raw(output), stats, scores), threads())
+    cpu.forward(_as_core_operands(x), s, Results(as_core_array(output), stats, scores), threads())
     return Results(output, stats, scores)
 
 
@@ -34,23 +32,22 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
     results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
     of that; those of stats and scores may be None.
     """
-    made = Operands(
-        *(None if y is None else np.empty(y.shape, results.stats.dtype) for y in x[:FACTORS])
-    )
+    factors, dtype = x.factors, results.stats.dtype
+    made = factors.map(lambda y: np.empty(y.shape, dtype))
     output, stats, d_stats, d_scores = (
         None if y is None else np.ascontiguousarray(y) for y in (*results[:2], *upstream[1:])
     )
-    upstream = Results(raw(upstream.output), d_stats, d_scores)
-    cpu.backward(_raw(x), s, Results(output, stats), upstream, made, threads())
-    pairs = zip(made[:FACTORS], x[:FACTORS], strict=True)
+    upstream = Results(as_core_array(upstream.output), d_stats, d_scores)
+    cpu.backward(_as_core_operands(x), s, Results(output, stats), upstream, made, threads())
+    pairs = zip(made, factors, strict=True)
     return Operands(*(d if d is None else d.astype(y.dtype, copy=False) for d, y in pairs))
 
 
 def pack_keys(pair: str, b: Array) -> Array:
     """Return what `forward` takes as `packed`, (..., T_k + 1, h), for b (..., T_k, h)."""
     *lead, keys, width = b.shape
-    packed = np.empty((*lead, keys + 1, width), acc_dtype(b))
-    cpu.prepare_keys(pair, raw(b), packed, threads())
+    packed = np.empty((*lead, keys + 1, width), acc_dtype(_xp, b))
+    cpu.prepare_keys(pair, as_core_array(b), packed, threads())
     return packed
 
 
@@ -69,18 +66,14 @@ def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
     return made
 
 
-def acc_dtype(*xs: Array | None) -> str:
-    """Return the dtype that sums over these arrays are taken in."""
-    return "float64" if "float64" in [_xp.dtype(x) for x in xs if x is not None] else "float32"
-
-
-def _raw(x: Operands) -> Operands:
-    """Return operands as the core takes them: `raw`, and the seed of dropout as an integer."""
+def _as_core_operands(x: Operands) -> Operands:
+    """Return operands as the core takes them, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
-    return Operands._make((*map(raw, x[:FACTORS]), *x[FACTORS:]))._replace(seed=seed)
+    n = N_DIFFERENTIABLE
+    return Operands(*map(as_core_array, x[:n]), *x[n:])._replace(seed=seed)
 
 
-def raw(x: Array | None) -> Any:
+def as_core_array(x: Array | None) -> Any:
     """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None

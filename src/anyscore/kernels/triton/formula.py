@@ -9,13 +9,29 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton import functions
 from anyscore.kernels.triton.pairs import Functions, tanh
 from anyscore.score.formula import Formula
 from anyscore.score.formula.slopes import plain
 from anyscore.score.formula.tape import ARITHMETIC, COMPARISONS, Row, reached
 
 _OWN = {"tanh": "tanh", "log1p": "log1p", "expm1": "expm1"}
+
+
+@triton.jit
+def log1p(x):
+    """Return ln(1 + x); near 0 by ln u · x/(u − 1) of u = 1 + x, whose errors cancel."""
+    u = 1.0 + x
+    near = tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
+    return tl.where(tl.abs(x) < 1.0, near, tl.log(u))
+
+
+@triton.jit
+def expm1(x):
+    """Return eˣ − 1; near 0 by (u − 1) x/ln u of u = eˣ, whose errors cancel."""
+    u = tl.exp(x)
+    log = tl.where(tl.abs(x) < 1.0, tl.log(u), 1.0)
+    near = tl.where(log == 0.0, x, (u - 1.0) * (x / tl.where(log == 0.0, 1.0, log)))
+    return tl.where(tl.abs(x) < 1.0, near, u - 1.0)
 
 
 @cache
@@ -26,8 +42,7 @@ def of_formula(formula: Formula) -> Functions:
     # Triton reads the source of a function, as `inspect` finds it.
     linecache.cache[at] = len(text), None, text.splitlines(keepends=True), at
     made: dict[str, Any] = {
-        "__name__": "anyscore_pair", "tl": tl, "tanh": tanh, "log1p": functions.log1p,
-        "expm1": functions.expm1,
+        "__name__": "anyscore_pair", "tl": tl, "tanh": tanh, "log1p": log1p, "expm1": expm1,
     }  # fmt: skip
     exec(compile(text, at, "exec"), made)  # what `source` has printed
     return Functions(*(triton.jit(made[name]) for name in names))

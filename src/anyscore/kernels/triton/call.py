@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from anyscore.call.operands import Operands, Settings
-from anyscore.kernels.triton import panels as triton_panels
-from anyscore.kernels.triton import scorers
-from anyscore.kernels.triton import tiles as triton_tiles
+from anyscore.kernels.triton import panels, scorers
+from anyscore.kernels.triton import tiles as tile_kernels
 from anyscore.kernels.triton.pairs import TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
 from anyscore.kernels.triton.tiles import Biases, Dropout, Mask, Operand, Rows, Sizes
 from anyscore.modifiers.dropout import last_dropped
 
-TILE: int = triton_tiles.TILE.value
-BLOCK: int = triton_panels.BLOCK.value
+TILE: int = tile_kernels.TILE.value
+BLOCK: int = panels.BLOCK.value
 """Widths are filled up to a multiple of it."""
 HALF = torch.bfloat16, torch.float16
 BAND_BYTES = 2**28
@@ -201,7 +200,7 @@ class PackedCall:
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
         nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
         launch(
-            triton_panels.finite,
+            panels.finite,
             tiles * n * h,
             operand(x, h),
             copy,
@@ -229,7 +228,7 @@ class PackedCall:
         table = self.a.new_empty((n * h, 4, self.padded), dtype=self.acc_dtype)
         constants = self.a.new_empty((n * h, 2), dtype=self.acc_dtype)
         launch(
-            triton_panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
+            panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
             constants, h, self.width, self.padded, self.scale,
         )  # fmt: skip
         return Weights(table, constants, *self.inputs.shared(n, h))
@@ -239,7 +238,7 @@ class PackedCall:
         n, h, keys, _ = self.b.shape
         shift = self.b.new_empty((n, h, self.padded), dtype=torch.float32)
         launch(
-            triton_panels.shifts,
+            panels.shifts,
             self.padded // BLOCK * n * h,
             operand(self.b, h),
             shift,
@@ -257,7 +256,7 @@ class PackedCall:
         features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)
         exponentials = bounds = None
         sizes = h, rows, self.width, tiles, self.padded
-        launch(triton_panels.fill, tiles * n * h, source, features, *sizes)
+        launch(panels.fill, tiles * n * h, source, features, *sizes)
         if self.exponentials:
             exponentials = torch.empty_like(features)
             bounds = x.new_empty((n * h, tiles, 2), dtype=torch.float32)
@@ -265,7 +264,7 @@ class PackedCall:
             stride = 4 * self.padded
             table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
             launch(
-                triton_panels.exponentials, tiles * n * h, source, exponentials, bounds, table,
+                panels.exponentials, tiles * n * h, source, exponentials, bounds, table,
                 operand(self.shift, h), *sizes, OF_QUERY=of_query,
             )  # fmt: skip
         return Panels(features, exponentials, bounds, *self.inputs.shared(n, h), tiles)
