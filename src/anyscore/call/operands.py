@@ -141,7 +141,7 @@ class Settings(NamedTuple):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers among them, as the C++ core takes them: `Settings` of csrc/bindings/calls.h."""
+        """The numbers that the C++ core takes: `Settings` of csrc/bindings/calls.h."""
         outer = NAMES.index(self.outer)
         return (*self[1:5], outer, self.outer_scale, *self[9:])
 
