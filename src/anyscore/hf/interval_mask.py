@@ -95,7 +95,7 @@ class IntervalMask(Tensor):
         """Keep the numbers in files; booleans stay booleans that hide where they are added."""
         numbers = self.numbers()
         if numbers.dtype != torch.bool:
-            return numbers.__reduce_ex__(protocol)
+            return numbers.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
         return of_booleans, (numbers,)
 
 
