@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import oracle
 from anyscore import (
     AttentionOutput,
     Causal,
@@ -18,7 +19,7 @@ from anyscore import (
     attention,
     plan,
 )
-from samples import NAMES, gradients, leaves, make_score, normal, table
+from samples import NAMES, gradients, leaves, make_score, normal
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 
@@ -77,7 +78,7 @@ def test_output_weights_and_lse_are_the_formula_s(arrays: Any, name: str, framew
     """The log-sum-exp too: terms that drop out of the softmax are put back."""
     q, k, v = arrays
     score = make_score(name)
-    s = table(name, score, q, k)
+    s = oracle.scores(q, k, score)
     e = np.exp(s)
     weights = e / e.sum(-1, keepdims=True)
     given = score.map(torch.tensor) if framework == "torch" else score
