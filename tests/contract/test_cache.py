@@ -24,11 +24,11 @@ from anyscore import (
     prepare_keys,
 )
 from anyscore.kernels import cpu
-from anyscore.score import SCORES as LAYER_SCORES
 from anyscore.torch import Attention, MultiHeadAttention
 from cases import SCORES as CASES
 from cases import WIDTH
 from samples import NAMES, gradients, leaves, make_score, normal
+from table_scores import TABLE
 from transformed import WARNINGS
 
 pytestmark = WARNINGS
@@ -193,9 +193,9 @@ def test_transforms_and_compilation() -> None:
 # Layers
 
 
-@pytest.mark.parametrize("name", LAYER_SCORES)
+@pytest.mark.parametrize("name", TABLE)
 def test_layers(name: str) -> None:
-    hidden = 3 if name in ("additive", "concat", "gatv2") else None
+    hidden = 3 if TABLE[name].hidden else None
     layer = Attention(name, hidden=hidden, d_q=D, d_k=D).double()
     q, k, v = map(torch.tensor, arrays())
     prepared = layer.prepare_keys(k)

@@ -7,17 +7,16 @@ name and its fields. What is not attended is never touched.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from table_scores import ROWS, Vector, dot, row_of, times, total
+from table_masks import RULES
+from table_scores import RANKS, Vector, dot, row_of, times, total
 
-OWN_RANK = {name: len(letters) for row in ROWS.values() for name, letters in row.fields.items()}
-"""Rank of a parameter of one head, 0 if not here; axes before it are leading dimensions."""
 OF_KEY = ("W_k", "w_k")
 """Parameters whose leading dimensions are those of the key; all others' are the query's."""
 
@@ -109,49 +108,45 @@ def allowed(mask: Any, lead: tuple[int, ...], queries: int, keys: int) -> np.nda
     if mask is None:
         return keep
     for *n, i, j in product(*map(range, keep.shape)):
-        keep[(*n, i, j)] = _may_attend(mask, lead, tuple(n), i, j, queries, keys)
+        keep[(*n, i, j)] = _may_attend(mask, Entry(lead, tuple(n), i, j, queries, keys))
     return keep
 
 
-def _may_attend(
-    mask: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int, j: int, queries: int, keys: int
-) -> bool:
+def _may_attend(mask: Any, entry: Entry) -> bool:
     kind = type(mask).__name__
     if kind == "All":
-        return all(_may_attend(one, lead, n, i, j, queries, keys) for one in mask.masks)
-    if kind == "Lengths":
-        return j < _bound(mask.n, lead, n, i)
-    if kind == "Interval":
-        after = mask.start is None or j >= _bound(mask.start, lead, n, i)
-        return after and (mask.stop is None or j < _bound(mask.stop, lead, n, i))
-    if kind in ("Window", "Causal"):
-        position = i + (keys - queries if mask.align == "end" else 0)
-        position += 0 if mask.offset is None else int(_bound(mask.offset, lead, n, i))
-        left, right = (None, 0) if kind == "Causal" else (mask.left, mask.right)
-        return (left is None or position - left <= j) and (right is None or j <= position + right)
-    if kind == "Sequences":
-        of_query, of_key = (array(x).tolist() for x in (mask.cu_seqlens_q, mask.cu_seqlens_k))
-        return any(
-            of_query[s] <= i < of_query[s + 1] and of_key[s] <= j < of_key[s + 1]
-            for s in range(len(of_query) - 1)
-        )
-    if kind == "Keys":
-        keep = array(mask.keep)
-        if keep.ndim == 2 and lead:
-            return bool(at(keep, n[:1], 1)[j])
-        return bool(at(keep, n, 1)[j])
+        return all(_may_attend(one, entry) for one in mask.masks)
+    if kind in RULES:
+        return bool(RULES[kind](mask, entry))
     keep = array(mask.keep if kind == "Keep" else mask)
-    return bool(at(keep[..., None], (*n, i, j), 1)[0])
+    return bool(at(keep[..., None], (*entry.n, entry.i, entry.j), 1)[0])
 
 
-def _bound(x: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int) -> float:
-    """A length, start, stop or offset: shape (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
-    x = array(x)
-    if x.ndim == 1 and lead:
-        return float(at(x[:, None], n[:1], 1)[0])
-    if x.ndim == 2 and len(lead) > 1:
-        return float(at(x[..., None], (n[0], i), 1)[0])
-    return float(at(x[..., None], (*n, i), 1)[0])
+@dataclass(frozen=True)
+class Entry:
+    """Query i and key j of the head n; arrays of masks as they are there."""
+
+    lead: tuple[int, ...]
+    n: tuple[int, ...]
+    i: int
+    j: int
+    queries: int
+    keys: int
+
+    def number(self, x: Any) -> float:
+        """A length, start, stop or offset: (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
+        x = array(x)
+        if x.ndim == 1 and self.lead:
+            return float(at(x[:, None], self.n[:1], 1)[0])
+        if x.ndim == 2 and len(self.lead) > 1:
+            return float(at(x[..., None], (self.n[0], self.i), 1)[0])
+        return float(at(x[..., None], (*self.n, self.i), 1)[0])
+
+    def flag(self, x: Any) -> bool:
+        """What a key is marked with: shape (T_k,), (B, T_k) or (*lead, T_k)."""
+        x = array(x)
+        n = self.n[:1] if x.ndim == 2 and self.lead else self.n
+        return bool(at(x, n, 1)[self.j])
 
 
 # ------------------------------------------------------------------------------ small tools
@@ -204,7 +199,6 @@ def parameters(score: Any, of_query: tuple[int, ...], of_key: tuple[int, ...]) -
         x = getattr(score, name)
         if x is not None:
             lead = of_key if name in OF_KEY else of_query
-            x = numbers(np.asarray(x) if np.isscalar(x) else x)
-            x = at(x, lead, OWN_RANK.get(name, 0)).tolist()
+            x = at(numbers(np.asarray(x) if np.isscalar(x) else x), lead, RANKS[name]).tolist()
         fields[name] = x
     return fields

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import oracle
-from table_scores import row_of
+from table_scores import RANKS, row_of
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,7 @@ def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any
     """A parameter as the query, or the key, at these leading indices has it."""
     if not isinstance(x, Tensor):
         return x
-    lead = tuple(x.shape[: x.ndim - oracle.OWN_RANK[name]])
+    lead = tuple(x.shape[: x.ndim - RANKS[name]])
     return x[oracle.place(lead, of_k if name in oracle.OF_KEY else of_q)]
 
 

@@ -69,6 +69,7 @@ class Row:
     sample: the fields of `samples.make_score`, and the numbers of scales. fixed: plain numbers.
     layer: what a layer learns: the first value of a scale, the variance of a tensor's entries.
     layer_numbers: the fields that a layer fixes.
+    variance: of the scores of a new layer.
     scaled: the score as the fuzz knows it; None if the fuzz has its form, or cannot draw it.
     of_both: whether a parameter meets queries and keys, so that there are as many heads of both.
     """
@@ -83,8 +84,14 @@ class Row:
     fixed: dict[str, float] = field(default_factory=dict)
     layer: dict[str, Widths] = field(default_factory=dict)
     layer_numbers: dict[str, Widths] = field(default_factory=dict)
+    variance: float = 1.0
     scaled: Scaled | None = None
     of_both: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all fields."""
+        return {*self.fields, *self.fixed}
 
     @property
     def hidden(self) -> bool:
@@ -370,6 +377,7 @@ TABLE: dict[str, Row] = {
         variants={"": Variant(numbers={"sigma": 3.5}), "tensor": Variant(("sigma",))},
         sample={"sigma": 1.3},
         layer={"sigma": lambda d_q, d_k, h: d_k**0.5},
+        variance=0.727,
         scaled=Scaled("sigma", 1, -1.0),
     ),
     "euclidean": Row(
@@ -419,6 +427,7 @@ TABLE: dict[str, Row] = {
         fixed={"scale": 1.5},
         layer={"sigma": lambda d_q, d_k, h: 1.0},
         layer_numbers={"scale": lambda d_q, d_k, h: math.sqrt((d_k + 2) / 2)},
+        variance=1.06,
         of_both=True,
     ),
     "additive": Row(
@@ -477,6 +486,9 @@ CALLABLE = Row(
 
 ROWS: dict[str, Row] = {row.kind.__name__: row for row in (*TABLE.values(), CALLABLE)}
 """The rows by the names of classes, and the one of a callable."""
+
+RANKS = {name: len(row.fields.get(name, ())) for row in ROWS.values() for name in row.names}
+"""Ranks of parameters of one head; axes before these are leading dimensions."""
 
 
 def row_of(score: Any) -> Row:
