@@ -11,13 +11,13 @@ Wherever an array is expected, a number, a list or a NumPy array will do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.ops import Array
+from anyscore.ops import Array, Ops
 from anyscore.ops.checks import broadcasts, shown
 from anyscore.ops.pytrees import tell, tree
 
@@ -26,9 +26,15 @@ class Mask:
     """A mask, combined with others and with boolean arrays by `&`.
 
     Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
+
+    by_position: whether the mask asks for the position of a key, not for its row in an array, so
+    that rows of a window cache, which change tokens, can take it. of_all_queries: whether one key
+    may be attended by all queries or by none, so that keys can be prepared before there are any.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
+    by_position: ClassVar[bool] = False
+    of_all_queries: ClassVar[bool] = False
     __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
 
     def __init_subclass__(cls) -> None:
@@ -46,6 +52,13 @@ class Mask:
     def context(self, call: MaskContext) -> MaskContext:
         """Return the call as masks beside this one are to be lowered for."""
         return call
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the mask of queries at the last positions, of which `first` () is the first.
+
+        A mask that does not ask where queries stand, or says where, stays as it is.
+        """
+        return self
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower the mask for one call; no value is inspected on the host.
@@ -118,6 +131,7 @@ class Keys(Mask):
     """
 
     keep: Array
+    of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to a boolean array, one row for all queries."""
@@ -147,6 +161,7 @@ class Interval(Mask):
 
     start: Any = None
     stop: Any = None
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [start, stop)."""
@@ -166,6 +181,7 @@ class Lengths(Mask):
     """
 
     n: Any
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [0, n)."""
@@ -187,6 +203,7 @@ class Window(Mask):
     align: str | None = None
     offset: Any = None
     static = "left", "right", "align"
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,6 +217,10 @@ class Window(Mask):
         if self.align not in (None, "start", "end"):
             raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
 
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
+
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys around each query."""
         return _lower_window(self, self.left, self.right, self.align, self.offset, call)
@@ -212,10 +233,15 @@ class Causal(Mask):
     align: str | None = None
     offset: Any = None
     static = ("align",)
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         Window(None, 0, self.align, self.offset)
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys up to each query."""
@@ -237,6 +263,14 @@ def as_mask(x: Any) -> Mask:
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
     return x if isinstance(x, Mask) else Keep(x)
+
+
+def _at_end(mask: Window | Causal, xp: Ops, first: Array) -> Mask:
+    if mask.align == "start" or (mask.align is None and mask.offset is not None):
+        return mask
+    if mask.offset is not None:
+        first = first + xp.array(mask.offset, like=first)
+    return replace(mask, align=None, offset=first)
 
 
 def _lower_window(

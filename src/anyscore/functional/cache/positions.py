@@ -9,7 +9,7 @@ from typing import Any
 
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.objects import Causal, Interval, Keep, Lengths, Mask, Window, as_mask, parts
+from anyscore.masks.objects import Keep, Lengths, Mask, as_mask, parts
 from anyscore.modifiers.biases import FAR, Bias
 from anyscore.ops import Array, Ops
 
@@ -109,26 +109,18 @@ def place_masks(ring: Ring, mask: Mask) -> Mask:
     """
 
     def placed(part: Mask) -> Mask:
-        if isinstance(part, Causal | Window) and (part.align == "end" or _says_nothing(part)):
-            last: Any = ring.length - ring.queries
-            if part.offset is not None:
-                last = last + ring.xp.array(part.offset, ring.like)
-            part = replace(part, align=None, offset=last)
+        part = part.at_end(ring.xp, ring.length - ring.queries)
         if not ring.wraps:
             return part
-        if not isinstance(part, Causal | Interval | Lengths | Window):
+        if not part.by_position:
             raise TypeError(
                 "in a cache with a window tokens change rows, so that a mask must count positions: "
-                f"expected Interval, Lengths, Causal or Window, got {_name(part)}. For padding on "
-                "the left pass Interval(padding, None)."
+                f"expected one such as Interval, Lengths, Causal or Window, got {_name(part)}. For "
+                "padding on the left pass Interval(padding, None)."
             )
         return OfPositions(part, ring.positions())
 
     return reduce(and_, map(placed, parts(mask)))
-
-
-def _says_nothing(mask: Causal | Window) -> bool:
-    return mask.align is None and mask.offset is None
 
 
 def _name(mask: Mask) -> str:
