@@ -115,8 +115,8 @@ def place_masks(ring: Ring, mask: Mask) -> Mask:
         if not part.by_position:
             raise TypeError(
                 "in a cache with a window tokens change rows, so that a mask must count positions: "
-                f"expected one such as Interval, Lengths, Causal or Window, got {_name(part)}. For "
-                "padding on the left pass Interval(padding, None)."
+                f"expected Interval, Lengths, Causal or Window, got {_name(part)}. For padding on "
+                "the left pass Interval(padding, None)."
             )
         return OfPositions(part, ring.positions())
 

@@ -78,8 +78,8 @@ def prepare_keys(
             if not part.of_all_queries:
                 raise TypeError(
                     f"keys are prepared for all queries, so their mask must not depend on them: "
-                    f"expected one such as Lengths, Interval or Keys, got {type(part).__name__}. "
-                    "Give it to `attention` instead."
+                    f"expected Lengths, Interval or Keys, got {type(part).__name__}. Give it to "
+                    "`attention` instead."
                 )
         lowered = lower_mask(xp, replace(sizes, queries=1), query, mask, valid_lens)
         if lowered is None:
