@@ -69,7 +69,7 @@ class Row:
     sample: the fields of `samples.make_score`, and the numbers of scales. fixed: plain numbers.
     layer: what a layer learns: the first value of a scale, the variance of a tensor's entries.
     layer_numbers: the fields that a layer fixes.
-    variance: of the scores of a new layer.
+    variance: of the scores of a new layer; None if it follows the width.
     scaled: the score as the fuzz knows it; None if the fuzz has its form, or cannot draw it.
     of_both: whether a parameter meets queries and keys, so that there are as many heads of both.
     """
@@ -84,7 +84,7 @@ class Row:
     fixed: dict[str, float] = field(default_factory=dict)
     layer: dict[str, Widths] = field(default_factory=dict)
     layer_numbers: dict[str, Widths] = field(default_factory=dict)
-    variance: float = 1.0
+    variance: float | None = 1.0
     scaled: Scaled | None = None
     of_both: bool = False
 
@@ -297,6 +297,7 @@ TABLE: dict[str, Row] = {
         "product",
         lambda q, k, p: dot(q, k),
         lambda xp, q, k, p: _product(q, k),
+        variance=None,
     ),
     "scaled_dot": Row(
         anyscore.ScaledDot,
