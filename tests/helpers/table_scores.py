@@ -16,7 +16,6 @@ from operator import mul
 from typing import Any
 
 import anyscore
-from anyscore import Score
 
 Vector = list[float]
 Numbers = dict[str, Any]
@@ -501,10 +500,3 @@ def row_of(score: Any) -> Row:
     if name not in ROWS:
         raise KeyError(f"{name} has no row: add one to tests/helpers/table_scores.py.")
     return ROWS[name]
-
-
-def missing() -> list[str]:
-    """List the public scores that have no row."""
-    public = (getattr(anyscore, name) for name in anyscore.__all__)
-    scores = {x for x in public if isinstance(x, type) and issubclass(x, Score)} - {Score}
-    return sorted(x.__name__ for x in scores if x.__name__ not in ROWS)
