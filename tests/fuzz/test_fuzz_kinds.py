@@ -20,11 +20,12 @@ from table_shapes import SHAPES
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_score_is_drawn(name: str) -> None:
-    kind = TABLE[name].kind.__name__
+    kind, scaled = TABLE[name].kind.__name__, TABLE[name].scaled
     assert kind in KINDS, (
         f"the fuzz does not draw {kind}: give its row in tests/helpers/table_scores.py `scaled=`, "
         "or write its form and slopes in tests/fuzz/formulas.py and name it in BY_HAND there"
     )
+    assert scaled is None or TABLE[name].outer == (scaled.outer is not None)
 
 
 @pytest.mark.parametrize("name", MASKS)

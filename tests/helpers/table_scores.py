@@ -70,6 +70,7 @@ class Row:
     layer_numbers: the fields that a layer fixes.
     variance: of the scores of a new layer; None if it follows the width.
     scaled: the score as the fuzz knows it; None if the fuzz has its form, or cannot draw it.
+    outer: whether an outer function takes the whole sum.
     of_both: whether a parameter meets queries and keys, so that there are as many heads of both.
     """
 
@@ -85,6 +86,7 @@ class Row:
     layer_numbers: dict[str, Widths] = field(default_factory=dict)
     variance: float | None = 1.0
     scaled: Scaled | None = None
+    outer: bool = False
     of_both: bool = False
 
     @property
@@ -96,11 +98,6 @@ class Row:
     def hidden(self) -> bool:
         """Return whether the score has a hidden layer, whose width a layer is told."""
         return "w_v" in self.fields
-
-    @property
-    def outer(self) -> bool:
-        """Return whether an outer function takes the whole sum."""
-        return self.kind is anyscore.Lorentz or bool(self.scaled and self.scaled.outer)
 
     def shape(self, name: str, d_q: int, d_k: int, h: int) -> tuple[int, ...]:
         """Return the shape of a field for these widths."""
@@ -393,6 +390,7 @@ TABLE: dict[str, Row] = {
         sample={"sigma": 1.3},
         layer={"sigma": lambda d_q, d_k, h: 1 - 1 / (8 * d_k)},  # about, for many widths
         scaled=Scaled("sigma", 2, outer=lambda p: ("sqrt", 1.0)),
+        outer=True,
     ),
     "student_t": Row(
         anyscore.StudentT,
@@ -415,6 +413,7 @@ TABLE: dict[str, Row] = {
             divisor=lambda p: p["nu"],
             outer=lambda p: ("log1p", (p["nu"] + 1) / 2),
         ),
+        outer=True,
     ),
     "lorentz": Row(
         anyscore.Lorentz,
@@ -428,6 +427,7 @@ TABLE: dict[str, Row] = {
         layer={"sigma": lambda d_q, d_k, h: 1.0},
         layer_numbers={"scale": lambda d_q, d_k, h: math.sqrt((d_k + 2) / 2)},
         variance=1.06,
+        outer=True,
         of_both=True,
     ),
     "additive": Row(
