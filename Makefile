@@ -70,7 +70,10 @@ types: .venv/dev
 
 lint: .venv/dev
 	$(NOTED) $(BIN)/pre-commit run --all-files
-	@PYTHONPATH=tests/docs $(PYTHON) -m parity.age  # of the parity page, which has every cell
+	@$(WITH_PARITY) $(BIN)/python -m parity.age
+
+age: .venv/dev  ## how old docs/parity.md is, and which scores and masks it lacks
+	@$(WITH_PARITY) $(BIN)/python -m parity.age
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny

@@ -18,15 +18,17 @@ import numpy as np
 from outers import slope_of_tanh
 from rounding import Number, Operand, project, unit
 
+from table_scores import ROWS
+
 Parameters = dict[str, Any]
 """A field of the score each: a Number of one head, a plain number, or None."""
 
-PAIR = {
-    "Euclidean": "squared", "StudentT": "squared", "Lorentz": "squared",
-    "Gaussian": "squared", "Laplace": "absolute", "GATv2": "leaky_relu",
-    "Additive": "tanh", "Concat": "tanh",
-}  # fmt: skip
-"""All others are products."""
+BY_HAND = (
+    "Dot", "ScaledDot", "Bilinear", "Trilinear", "Lorentz", "Additive", "Concat", "GATv2",
+)  # fmt: skip
+"""The scores whose forms and derivatives are below; others' follow from `Scaled` of their rows."""
+KINDS = tuple(name for name, row in ROWS.items() if name in BY_HAND or row.scaled)
+"""The scores that can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,16 @@ def scores(f: Form, sums: Number) -> Number:
 
 
 def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
-    pair, one = PAIR.get(kind, "product"), q.like(1.0)
+    row, one = ROWS[kind], q.like(1.0)
+    pair = row.pair
+    if row.scaled is not None:
+        below = one * row.scaled.divisor(p)
+        for _ in range(row.scaled.power):
+            below = below * p[row.scaled.of]
+        scale = row.scaled.factor * _over(one, below)
+        outer = row.scaled.outer(p) if row.scaled.outer else None
+        a, b = (unit(x)[0].stored() if row.scaled.unit else x for x in (q, k))
+        return Form(a, b, pair, scale=scale, outer=outer)
     if kind in ("Additive", "GATv2"):
         a, b = _projected(q, p["W_q"]), _projected(k, p["W_k"])
         return Form(_with(a, p.get("bias")), b, pair, p["w_v"])
@@ -115,22 +126,10 @@ def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
         of_query, of_key = project(q, p["w_q"][:, None]), project(k, p["w_k"][:, None])
         biases = of_query[:, 0].stored(), of_key[:, 0].stored()
         return Form((q * p["w_p"]).stored(), k, pair, None, 1.0, *biases)
-    if kind == "Cosine":
-        return Form(*(unit(x)[0].stored() for x in (q, k)), pair, scale=_over(one, p["tau"]))
-    if kind == "Gaussian":
-        return Form(q, k, pair, scale=-0.5 * _over(one, one * p["sigma"] * p["sigma"]))
-    if kind == "Euclidean":
-        scale = _over(one, one * p["sigma"] * p["sigma"])
-        return Form(q, k, pair, scale=scale, outer=("sqrt", 1.0))
-    if kind == "StudentT":
-        scale = _over(one, one * p["nu"] * p["sigma"] * p["sigma"])
-        return Form(q, k, pair, scale=scale, outer=("log1p", (p["nu"] + 1) / 2))
     if kind == "Lorentz":
         signs = q.like(np.append(np.ones(q.x.shape[1]), -1.0))
         a, b = lifted(q, p["sigma"]), lifted(k, p["sigma"])
         return Form(a, b, pair, signs, 0.5, outer=("arcosh", p["scale"]))
-    if kind == "Laplace":
-        return Form(q, k, pair, scale=-1 * _over(one, p["sigma"]))
     a = project(q, p["W"]).stored() if kind == "Bilinear" else q
     scale = p.get("scale")
     if scale is None:
@@ -183,20 +182,12 @@ def slopes(
     if kind == "Bilinear":
         d_q, d_W = project(d_a, p["W"].T), (q[:, :, None] * d_a[:, None]).tokens(0)
         return {"query": d_q, "key": d_b, "W": d_W, "scale": d_scale}
-    if kind == "Cosine":
-        d_tau = -1 * d_scale * f.scale * f.scale
-        return {"query": _of_unit(q, d_a), "key": _of_unit(k, d_b), "tau": d_tau}
-    if kind == "Gaussian":  # scale = −1/(2σ²), so its derivative by σ is 1/σ³
-        cubed = _over(q.like(1.0), q.like(1.0) * p["sigma"] * p["sigma"] * p["sigma"])
-        return {"query": d_a, "key": d_b, "sigma": d_scale * cubed}
-    if kind in ("Euclidean", "StudentT"):  # scale = 1/(νσ²), so its derivative by σ is −2/(νσ³)
-        return {
-            "query": d_a,
-            "key": d_b,
-            "sigma": d_scale * f.scale * _over(q.like(-2.0), p["sigma"]),
-        }
-    if kind == "Laplace":
-        return {"query": d_a, "key": d_b, "sigma": d_scale * f.scale * f.scale}
+    scaled = ROWS[kind].scaled
+    if scaled is not None:  # the scale is c / xⁿ, so its derivative by x is −n / x of it
+        if scaled.unit:
+            d_a, d_b = _of_unit(q, d_a), _of_unit(k, d_b)
+        d_x = d_scale * f.scale * _over(q.like(-float(scaled.power)), p[scaled.of])
+        return {"query": d_a, "key": d_b, scaled.of: d_x}
     return {"query": d_a, "key": d_b, "scale": d_scale}
 
 

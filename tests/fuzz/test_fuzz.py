@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from beside import Beside
-from drawing import DISTANCES, calls
+from drawing import calls
 from drawn import Call
-from exact import RANKS, Answer, solve
+from exact import Answer, solve
 from fuzzing import Effort
 from hostile import Hostile, attend, hostile_calls, is_announced
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from runners import Answered, NumPy
 
 import anyscore
 from anyscore.backends import numpy_core
+from table_scores import RANKS, ROWS
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +140,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
     } | {name: None for name in ("W_q", "W_k") if name in call.parameters}
     return dataclasses.replace(
         call, parameters=parameters, groups=1,
-        softcap=0.0 if call.kind in DISTANCES else call.softcap,
+        softcap=0.0 if ROWS[call.kind].outer else call.softcap,
         query=(*lead, queries, 64), key=(*lead, keys, 64),
         value=(*lead, keys, 48), mask=[], valid_lens=None, poison=None, fill=None, prepared=False,
         beside=Beside(), exact=False,

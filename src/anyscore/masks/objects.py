@@ -11,15 +11,15 @@ Wherever an array is expected, a number, a list or a NumPy array will do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
-from anyscore.masks.alignment import check_align
+from anyscore.masks.alignment import check_align, is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
-from anyscore.ops import Array
+from anyscore.ops import Array, Ops
 from anyscore.ops.checks import broadcasts, shown
 from anyscore.ops.pytrees import register_pytrees, tree
 
@@ -28,9 +28,15 @@ class Mask:
     """A mask, combined with others and with boolean arrays by `&`.
 
     Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
+
+    by_position: whether the mask asks for the position of a key, not for its row in an array, so
+    that rows of a window cache, which change tokens, can take it. of_all_queries: whether one key
+    may be attended by all queries or by none, so that keys can be prepared before there are any.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
+    by_position: ClassVar[bool] = False
+    of_all_queries: ClassVar[bool] = False
     __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
 
     def __init_subclass__(cls) -> None:
@@ -48,6 +54,13 @@ class Mask:
     def context(self, call: MaskContext) -> MaskContext:
         """Return the call as masks beside this one are to be lowered for."""
         return call
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the mask of queries at the last positions, of which `first` () is the first.
+
+        A mask that does not ask where queries stand, or says where, stays as it is.
+        """
+        return self
 
     def lower(self, call: MaskContext) -> AnyLowered:
         """Lower the mask for one call; no value is inspected on the host.
@@ -120,6 +133,7 @@ class Keys(Mask):
     """
 
     keep: Array
+    of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to a boolean array, one row for all queries."""
@@ -149,6 +163,7 @@ class Interval(Mask):
 
     start: Any = None
     stop: Any = None
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [start, stop)."""
@@ -168,6 +183,7 @@ class Lengths(Mask):
     """
 
     n: Any
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [0, n)."""
@@ -189,6 +205,7 @@ class Window(Mask):
     align: str | None = None
     offset: Any = None
     static = "left", "right", "align"
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,6 +217,10 @@ class Window(Mask):
             if width is not None:  # NumPy's integers wrap around
                 object.__setattr__(self, name, int(width))
         check_align(self.align)
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys around each query."""
@@ -213,10 +234,15 @@ class Causal(Mask):
     align: str | None = None
     offset: Any = None
     static = ("align",)
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_align(self.align)
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys up to each query."""
@@ -238,6 +264,14 @@ def as_mask(x: Any) -> Mask:
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
     return x if isinstance(x, Mask) else Keep(x)
+
+
+def _at_end(mask: Window | Causal, xp: Ops, first: Array) -> Mask:
+    if mask.align != "end" and is_aligned(mask):
+        return mask
+    if mask.offset is not None:
+        first = first + xp.array(mask.offset, like=first)
+    return replace(mask, align=None, offset=first)
 
 
 def _lower_window(

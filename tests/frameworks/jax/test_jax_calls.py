@@ -16,7 +16,8 @@ from jax.experimental.sparse import BCOO
 from anyscore import Additive, Causal, Lengths, Window, attention
 from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
-from samples import NAMES, make_score, normal
+from samples import PAIRS as ONE_OF_EACH
+from samples import make_score, normal
 
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
 LENGTHS = np.array([0, 2, 6])
@@ -48,7 +49,7 @@ def bits(wide: bool) -> Iterator[None]:
         jax.config.update("jax_enable_x64", True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_traced_lengths_and_offsets(name: str) -> None:
     """Compiled once for all lengths and offsets."""
     traces = []

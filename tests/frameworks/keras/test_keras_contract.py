@@ -25,23 +25,22 @@ from anyscore.keras import (
     MultiHeadAttention,
     SelfAttention,
 )
-from anyscore.score import SCORES
 from samples import normal
+from table_scores import TABLE
 
 BACKEND = keras.backend.backend()
 D = 4
-HIDDEN = "additive", "concat", "gatv2"
 LIST: Any = [(2, 3, D), (2, 5, D)]
 if BACKEND == "tensorflow":  # whose generators of data take no lists
     LIST = tuple(LIST)
 
 
 def own(name: str) -> dict[str, Any]:
-    return {"score": name, **({"hidden": 6} if name in HIDDEN else {})}
+    return {"score": name, **({"hidden": 6} if TABLE[name].hidden else {})}
 
 
 ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
-    **{name: (Attention, {**own(name), "dropout": 0.2}, LIST, (2, 3, D)) for name in SCORES},
+    **{name: (Attention, {**own(name), "dropout": 0.2}, LIST, (2, 3, D)) for name in TABLE},
     **{
         f"heads-{name}": (
             MultiHeadAttention,
@@ -49,7 +48,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
             LIST,
             (2, 3, D),
         )
-        for name in SCORES
+        for name in TABLE
     },
     **{
         f"self-{name}": (
@@ -58,7 +57,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
             (2, 5, D),
             (2, 5, 2),
         )
-        for name in SCORES
+        for name in TABLE
     },
     "additive-layer": (AdditiveAttention, {"num_hiddens": 6, "bias": True}, LIST, (2, 3, D)),
     "mlp-layer": (MLPAttention, {"units": 6, "dropout": 0.2}, LIST, (2, 3, D)),
@@ -85,12 +84,12 @@ ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
 }
 
 
-OTHERS = [name for name in ROWS if name.split("-")[-1] not in SCORES]
+OTHERS = [name for name in ROWS if name.split("-")[-1] not in TABLE]
 TURNS = {"jax": ("{}", "heads-{}", "self-{}"), "tensorflow": ("heads-{}", "self-{}", "{}")}
 """With PyTorch every row; with the two that compile, which is slow, a layer for each score."""
 RUN = list(ROWS)
 if BACKEND in TURNS:
-    RUN = [TURNS[BACKEND][n % 3].format(name) for n, name in enumerate(SCORES)] + OTHERS
+    RUN = [TURNS[BACKEND][n % 3].format(name) for n, name in enumerate(TABLE)] + OTHERS
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")

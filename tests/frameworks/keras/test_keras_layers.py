@@ -23,11 +23,11 @@ from anyscore.keras import (
     SelfAttention,
     masked_softmax,
 )
-from anyscore.score import SCORES
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT
 from hang import HANG
 from samples import normal
+from table_scores import TABLE
 
 BACKEND = keras.backend.backend()
 B, T_Q, T_K, D, D_V = 2, 3, 5, 4, 7
@@ -64,17 +64,12 @@ def test_the_seeds_examples() -> None:
         near(weights.sum(-1), np.ones((2, 1)))
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", TABLE)
 def test_layers_of_all_scores(name: str) -> None:
-    layer = Attention(name, **({"hidden": 6} if name in ("additive", "concat", "gatv2") else {}))
+    layer = Attention(name, **({"hidden": 6} if TABLE[name].hidden else {}))
     output = layer(*arrays(), valid_lens=[2, 4])
-    given = {k.removesuffix(".weight"): x for k, x in layer.numpy_parameters().items()}
-    fields = {k.removeprefix("log_"): np.exp(x) if "log_" in k else x for k, x in given.items()}
-    fields |= {"w_v": fields["w_v"][0]} if "w_v" in fields else {}
-    fixed = {"bilinear": {"scale": D**-0.5}, "student_t": {"nu": (2 * D) ** 0.5}}
-    fields |= {**fixed, "lorentz": {"scale": ((D + 2) / 2) ** 0.5}}.get(name, {})
-    expected = attention(*arrays(), score=SCORES[name](**fields), valid_lens=[2, 4])
-    near(output, expected)
+    score = TABLE[name].of_layer(layer.numpy_parameters(), D, D)
+    near(output, attention(*arrays(), score=score, valid_lens=[2, 4]))
 
 
 @pytest.mark.parametrize("lens", [[2, 4], (2, 4), np.array([1.0, 4.0]), [[1, 2, 3], [0, 5, 9]], 3])

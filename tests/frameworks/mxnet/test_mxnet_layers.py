@@ -24,11 +24,11 @@ from anyscore.mxnet import (
     masked_softmax,
 )
 from anyscore.ops import load
-from anyscore.score import SCORES
+from table_scores import TABLE
 
 
 def options(name: str) -> dict[str, Any]:
-    return {"hidden": 6} if name in ("additive", "concat", "gatv2") else {}
+    return {"hidden": 6} if TABLE[name].hidden else {}
 
 
 @pytest.mark.parametrize("make", [lambda: DotProductAttention(0.5), lambda: MLPAttention(8, 0.1)])
@@ -71,7 +71,7 @@ def test_masked_softmax(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", TABLE)
 def test_named_scores_are_those_of_the_function(name: str, rank: int, kind: str) -> None:
     """With parameters taken out as arrays, `attention` in NumPy gives the same."""
     layer = Attention(name, **options(name))
@@ -80,25 +80,18 @@ def test_named_scores_are_those_of_the_function(name: str, rank: int, kind: str)
     q, k, v = (normal(*lead, n, d) for n, d in ((T_Q, D), (T_K, D), (T_K, D_V)))
     found = layer(*(to(x, kind=kind) for x in (q, k, v)), 5)
     values = layer.numpy_parameters()
-    fields = {}
-    for full, x in values.items():
-        field = full.removesuffix(".weight")
-        if field.startswith("log_"):
-            assert x.shape == ()
-            fields[field.removeprefix("log_")] = np.exp(x)
-        else:
-            fields[field] = x[0] if field == "w_v" else x
-    fixed = {"bilinear": {"scale": D**-0.5}, "student_t": {"nu": (2 * D) ** 0.5}}
-    fields |= {**fixed, "lorentz": {"scale": ((D + 2) / 2) ** 0.5}}.get(name, {})
-    expected = attention(q, k, v, score=SCORES[name](**fields), valid_lens=5)
+    assert all(x.shape == () for field, x in values.items() if field.startswith("log_"))
+    score = TABLE[name].of_layer(values, D, D)
+    expected = attention(q, k, v, score=score, valid_lens=5)
     np.testing.assert_allclose(numbers(found), expected, atol=2e-6)
     for parameter in layer.parameters().values():
         assert rank == 2 or parameter.shape is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["gaussian", "laplace", "cosine", "euclidean", "student_t", "lorentz"]
-)
+SCALED = [name for name, row in TABLE.items() if [*row.learned(D, D, D).values()] == [()]]
+
+
+@pytest.mark.parametrize("name", SCALED)
 def test_learned_scales(name: str, kind: str) -> None:
     """Their gradients arrive, outside of MXNet's mode too."""
     layer = Attention(name)

@@ -20,10 +20,9 @@ from transformers import (
 
 from anyscore import Additive, ScaledDot, attention, record
 from anyscore.hf import attention_layers, load, use
-from anyscore.score import SCORES
 from hf_models import CAUSAL, MODELS, WORDS, inputs_of, model_of, padding
+from table_scores import TABLE
 
-NOT_GROUPED = "concat", "lorentz"  # whose parameters meet keys as well as queries
 LAYERS = {name: 6 if name in ("t5", "whisper") else 2 for name in MODELS}
 
 
@@ -46,7 +45,7 @@ def test_parameters_are_of_the_model(name: str) -> None:
     assert all(p.grad is not None and p.grad.norm() > 0 for p in of_scores.values())
 
 
-@pytest.mark.parametrize("score", [x for x in SCORES if x not in NOT_GROUPED])
+@pytest.mark.parametrize("score", [name for name, row in TABLE.items() if not row.of_both])
 def test_every_score_by_name(score: str) -> None:
     model = use(model_of("llama"), score, [1])
     logits = model(**inputs_of("llama", padding("before"))).logits

@@ -28,7 +28,6 @@ from anyscore import (
     StudentT,
     attention,
 )
-from anyscore.score import SCORES
 from anyscore.torch import (
     AdditiveAttention,
     Attention,
@@ -38,46 +37,25 @@ from anyscore.torch import (
 )
 from anyscore.torch import attention as torch_attention
 from hang import HANG
+from table_scores import TABLE
 
 D, HIDDEN, T_Q, T_K, D_V = 5, 3, 2, 7, 11
-BY_NAME = pytest.mark.parametrize("name", SCORES)
-SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
-    "dot": {},
-    "scaled_dot": {},
-    "bilinear": {"W": (D, D)},
-    "cosine": {"log_tau": ()},
-    "trilinear": {"w_q": (D,), "w_k": (D,), "w_p": (D,)},
-    "gaussian": {"log_sigma": ()},
-    "laplace": {"log_sigma": ()},
-    "euclidean": {"log_sigma": ()},
-    "student_t": {"log_sigma": ()},
-    "lorentz": {"log_sigma": ()},
-    "additive": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
-    "concat": {"W": (HIDDEN, 2 * D), "w_v": (1, HIDDEN)},
-    "gatv2": {"W_q": (HIDDEN, D), "W_k": (HIDDEN, D), "w_v": (1, HIDDEN)},
-}
+BY_NAME = pytest.mark.parametrize("name", TABLE)
+SHAPES = {name: row.learned(D, D, HIDDEN) for name, row in TABLE.items()}
+for _shapes in SHAPES.values():  # w_v is the weight of a linear layer
+    _shapes |= {name: (1, *shape) for name, shape in _shapes.items() if name == "w_v"}
 
 
 def make(name: str, **options: Any) -> Attention:
     options = {"d_q": D, "d_k": D} | options
-    return Attention(name, hidden=HIDDEN if "w_v" in SHAPES[name] else None, **options)
+    return Attention(name, hidden=HIDDEN if TABLE[name].hidden else None, **options)
 
 
 def score_of(layer: Attention, name: str) -> Score:
     """The score object of the parameters that `layer` has."""
-    fields = {}
-    for parameter, x in layer.named_parameters():
-        field = parameter.removesuffix(".weight")
-        if field.startswith("log_"):
-            fields[field.removeprefix("log_")] = x.exp()
-        else:
-            fields[field] = x[0] if field == "w_v" else x
-    if name == "bilinear":
-        d_q, d_k = fields["W"].shape
-        fields["scale"] = math.sqrt((1 / d_q + 1 / d_k) / 2)
     d = layer._spec.d_q or D
-    fixed = {"student_t": {"nu": math.sqrt(2 * d)}, "lorentz": {"scale": math.sqrt((d + 2) / 2)}}
-    return SCORES[name](**fields, **fixed.get(name, {}))
+    made: Score = TABLE[name].of_layer(dict(layer.named_parameters()), d, d)
+    return made
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,31 +120,19 @@ def test_a_scale_may_be_given_instead_of_learned(
 @BY_NAME
 def test_initial_values(name: str) -> None:
     """Uniform within the bound of the stated variance, and filling it; or the stated constant."""
-    d_q, d_k, h = (48, 72, 64) if SHAPES[name].keys() & {"W", "W_q"} else (48, 48, 64)
-    hidden = h if "w_v" in SHAPES[name] else None
-    layer = Attention(name, hidden=hidden, d_q=d_q, d_k=d_k)
-    z = torch.linspace(-8, 8, 4001)
-    density = torch.softmax(-z.square() / 2, dim=0)
-    function = nn.functional.leaky_relu(z, 0.2) if name == "gatv2" else z.tanh()
-    variances = {
-        "w_q": 1 / (3 * d_q),
-        "w_k": 1 / (3 * d_q),
-        "w_p": 1 / (3 * d_q),
-        "W": (2 if name == "bilinear" else 1) / (d_q + d_k),
-        "W_q": 1 / (2 * d_q),
-        "W_k": 1 / (2 * d_k),
-        "w_v": 1 / (h * (function.square() @ density).item()),
-    }
-    constants = {"gaussian": 96**0.25, "laplace": 48**0.5, "cosine": 48**-0.5}
-    constants |= {"euclidean": 0.9974, "student_t": 1.0, "lorentz": 1.0}
+    row = TABLE[name]
+    same = all("d_k" not in letter for letters in row.fields.values() for letter in letters)
+    d_q, d_k, h = 48, 48 if same else 72, 64
+    layer = Attention(name, hidden=h if row.hidden else None, d_q=d_q, d_k=d_k)
     for parameter, values in layer.named_parameters():
-        field = parameter.removesuffix(".weight")
-        if field.startswith("log_"):
-            assert values.exp().item() == pytest.approx(constants[name], rel=1e-4)
+        field = parameter.removesuffix(".weight").removeprefix("log_")
+        expected = row.layer[field](d_q, d_k, h)
+        if parameter.startswith("log_"):
+            assert values.exp().item() == pytest.approx(expected, rel=1e-4)
         else:
-            bound = math.sqrt(3 * variances[field])
+            bound = math.sqrt(3 * expected)
             assert 0.9 * bound < values.abs().max() <= 1.001 * bound
-            assert values.var().item() == pytest.approx(variances[field], rel=0.4)
+            assert values.var().item() == pytest.approx(expected, rel=0.4)
 
 
 def test_bias_of_the_additive_scores() -> None:
@@ -183,7 +149,7 @@ def test_bias_of_the_additive_scores() -> None:
 @BY_NAME
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, None), (6, 2), (2, 1)])
 def test_heads_have_their_own_parameters(name: str, heads: int, kv_heads: int | None) -> None:
-    if name in ("concat", "lorentz") and kv_heads:
+    if TABLE[name].of_both and kv_heads:
         return
     layer = make(name, heads=heads, kv_heads=kv_heads)
     owned = {"W_k": kv_heads or heads, "w_k": kv_heads or heads}

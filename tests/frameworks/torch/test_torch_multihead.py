@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Additive, Causal, Dot, Gaussian, Keys, attention
-from anyscore.score import SCORES
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
+from table_scores import TABLE
 
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7
 HEAD = WIDTH // HEADS
-BY_NAME = pytest.mark.parametrize("name", SCORES)
+BY_NAME = pytest.mark.parametrize("name", TABLE)
 
 
 def by_head(layer: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **mask: Any) -> Tensor:
@@ -47,7 +47,7 @@ def by_head(layer: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **mask: 
 @BY_NAME
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
 def test_heads_one_after_the_other(name: str, kv_heads: int) -> None:
-    if name in ("concat", "lorentz") and kv_heads < HEADS:
+    if TABLE[name].of_both and kv_heads < HEADS:
         with pytest.raises(ValueError, match="cannot have fewer key heads"):
             MultiHeadAttention(WIDTH, HEADS, kv_heads=kv_heads, score=name)
         return
@@ -113,18 +113,10 @@ def test_the_number_of_parameters(bias: bool, project_output: bool, kv_heads: in
 @BY_NAME
 def test_parameters_of_the_score_in_every_head(name: str) -> None:
     layer = MultiHeadAttention(WIDTH, HEADS, score=name).attention
-    expected: dict[str, dict[str, tuple[int, ...]]] = {
-        "bilinear": {"W": (HEADS, HEAD, HEAD)},
-        "cosine": {"log_tau": (HEADS,)},
-        "trilinear": {"w_q": (HEADS, HEAD), "w_k": (HEADS, HEAD), "w_p": (HEADS, HEAD)},
-        "gaussian": {"log_sigma": (HEADS,)},
-        **{x: {"log_sigma": (HEADS,)} for x in ("laplace", "euclidean", "student_t", "lorentz")},
-        "additive": {"w_v": (HEADS, HEAD)},
-        "gatv2": {"w_v": (HEADS, HEAD)},
-        "concat": {"W": (HEADS, HEAD, 2 * HEAD), "w_v": (HEADS, HEAD)},
-    }
     shapes = {n.removesuffix(".weight"): tuple(p.shape) for n, p in layer.named_parameters()}
-    assert shapes == expected.get(name, {})
+    learned = TABLE[name].learned(HEAD, HEAD, HEAD)
+    projected = {"W_q", "W_k"}  # heads come projected
+    assert shapes == {x: (HEADS, *shape) for x, shape in learned.items() if x not in projected}
 
 
 @pytest.mark.parametrize("bias", [True, False])

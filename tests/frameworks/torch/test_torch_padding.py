@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from anyscore.score import SCORES
 from anyscore.torch import Attention, MultiHeadAttention
+from table_scores import TABLE
 
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7
-BY_NAME = pytest.mark.parametrize("name", SCORES)
+BY_NAME = pytest.mark.parametrize("name", TABLE)
 
 
 @BY_NAME
@@ -48,7 +48,7 @@ def test_nan_in_padding_reaches_no_gradient_of_the_projections_of_heads(name: st
 def test_nan_in_padding_reaches_no_gradient_of_attention_with_its_own_projections(
     name: str,
 ) -> None:
-    hidden = 3 if name in ("additive", "concat", "gatv2") else None
+    hidden = 3 if TABLE[name].hidden else None
     layer = Attention(name, hidden=hidden, d_q=5, d_k=5)
     q, k, v = torch.randn(B, T_Q, 5), torch.randn(B, T_K, 5), torch.randn(B, T_K, 11)
     lengths, expected = torch.tensor([4, 2]), []

@@ -13,7 +13,7 @@ from typing import Any
 from anyscore.masks.alignment import is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.objects import Causal, Interval, Keep, Lengths, Mask, Window, as_mask, parts
+from anyscore.masks.objects import Keep, Lengths, Mask, as_mask, parts
 from anyscore.modifiers.biases import MAX_POSITION, Bias
 from anyscore.ops import Array, Ops
 
@@ -92,16 +92,17 @@ class PositionMask(Mask):
     mask: an interval of positions for each query. positions: (rows,), of the token in each row.
     """
 
-    mask: Causal | Interval | Lengths | Window
+    mask: Mask
     positions: Array
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to a boolean array."""
-        found, allowed = self.mask.lower(replace(call, keys=MAX_POSITION)), None
-        if found.start is not None:
-            allowed = self.positions >= found.start[..., None]
-        if found.stop is not None:
-            before = self.positions < found.stop[..., None]
+        interval, allowed = self.mask.lower(replace(call, keys=MAX_POSITION)), None
+        assert isinstance(interval, LoweredMask)
+        if interval.start is not None:
+            allowed = self.positions >= interval.start[..., None]
+        if interval.stop is not None:
+            before = self.positions < interval.stop[..., None]
             allowed = before if allowed is None else call.xp.logical_and(allowed, before)
         return call.lowered(mask=allowed)
 
@@ -113,14 +114,10 @@ def mask_by_row(at: CachePositions, mask: Mask) -> Mask:
     """
 
     def placed(part: Mask) -> Mask:
-        if isinstance(part, Causal | Window) and (part.align == "end" or not is_aligned(part)):
-            last: Any = at.length - at.queries
-            if part.offset is not None:
-                last = last + at.xp.array(part.offset, at.like)
-            part = replace(part, align=None, offset=last)
+        part = part.at_end(at.xp, at.length - at.queries)
         if not at.wraps:
             return part
-        if not isinstance(part, Causal | Interval | Lengths | Window):
+        if not part.by_position:
             raise TypeError(
                 "in a cache with a window tokens change rows, so that a mask must count positions: "
                 f"expected Interval, Lengths, Causal or Window, got {_name(part)}. For padding on "

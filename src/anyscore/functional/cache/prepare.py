@@ -11,7 +11,7 @@ from anyscore.call.lowering import lower_mask
 from anyscore.call.prepared import PreparedKeys
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import zero_unread
-from anyscore.masks.objects import Interval, Keys, Lengths, parts
+from anyscore.masks.objects import parts
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import check_devices, check_tensors, find_framework, shown
 from anyscore.score import ScaledDot
@@ -77,7 +77,7 @@ def prepare_keys(
         sizes = check_tensors(xp, query, key, key)
         check_score(xp, score, query, key, sizes)
         for part in parts(mask):
-            if not isinstance(part, Lengths | Interval | Keys):
+            if not part.of_all_queries:
                 raise TypeError(
                     f"keys are prepared for all queries, so their mask must not depend on them: "
                     f"expected Lengths, Interval or Keys, got {type(part).__name__}. Give it to "

@@ -14,6 +14,7 @@ from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.report.charts import png
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.score import SCORES
 
 PLACES = 5
 """Keys on each line."""
@@ -24,8 +25,7 @@ LINEAR = ("dot", "scaled_dot", "bilinear", "trilinear")
 MONOTONE = ("gat", "additive, width 1")
 """Scores that rise or fall with a function that is linear in the key: no better."""
 
-DISTANCES = ("gaussian", "laplace", "euclidean", "student_t", "lorentz")
-OTHERS = ("cosine", *DISTANCES, "additive", "concat", "gatv2")
+OTHERS = tuple(name for name in SCORES if name not in LINEAR)
 
 RIGHT = Measure("right", "all places", bounded=True)
 BETWEEN = Measure("between", "places between the ends", bounded=True)

@@ -18,23 +18,14 @@ from torch.utils import _pytree as pytree
 from anyscore import (
     Additive,
     ALiBi,
-    Bilinear,
     Causal,
-    Concat,
-    Cosine,
-    Dot,
-    Euclidean,
-    GATv2,
     Gaussian,
     Interval,
     Keys,
-    Laplace,
     Lengths,
-    Lorentz,
+    Mask,
     Relative,
     ScaledDot,
-    StudentT,
-    Trilinear,
     Window,
     attention,
     prepare_keys,
@@ -43,6 +34,11 @@ from anyscore.masks.objects import Keep
 from anyscore.ops.pytrees import TREES, flatten, unflatten
 from anyscore.score import SCORES
 from hang import HANG
+from samples import NAMES
+from table_masks import MASKS
+from table_scores import ROWS
+from table_shapes import SHAPES
+from transformed import torch_score
 
 B, T, D = 3, 5, 4
 
@@ -56,10 +52,22 @@ def additive() -> Additive:
     return Additive(torch.randn(7, D), torch.randn(7, D), torch.randn(7))
 
 
+def masks_of_the_table() -> dict[str, tuple[Any, int]]:
+    """The mask objects of the table, and how many fields of each are children."""
+    found = {}
+    for name, case in MASKS.items():
+        mask = case.make(SHAPES["heads"], np.random.default_rng(0), torch.tensor)
+        if isinstance(mask, Mask) and not hasattr(mask, "masks"):
+            children = [x for field, x in vars(mask).items() if field not in mask.static]
+            found[f"mask {name}"] = mask, sum(x is not None for x in children)
+    return found
+
+
 def objects() -> dict[str, tuple[Any, int]]:
     """One object at least of each class of `TREES`, and as many leaves as each has."""
     n, keep, w = torch.tensor([0, 2, 5]), torch.ones(B, T, dtype=torch.bool), torch.randn(D)
     return {
+        **masks_of_the_table(),
         "lengths": (Lengths(n), 1),
         "list": (Lengths([1, 2, 3]), 3),
         "number": (Lengths(3), 1),
@@ -71,23 +79,12 @@ def objects() -> dict[str, tuple[Any, int]]:
         "causal": (Causal(), 0),
         "offset": (Causal(offset=n), 1),
         "all": (Causal("end") & Lengths(n) & keep[:, None], 2),
-        "additive": (additive(), 3),
+        **{name: (torch_score(name), len(ROWS[name].sample)) for name in NAMES},
         "biased": (Additive(None, None, w, bias=w), 2),
-        "concat": (Concat(torch.randn(2, 2 * D), torch.randn(2)), 2),
-        "gatv2": (GATv2(None, None, w), 1),
-        "bilinear": (Bilinear(torch.randn(D, D)), 1),
-        "trilinear": (Trilinear(w, w, w), 3),
-        "gaussian": (Gaussian(torch.tensor(2.0)), 1),
         "number of a score": (Gaussian(2.0), 0),
-        "laplace": (Laplace(torch.tensor(2.0)), 1),
-        "euclidean": (Euclidean(torch.tensor(2.0)), 1),
-        "student_t": (StudentT(1.5, torch.tensor(2.0)), 1),
-        "lorentz": (Lorentz(torch.tensor(2.0), 1.5), 1),
         "relative": (Relative(torch.randn(2, 5), align="end"), 1),
         "alibi": (ALiBi(torch.ones(2)), 1),
-        "cosine": (Cosine(0.5), 0),
-        "dot": (Dot(), 0),
-        "scaled_dot": (ScaledDot(torch.tensor(0.3)), 1),
+        "scale of a score": (ScaledDot(torch.tensor(0.3)), 1),
         "prepared": (prepare_keys(torch.randn(B, T, D), additive()), 3),
     }
 
@@ -110,11 +107,8 @@ def test_every_class_is_tried() -> None:
     def classes(x: Any) -> set[type]:
         return {type(x)}.union(*map(classes, getattr(x, "masks", ())))
 
-    named = {
-        cls
-        for cls in TREES
-        if cls.__module__.endswith((".masks.objects", ".call.prepared", ".modifiers.biases"))
-    }
+    tried = ".masks.objects", ".masks.sequences", ".call.prepared", ".modifiers.biases"
+    named = {cls for cls in TREES if cls.__module__.endswith(tried)}
     named |= set(SCORES.values())
     assert set().union(*(classes(x) for x, _ in objects().values())) == named
 
