@@ -16,10 +16,9 @@ from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
 from anyscore.keras.masks import masks, opened
 from anyscore.keras.options import split
-from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
 from anyscore.layers.score_spec import ScoreSpec
-from anyscore.layers.snapshot import snapshot
 from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.modifiers.normalizers import check_normalizer
 from anyscore.ops.checks import check_options
@@ -27,7 +26,7 @@ from anyscore.score.base import Init, Score
 
 
 @register
-class Attention(Layer):
+class Attention(LastWeights[Any], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -216,29 +215,9 @@ class Attention(Layer):
         """Find the shape of the weights, (..., T_q, T_k)."""
         return *output_shape(queries, keys, values)[:-1], keys[-2]
 
-    @property
-    def attention_weights(self) -> Any:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call. Traced calls, as those of
-        `fit` and `predict`, are not recorded.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Any:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads, examples)
-                = attention_weights[..., heads, :, :][..., rows, :][examples]
-
-        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-        """
+    def _weights_of_last(self, *chosen: Chosen) -> Any:
         last = self.record.last
-        return None if last is None else chosen_weights(last, rows, heads, examples)
+        return None if last is None else chosen_weights(last, *chosen)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""

@@ -13,10 +13,9 @@ from anyscore.call.task import Call, Options, Task, lower_mask
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores
-from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import AnyScore, Parameter
 from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
-from anyscore.layers.snapshot import snapshot
 from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.modifiers.biases import lower_biases
 from anyscore.modifiers.normalizers import Normalizer, check_normalizer
@@ -30,7 +29,7 @@ from anyscore.score.base import Score
 _xp = load("mxnet")
 
 
-class Attention(Layer):
+class Attention(LastWeights[Array], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -195,34 +194,12 @@ class Attention(Layer):
         score = self._score(self.values(keys.ctx), len(keys.shape))
         return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
 
-    @property
-    def attention_weights(self) -> Array | None:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        inside a hybridized parent are not recorded. Queries, keys, masks and biases that reach the
-        score as they came are not copied: change them in place, and the weights are no longer those
-        of the call.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Array | None:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads, examples)
-                = attention_weights[..., heads, :, :][..., rows, :][examples]
-
-        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-        """
+    def _weights_of_last(self, *chosen: Chosen) -> Array | None:
         if self._last is None:
             return None
         task, legacy = self._last
         with autograd.pause(), known_shapes():
-            attended = chosen_weights(task, rows, heads, examples)
+            attended = chosen_weights(task, *chosen)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:

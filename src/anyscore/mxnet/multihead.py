@@ -8,7 +8,6 @@ from typing import Any
 
 from anyscore.backends.mxnet import as_np
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
@@ -18,6 +17,7 @@ from anyscore.layers.heads import (
     mask_inputs,
     split,
 )
+from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.state_dicts import rename_legacy_heads
 from anyscore.mxnet.attention import Attention
@@ -30,7 +30,7 @@ from anyscore.ops.checks import check_tensors, find_framework
 _xp = load("mxnet")
 
 
-class _Projecting(Layer):
+class _Projecting(LastWeights[Array], Layer):
     """A layer with linear layers around an attention layer."""
 
     def __init__(
@@ -53,17 +53,6 @@ class _Projecting(Layer):
         for name, init in initializers(sizes.linears, bias).items():
             layer, _, kind = name.partition(".")
             self._children[layer].bind(init, kind)
-
-    @property
-    def attention_weights(self) -> Array | None:
-        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Array | None:
-        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads, examples)
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)

@@ -7,8 +7,8 @@ output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 
 The files: `attention`, `multihead`, `course`, and `layer`, `weight`, `projecting` for all three;
-`varlen`, packed sequences; `replace` and `native`, in the place of PyTorch's own layers; `packed`,
-weights of nested tensors; `graphs/`, PyTorch Geometric's layers.
+`varlen`, packed sequences; `replace` and `native`, in the place of PyTorch's own layers;
+`nested_weights`, those of nested tensors; `graphs/`, PyTorch Geometric's layers.
 
 Attention of speech: its layers share `stepwise` and `scored`; `location`, `location_energies`;
 `forward_attention`, `forward_recurrence`; `monotonic`, `monotonic_recurrence`, `chunks`;

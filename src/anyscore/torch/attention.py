@@ -13,7 +13,7 @@ from anyscore.call.task import Call, Options, Task, lower_mask
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores
-from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, makes_parameters
 from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
 from anyscore.layers.state_dicts import rename_legacy_keys
@@ -24,7 +24,7 @@ from anyscore.ops.checks import check_options, check_tensors
 from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.packed import PackedCall, last_call, last_weights
+from anyscore.torch.nested_weights import PackedCall
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
@@ -32,7 +32,7 @@ _MAKING = Lock()
 """Held while a first call makes parameters: others wait for them."""
 
 
-class Attention(Layer):
+class Attention(LastWeights[Tensor], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -159,7 +159,10 @@ class Attention(Layer):
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
-            self._last = None if is_transformed(result.output) else last_call(task, self._packed)
+            self._last = None
+            if not is_transformed(result.output):
+                last, packed = snapshot(_xp, task), self._packed
+                self._last = last if packed is None else PackedCall(last, packed)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
@@ -212,35 +215,12 @@ class Attention(Layer):
             raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
         return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
 
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        under compilation, export and function transforms are not recorded. Queries, keys, masks
-        and biases that reach the score as they came are not copied: change them in place, and the
-        weights are no longer those of the call. They are kept until the next call; copies and
-        pickles of the layer do not take them along.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Tensor | None:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
-
-        Each is an integer, a slice or a sequence of integers; examples are of the first axis.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-
-        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
-        >>> output = layer(x, x)
-        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
-        torch.Size([2, 2, 100])
-        """
-        return last_weights(self._last, rows, heads, examples)
+    def _weights_of_last(self, *chosen: Chosen) -> Tensor | None:
+        last = self._last
+        with torch.no_grad():
+            if isinstance(last, PackedCall):
+                return last.weights(*chosen)
+            return None if last is None else chosen_weights(last, *chosen)
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""

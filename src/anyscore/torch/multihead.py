@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
+from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
 from anyscore.ops import load
 from anyscore.ops.checks import check_integers, shown
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
-from anyscore.torch.packed import taken
 from anyscore.torch.projecting import Projecting
 
 _xp = load("torch")
@@ -288,8 +287,11 @@ class MultiHeadAttention(Projecting):
         places, there = cache.positions(), int(cache.length)
         weights = found.new_zeros(*found.shape[:-1], there)
         weights[..., places[places >= 0]] = found[..., places >= 0]
-        weights = weights if heads is None else taken(weights, "heads", heads, -3)
-        return weights if examples is None else taken(weights, "examples", examples, 0)
+        if heads is not None:
+            weights = select(_xp, weights, -3, "heads", heads)
+        if examples is not None:
+            weights = select(_xp, weights, -weights.dim(), "examples", examples)
+        return cast(Tensor, weights)
 
     def _of_step(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Give the queries of tokens x, in heads, and what the layer says of their attention."""

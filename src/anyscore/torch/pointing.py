@@ -10,7 +10,7 @@ from torch import Tensor
 from anyscore.call.task import lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.functional.scores import log_weights, scores
-from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.last_weights import Chosen
 from anyscore.ops import load
 from anyscore.ops.checks import Sizes
 from anyscore.torch.attention import Attention
