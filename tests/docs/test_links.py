@@ -66,7 +66,7 @@ def test_the_map_names_every_file_of_the_core() -> None:
 
 MAPS = (
     "backends/jax backends/reference backends/torch call functional functional/cache hf kernels "
-    "layers masks modifiers plot score torch"
+    "layers masks modifiers plot score torch torch/pointers torch/speech"
 )
 
 

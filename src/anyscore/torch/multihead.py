@@ -16,8 +16,8 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.ops import load
 from anyscore.ops.checks import check_integers, shown
 from anyscore.torch.layer import check_inputs
-from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
 from anyscore.torch.projecting import Projecting
+from anyscore.torch.torch_mha import NOT_FUSED, native_masks, with_floats
 
 _xp = load("torch")
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from anyscore.lab.bench.variants_speech import AttLoc
 from anyscore.torch import LocationSensitive
-from anyscore.torch.location_energies import COLUMNS
+from anyscore.torch.speech.location_energies import COLUMNS
 
 LENGTHS = torch.tensor([37, 20, 1])
 

@@ -15,7 +15,7 @@ from anyscore.ops import DTYPES, load
 from anyscore.ops.checks import shown
 from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.weighted_sum import Spans, weighted_sum
+from anyscore.torch.speech.weighted_sum import Spans, weighted_sum
 
 _xp = load("torch")
 

@@ -12,8 +12,8 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
 from anyscore.score.base import Score
 from anyscore.torch.attention import Attention
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.stepwise import State, StepwiseAttention, check_queries, open_keys
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.stepwise import State, StepwiseAttention, check_queries, open_keys
 
 
 def energy_layer(

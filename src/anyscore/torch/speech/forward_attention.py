@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from anyscore.layers.parameters import AnyScore
 from anyscore.ops.checks import shown
 from anyscore.torch.attention import Attention
-from anyscore.torch.forward_recurrence import forward_alignment, forward_steps
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.scored import ScoredAttention, energies_of
-from anyscore.torch.stepwise import State, Step, check_queries
+from anyscore.torch.speech.forward_recurrence import forward_alignment, forward_steps
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.scored_stepwise import ScoredAttention, energies_of
+from anyscore.torch.speech.stepwise import State, Step, check_queries
 
 
 class ForwardAttention(ScoredAttention):

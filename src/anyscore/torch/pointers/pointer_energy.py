@@ -19,7 +19,7 @@ from anyscore.torch.layer import check_inputs
 _xp = load("torch")
 
 
-class Pointing(Attention):
+class PointerEnergy(Attention):
     """The attention of a pointer whose weights are asked for, not its output."""
 
     clip = 0.0
