@@ -20,12 +20,14 @@ from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, sn
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
 from anyscore.layers.score_spec import ScoreSpec
 from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import check_normalizer
 from anyscore.ops.checks import check_options
 from anyscore.score.base import Init, Score
 
 
 @register
+@with_texts
 class Attention(LastWeights[Any], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
@@ -34,12 +36,7 @@ class Attention(LastWeights[Any], Layer):
             whose parameters the layer creates and initialises as the class says; or a score
             object, of whose tensors the layer makes weights (trained if they were variables that
             are); or any callable (queries, keys) → (..., T_q, T_k).
-        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
-        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
-        dropout: rate on the weights, in training only.
-        bias: whether an additive or concat score has one.
-        heads, kv_heads: give each head (axis −3) its own parameters.
-        projected: queries and keys come projected: leave out W_q and W_k.
+        {sizes}
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
             learned or default one; impl=, softcap= and normalizer= as of `anyscore.attention`;
             sink=True for a learned one (from 0 on, one for each head if the layer has `heads`), a
@@ -47,8 +44,7 @@ class Attention(LastWeights[Any], Layer):
             of Keras's layers, for weights that start at random and for the bias; and what every
             layer of Keras takes, as name= and dtype=.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> import numpy as np
     >>> layer = Attention("additive", hidden=8)

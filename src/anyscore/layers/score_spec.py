@@ -21,7 +21,6 @@ from anyscore.layers.parameters import (
     parameter_specs,
     sink_of_layer,
 )
-from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import check_size, shown
 from anyscore.score.base import Score
@@ -168,13 +167,3 @@ class ScoreSpec:
 
     def __str__(self) -> str:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
-
-
-def describe(
-    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
-) -> str:
-    """Describe a layer for its repr: score, dropout, and its cap and so on if it has them."""
-    cap = f", softcap={softcap}" if softcap else ""
-    sink = True if isinstance(spec.sink, Parameter) else spec.sink
-    by = "" if normalizer == "softmax" else f", normalizer={normalizer!r}"
-    return f"{spec}, dropout={dropout}{cap}" + ("" if sink is None else f", sink={sink}") + by

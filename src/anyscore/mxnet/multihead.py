@@ -20,6 +20,7 @@ from anyscore.layers.heads import (
 from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.state_dicts import rename_legacy_heads
+from anyscore.layers.texts import with_texts
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -73,20 +74,15 @@ class _Projecting(LastWeights[Array], Layer):
         return self._sizes.attend(_xp, partial(linear, _xp, weights), attention, *inputs)
 
 
+@with_texts
 class SelfAttention(_Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
-        embedding_size: width d of the input.
-        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
-            projection has d · (2 · d_k + d_v) parameters.
-        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
-        bias: whether the projections have one.
-        project_output: add a linear layer from d_v to d.
+        {self_attention}
         prefix, params: as of every block of Gluon.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
     """
 
     def __init__(
@@ -139,22 +135,15 @@ class SelfAttention(_Projecting):
         return self._attend(weights, mode, others, as_np(x))
 
 
+@with_texts
 class MultiHeadAttention(_Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
-        embedding_size: width d of the output; each head has d / n_heads.
-        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, dropout, options: as of `Attention`; each head has parameters of its own for the
-            score, which meets projected queries and keys.
-        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
-        bias, project_output: without both, and with kv_heads = n_heads, the projections have
-            d · (d_q + d_k + d_v) parameters.
+        {multi_head}
         prefix, params: as of every block of Gluon.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
-            divide.
+    {multi_head_errors}
     """
 
     _sizes: HeadSizes

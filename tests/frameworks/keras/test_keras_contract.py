@@ -161,8 +161,8 @@ def test_registry_of_torch(name: str) -> None:
 
 OVERRIDDEN = {
     "__call__", "__doc__", "__init__", "__module__", "__qualname__", "__annotations__",
-    "__firstlineno__", "__static_attributes__", "__parameters__", "build", "call", "compute_mask",
-    "compute_output_shape", "compute_output_spec", "from_config", "get_build_config", "get_config",
+    "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__dict__",
+    "__weakref__", "build", "call", "compute_mask", "compute_output_shape", "compute_output_spec", "from_config", "get_build_config", "get_config",
     "supports_jit", "supports_masking",
 }  # fmt: skip
 
