@@ -106,10 +106,10 @@ class Attention(AttentionOptions, Layer):
         """Map the names of the parameters of the score, as `initializers`."""
         if isinstance(self._spec.score, Score):
             return {f"{name}.weight": x for name, x in self._spec.score.tensors().items()}
-        if not self._spec.of_score:
+        if not self._spec.score_parameters:
             return {}
         if queries is None or keys is None:
-            if not self._spec.sized:
+            if not self._spec.widths_known:
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
             bound = self._spec.bind()
         else:
@@ -207,7 +207,7 @@ class Attention(AttentionOptions, Layer):
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
         if self._spec.named and d_q is None and self._spec.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: as_jax(params[f"{name}.weight"]) for name in self._spec.of_score}
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self._spec.score_parameters}
         return self._spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:

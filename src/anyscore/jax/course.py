@@ -35,13 +35,10 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
     return softmax
 
 
-class DotProductAttention(course.DotProductAttention, Attention):
-    __doc__ = course.DotProductAttention.__doc__
+class DotProductAttention(course.DotProductAttention, Attention): ...
 
 
-class AdditiveAttention(course.AdditiveAttention, Attention):
-    __doc__ = course.AdditiveAttention.__doc__
+class AdditiveAttention(course.AdditiveAttention, Attention): ...
 
 
-class MLPAttention(course.MLPAttention, AdditiveAttention):
-    __doc__ = course.MLPAttention.__doc__
+class MLPAttention(course.MLPAttention, AdditiveAttention): ...

@@ -14,7 +14,7 @@ from anyscore.functional.scores import scores
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
-from anyscore.keras.masks import masks, opened
+from anyscore.keras.masks import masks, unwrap
 from anyscore.keras.options import split
 from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
@@ -166,7 +166,7 @@ class Attention(LastWeights[Any], Layer):
         score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
-        biases = opened(bias, bias_after)
+        biases = unwrap(bias, bias_after)
         call = Call(q, k, v, score, both, valid_lens, options.softcap, sink, *biases)
         result, task = attend(
             call._replace(normalizer=options.normalizer),
@@ -200,7 +200,7 @@ class Attention(LastWeights[Any], Layer):
         if self.autocast:
             (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
         given = {"score": score, "mask": mask, "valid_lens": valid_lens}
-        given |= dict(zip(("bias", "bias_after"), opened(bias, bias_after), strict=True))
+        given |= dict(zip(("bias", "bias_after"), unwrap(bias, bias_after), strict=True))
         return scores(q, k, **given, softcap=options.softcap, impl=options.impl)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
@@ -218,7 +218,7 @@ class Attention(LastWeights[Any], Layer):
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""
         spec = self._spec
-        return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.sized else None
+        return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.widths_known else None
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""
@@ -237,7 +237,7 @@ class Attention(LastWeights[Any], Layer):
 
     def _score(self) -> Any:
         """Build the score of the current parameters."""
-        names = self._spec.of_score
+        names = self._spec.score_parameters
         if not names and not self._spec.named:
             return self.score
         return self._bound.build(xp, {name: self._value(name) for name in names})

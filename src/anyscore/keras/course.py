@@ -48,17 +48,14 @@ class _Course(Attention):
 
 
 @register
-class DotProductAttention(course.DotProductAttention, _Course):
-    __doc__ = course.DotProductAttention.__doc__
+class DotProductAttention(course.DotProductAttention, _Course): ...
 
 
 @register
 class AdditiveAttention(course.AdditiveAttention, _Course):
-    __doc__ = course.AdditiveAttention.__doc__
     own_names: ClassVar[dict[str, str]] = {"num_hiddens": "hidden", **_SIZES}
 
 
 @register
 class MLPAttention(course.MLPAttention, AdditiveAttention):
-    __doc__ = course.MLPAttention.__doc__
     own_names: ClassVar[dict[str, str]] = {"units": "hidden", **_SIZES}

@@ -56,8 +56,8 @@ class ScoreSpec:
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
     score object or a callable, which take none of these. sink: True, a number or None; it becomes
-    the parameter that is learned, with `heads` if there are any, or stays. of_score: the names of
-    the parameters of the score; linears: those that are the matrices of linear layers; names: of
+    the parameter that is learned, with `heads` if there are any, or stays. score_parameters:
+    the names of the parameters of the score; linears: those that are the matrices of linear layers; names: of
     all that the layer holds.
 
     Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
@@ -85,7 +85,7 @@ class ScoreSpec:
         self.named = is_named(score)
         self.d_q, self.d_k = d_q, d_k
         self.sink = sink_of_layer(sink, heads)
-        self.of_score: tuple[str, ...] = ()
+        self.score_parameters: tuple[str, ...] = ()
         self.linears: tuple[str, ...] = ()
         if self.named:
             self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
@@ -94,20 +94,22 @@ class ScoreSpec:
             self._check_hidden(d_q)
             named = cast(type[Score], self.score)
             parameters, _ = parameter_specs(named, 1, 1, **self._options)
-            self.of_score = tuple(parameter.name for parameter in parameters)
+            self.score_parameters = tuple(parameter.name for parameter in parameters)
             if heads is None:
-                self.linears = tuple(name for name in named.linears if name in self.of_score)
+                self.linears = tuple(
+                    name for name in named.linears if name in self.score_parameters
+                )
         else:
             if isinstance(self.sink, Parameter):
                 sizes["heads"] = None  # which are those of the sink
             of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
             self._check_own(score, [name for name, x in of_names.items() if x is not None])
-            self.of_score = tuple(score.tensors()) if isinstance(score, Score) else ()
-        self.names = self.of_score
+            self.score_parameters = tuple(score.tensors()) if isinstance(score, Score) else ()
+        self.names = self.score_parameters
         if isinstance(self.sink, Parameter):
-            if SINK in self.of_score:
+            if SINK in self.score_parameters:
                 raise ValueError(f"{self} has a parameter {SINK!r} already: leave out sink=True.")
-            self.names = (*self.of_score, SINK)
+            self.names = (*self.score_parameters, SINK)
 
     @staticmethod
     def _check_own(score: Any, given: list[str]) -> None:
@@ -136,7 +138,7 @@ class ScoreSpec:
             )
 
     @property
-    def sized(self) -> bool:
+    def widths_known(self) -> bool:
         """True if the parameters can be made without looking at queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 

@@ -82,7 +82,7 @@ class Attention(AttentionLayer[Array], Layer):
                 setattr(self, name, Weight(name, tensors.get(name)))
         if isinstance(self._spec.sink, Parameter):  # which asks for no widths
             self.sink.bind(self._spec.sink.init)
-        if self._spec.sized:
+        if self._spec.widths_known:
             self._bind()
 
     def __call__(
@@ -124,21 +124,13 @@ class Attention(AttentionLayer[Array], Layer):
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         self._meet(queries, keys, keys if values is None else values, *masking)
 
-    def _meet(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        valid_lens: Any,
-        mask: Any,
-        bias: Any,
-        bias_after: Any,
-    ) -> None:
+    def _meet(self, queries: Array, keys: Array, values: Array, *masking: Any) -> None:
         find_framework(queries=queries, keys=keys, values=values)
         if self._bound is None:  # once nothing else is wrong with the call
             q, k, v = map(as_np, (queries, keys, values))
+            valid_lens, mask, *biases = masking
             with known_shapes():
-                check_first_call(_xp, q, k, v, valid_lens, mask, as_np(bias), as_np(bias_after))
+                check_first_call(_xp, q, k, v, valid_lens, mask, *map(as_np, biases))
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
@@ -194,7 +186,7 @@ class Attention(AttentionLayer[Array], Layer):
 
     def _build(self, weights: Mapping[str, Array], rank: int) -> Any:
         """Build the score of these parameters, for queries of a rank."""
-        values = {name: weights[f"{name}.weight"] for name in self._spec.of_score}
+        values = {name: weights[f"{name}.weight"] for name in self._spec.score_parameters}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
             scales = [p.name for p in bound.parameters if p.init.shape == ()]

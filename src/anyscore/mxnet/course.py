@@ -32,13 +32,10 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
         return wrap(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
 
 
-class DotProductAttention(course.DotProductAttention, Attention):
-    __doc__ = course.DotProductAttention.__doc__
+class DotProductAttention(course.DotProductAttention, Attention): ...
 
 
-class AdditiveAttention(course.AdditiveAttention, Attention):
-    __doc__ = course.AdditiveAttention.__doc__
+class AdditiveAttention(course.AdditiveAttention, Attention): ...
 
 
-class MLPAttention(course.MLPAttention, AdditiveAttention):
-    __doc__ = course.MLPAttention.__doc__
+class MLPAttention(course.MLPAttention, AdditiveAttention): ...

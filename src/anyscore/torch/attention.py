@@ -90,7 +90,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         self.score = self._spec.score  # a module is registered so
         if isinstance(self._spec.sink, Parameter):  # which asks for no widths
             cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
-        if self._spec.sized:
+        if self._spec.widths_known:
             self._bind()
 
     def forward(
@@ -179,7 +179,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         if not isinstance(self.score, type | Score):
             return self.score  # not the spec's: a module may have been exchanged
         values, linears, detached = {}, self._spec.linears, like.detach()
-        for name in self._spec.of_score:
+        for name in self._spec.score_parameters:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
         return cast(BoundScore, self._bound).build(_xp, values)

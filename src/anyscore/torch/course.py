@@ -32,13 +32,10 @@ def masked_softmax(X: Tensor, valid_lens: Any = None, *, mask: Any = None) -> Te
     return cast(Tensor, _masked_softmax(_xp, X, combine(mask, valid_lens)))
 
 
-class DotProductAttention(course.DotProductAttention, Attention):
-    __doc__ = course.DotProductAttention.__doc__
+class DotProductAttention(course.DotProductAttention, Attention): ...
 
 
-class AdditiveAttention(course.AdditiveAttention, Attention):
-    __doc__ = course.AdditiveAttention.__doc__
+class AdditiveAttention(course.AdditiveAttention, Attention): ...
 
 
-class MLPAttention(course.MLPAttention, AdditiveAttention):
-    __doc__ = course.MLPAttention.__doc__
+class MLPAttention(course.MLPAttention, AdditiveAttention): ...
