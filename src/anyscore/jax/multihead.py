@@ -162,12 +162,7 @@ class MultiHeadAttention(_Projecting):
         **options: Any,
     ) -> AttentionOutput:
         """Compute what `apply` gives, as a record."""
-        queries, keys, values = map(as_jax, (queries, keys, values))
-        keys = queries if keys is None else keys
-        if values is None:
-            if isinstance(keys, PreparedKeys):
-                raise ValueError("prepared keys are projected already: pass values beside them.")
-            values = keys
+        queries, keys, values = heads.complete(*map(as_jax, (queries, keys, values)))
         linears = (params[name] for name in self._linears)
         queries, keys, values, lowered = heads.mask_inputs(
             _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask, linears

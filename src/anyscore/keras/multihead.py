@@ -185,8 +185,7 @@ class MultiHeadAttention(Projecting):
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
         """Complete queries, keys and values, or their shapes: keys are by default the queries."""
-        keys = queries if keys is None else keys
-        return queries, keys, keys if values is None else values
+        return heads.complete(queries, keys, values)
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         """Check that shapes are those that the layer was made for.

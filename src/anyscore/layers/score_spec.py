@@ -56,9 +56,9 @@ class ScoreSpec:
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
     score object or a callable, which take none of these. sink: True, a number or None; it becomes
-    the parameter that is learned, with `heads` if there are any, or stays. score_parameters:
-    the names of the parameters of the score; linears: those that are the matrices of linear layers; names: of
-    all that the layer holds.
+    the parameter that is learned, with `heads` if there are any, or stays. names: of all parameters
+    that the layer holds. score_parameters: the names of those of the score. linears: the names of
+    those that are matrices of linear layers.
 
     Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
     """

@@ -11,6 +11,7 @@ from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
+    complete,
     initializers,
     inner_sizes,
     linear,
@@ -192,8 +193,6 @@ class MultiHeadAttention(_Projecting):
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
-        if values is None and isinstance(keys, PreparedKeys):
-            raise ValueError("prepared keys are projected already: pass values beside them.")
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
     def prepare_keys(
@@ -206,13 +205,13 @@ class MultiHeadAttention(_Projecting):
 
     def bind(self, *args: Any) -> None:
         """Check that queries, keys and values are arrays of one framework."""
-        queries, keys, values = self._three(*args[:3])
+        queries, keys, values = complete(*args[:3])
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=keys, values=values)
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
         """Find the shape of the output; NumPy arrays stand for all."""
-        queries, keys, values = self._three(*args[:3])
+        queries, keys, values = complete(*args[:3])
         q, k, v, _ = mask_inputs(_xp, self._sizes.n_heads, queries, keys, values, None, None, ())
         sizes = check_tensors(_xp, q, k, v)
         return (*sizes.lead, sizes.queries, self._sizes.output_width)
@@ -222,14 +221,9 @@ class MultiHeadAttention(_Projecting):
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
-        queries, keys, values = map(as_np, self._three(*args[:3]))
+        queries, keys, values = map(as_np, complete(*args[:3]))
         valid_lens, mask, *biases = args[3:]
         queries, keys, values, mask = mask_inputs(
             _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask, weights.values()
         )
         return self._attend(weights, mode, (None, mask, *biases), queries, keys, values)
-
-    @staticmethod
-    def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        keys = queries if keys is None else keys
-        return queries, keys, keys if values is None else values

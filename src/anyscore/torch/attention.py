@@ -128,13 +128,14 @@ class Attention(AttentionLayer[Tensor], Layer):
             Options(dropout, with_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
-            self._last = None
-            if not is_transformed(result.output):
-                last, packed = snapshot(_xp, task), self._packed
-                self._last = last if packed is None else PackedCall(last, packed)
+            self._last = None if is_transformed(result.output) else self._snapshot(task)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
+
+    def _snapshot(self, task: Task) -> Task | PackedCall:
+        kept = snapshot(_xp, task)
+        return kept if self._packed is None else PackedCall(kept, self._packed)
 
     def _weights_of_last(self, *chosen: Chosen) -> Tensor | None:
         last = self._last

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
+from anyscore.layers.heads import HeadSizes, QKVSizes, complete, mask_inputs, merge, split
 from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.texts import with_texts
@@ -163,11 +163,7 @@ class MultiHeadAttention(Projecting):
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
-        keys = queries if keys is None else keys
-        if values is None and isinstance(keys, PreparedKeys):
-            raise ValueError("prepared keys are projected already: pass values beside them.")
-        values = cast(Tensor, keys) if values is None else values
-        tensors = [queries, keys, values]
+        tensors = queries, keys, values = complete(queries, keys, values)
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
         unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
         q, k, v = (self._batched(x, unbatched) for x in tensors)
