@@ -81,8 +81,8 @@ QUIET = """
 import warnings
 warnings.simplefilter("always")
 import os, torch, anyscore
-from anyscore.torch import layers.Attention
-layer, x = layers.Attention("additive", hidden=5, d_q=4, d_k=4), torch.randn(2, 5, 4)
+from anyscore.torch import Attention
+layer, x = Attention("additive", hidden=5, d_q=4, d_k=4), torch.randn(2, 5, 4)
 with warnings.catch_warnings(record=True) as found:
     torch.jit.trace(layer, (x, x, x, torch.tensor([0, 3])))
 ours = os.path.dirname(anyscore.__file__)  # the folder around it may be called anyscore too
