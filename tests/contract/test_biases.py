@@ -28,7 +28,7 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.modifiers.biases import default_slopes
 from anyscore.ops import load
 from bias_objects import distance, objects, t5

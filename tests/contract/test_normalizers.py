@@ -32,7 +32,7 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention
 from budget import EPS, assert_near

@@ -28,7 +28,7 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
 from budget import EPS, assert_near
 from cases import OPTIONS, SCORES, case

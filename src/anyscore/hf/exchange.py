@@ -16,10 +16,10 @@ from anyscore.functional.attention import attend, attention
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.layers import attention_layers, head_sizes
 from anyscore.hf.record import attend_by_ours, description, own_configs, say
+from anyscore.layers.last_weights import snapshot
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.layers.score_spec import ScoreSpec
 from anyscore.layers.select import choose_layers
-from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
 from anyscore.ops.checks import check_size, suggest
 from anyscore.score import SCORES

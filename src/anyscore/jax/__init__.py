@@ -23,12 +23,6 @@ from anyscore.ops.pytrees import register_pytrees
 register_pytrees()
 
 __all__ = [
-    "AdditiveAttention",
-    "Attention",
-    "DotProductAttention",
-    "MLPAttention",
-    "MultiHeadAttention",
-    "Params",
-    "SelfAttention",
-    "masked_softmax",
-]
+    "AdditiveAttention", "Attention", "DotProductAttention", "MLPAttention", "MultiHeadAttention",
+    "Params", "SelfAttention", "masked_softmax",
+]  # fmt: skip

@@ -159,6 +159,17 @@ def merge(xp: Ops, x: Array) -> Array:
     return xp.reshape(xp.swapaxes(x, -3, -2), (*lead, tokens, heads * width))
 
 
+def complete(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+    """Return queries, keys and values: keys are by default the queries, and values the keys.
+
+    Raises ValueError: prepared keys without values.
+    """
+    keys = queries if keys is None else keys
+    if values is None and isinstance(keys, PreparedKeys):
+        raise ValueError("prepared keys are projected already: pass values beside them.")
+    return queries, keys, keys if values is None else values
+
+
 def mask_inputs(
     xp: Ops,
     n_heads: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -84,6 +85,31 @@ def check_integers(least: int, /, **integers: Any) -> None:
             raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(n)}.")
         if n < least:
             raise ValueError(f"{name} must be ≥ {least}, got {n}.")
+
+
+def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:
+    """Check that options are finite numbers, from the least to the most.
+
+    Raises TypeError, ValueError: they are not.
+    """
+    wanted = "a finite number" if most == math.inf else f"a number in [{least:g}, {most:g}]"
+    if least > -math.inf and most == math.inf:
+        wanted += f" ≥ {least:g}"
+    for name, x in numbers.items():
+        if isinstance(x, bool) or not isinstance(x, Real):
+            raise TypeError(f"{name} must be {wanted}, got {shown(x)}.")
+        if not (math.isfinite(x) and least <= float(x) <= most):
+            raise ValueError(f"{name} must be {wanted}, got {shown(x)}.")
+
+
+def check_switches(**switches: Any) -> None:
+    """Check that options are True or False.
+
+    Raises TypeError: they are not.
+    """
+    for name, x in switches.items():
+        if not isinstance(x, bool):
+            raise TypeError(f"{name} must be True or False, got {shown(x)}.")
 
 
 def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:

@@ -17,14 +17,7 @@ import torch
 from keras.src.testing import TestCase
 
 import anyscore.keras
-from anyscore.keras import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-)
+from anyscore import keras as layers
 from samples import normal
 from table_scores import TABLE
 
@@ -40,10 +33,10 @@ def own(name: str) -> dict[str, Any]:
 
 
 ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
-    **{name: (Attention, {**own(name), "dropout": 0.2}, LIST, (2, 3, D)) for name in TABLE},
+    **{name: (layers.Attention, {**own(name), "dropout": 0.2}, LIST, (2, 3, D)) for name in TABLE},
     **{
         f"heads-{name}": (
-            MultiHeadAttention,
+            layers.MultiHeadAttention,
             {"embedding_size": D, "n_heads": 2, "score": name, "dropout": 0.2, "seed": 3},
             LIST,
             (2, 3, D),
@@ -52,24 +45,24 @@ ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
     },
     **{
         f"self-{name}": (
-            SelfAttention,
+            layers.SelfAttention,
             {"embedding_size": D, "d_k": 3, "d_v": 2, "score": name},
             (2, 5, D),
             (2, 5, 2),
         )
         for name in TABLE
     },
-    "additive-layer": (AdditiveAttention, {"num_hiddens": 6, "bias": True}, LIST, (2, 3, D)),
-    "mlp-layer": (MLPAttention, {"units": 6, "dropout": 0.2}, LIST, (2, 3, D)),
-    "dot-layer": (DotProductAttention, {"dropout": 0.2}, LIST, (2, 3, D)),
+    "additive-layer": (layers.AdditiveAttention, {"num_hiddens": 6, "bias": True}, LIST, (2, 3, D)),
+    "mlp-layer": (layers.MLPAttention, {"units": 6, "dropout": 0.2}, LIST, (2, 3, D)),
+    "dot-layer": (layers.DotProductAttention, {"dropout": 0.2}, LIST, (2, 3, D)),
     "by-name": (
-        MultiHeadAttention,
+        layers.MultiHeadAttention,
         {"embedding_size": D, "n_heads": 2, "d_k": 7, "d_v": 5, "output_shape": (3, 2)},
         {"query_shape": (2, 3, D), "value_shape": (2, 5, 5), "key_shape": (2, 5, 7)},
         (2, 3, 3, 2),
     ),
     "reference": (
-        MultiHeadAttention,
+        layers.MultiHeadAttention,
         {
             "embedding_size": D,
             "n_heads": 2,
@@ -113,9 +106,9 @@ def test_the_layer_test_of_keras(name: str) -> None:
 
 
 LAYERS: dict[str, Any] = {
-    "single": lambda: Attention("additive", hidden=6, dropout=0.1),
-    "self": lambda: SelfAttention(D, 3, d_v=D),
-    "heads": lambda: MultiHeadAttention(D, 2, score="additive", dropout=0.1),
+    "single": lambda: layers.Attention("additive", hidden=6, dropout=0.1),
+    "self": lambda: layers.SelfAttention(D, 3, d_v=D),
+    "heads": lambda: layers.MultiHeadAttention(D, 2, score="additive", dropout=0.1),
 }
 
 
@@ -160,9 +153,9 @@ def test_registry_of_torch(name: str) -> None:
 
 OVERRIDDEN = {
     "__call__", "__doc__", "__init__", "__module__", "__qualname__", "__annotations__",
-    "__firstlineno__", "__static_attributes__", "__parameters__", "build", "call", "compute_mask",
-    "compute_output_shape", "compute_output_spec", "from_config", "get_build_config", "get_config",
-    "supports_jit", "supports_masking",
+    "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__dict__",
+    "__weakref__", "build", "call", "compute_mask", "compute_output_shape", "compute_output_spec",
+    "from_config", "get_build_config", "get_config", "supports_jit", "supports_masking",
 }  # fmt: skip
 
 
@@ -214,12 +207,12 @@ OPTIONS = {
 @pytest.mark.parametrize(
     "make",
     [
-        lambda **o: Attention("additive", hidden=6, dropout=0.5, bias=True, **o),
-        lambda **o: AdditiveAttention(6, 0.5, bias=True, query_size=D, **o),
-        lambda **o: MLPAttention(6, 0.5, bias=True, **o),
-        lambda **o: DotProductAttention(0.5, scale=0.7, **o),
-        lambda **o: SelfAttention(D, 3, dropout=0.5, **o),
-        lambda **o: MultiHeadAttention(D, 2, dropout=0.5, output_shape=(2, 3), **o),
+        lambda **o: layers.Attention("additive", hidden=6, dropout=0.5, bias=True, **o),
+        lambda **o: layers.AdditiveAttention(6, 0.5, bias=True, query_size=D, **o),
+        lambda **o: layers.MLPAttention(6, 0.5, bias=True, **o),
+        lambda **o: layers.DotProductAttention(0.5, scale=0.7, **o),
+        lambda **o: layers.SelfAttention(D, 3, dropout=0.5, **o),
+        lambda **o: layers.MultiHeadAttention(D, 2, dropout=0.5, output_shape=(2, 3), **o),
     ],
 )
 def test_options_go_round(make: Any) -> None:
@@ -230,7 +223,7 @@ def test_options_go_round(make: Any) -> None:
     again = type(layer).from_config(config)
     assert again.get_config() == config
     x = normal(2, 3, D).astype("float32")
-    given = [x] if isinstance(layer, SelfAttention) else [x, x]
+    given = [x] if isinstance(layer, layers.SelfAttention) else [x, x]
     for training in (False, True):
         found, same = (
             keras.ops.convert_to_numpy(y(*given, training=training)) for y in (layer, again)
@@ -247,6 +240,10 @@ def test_names_of_the_package() -> None:
     x = embed(np.array([[1, 2, 0], [3, 0, 0]]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for layer in (MultiHeadAttention(D, 2), SelfAttention(D, 3), Attention("dot")):
-            layer(*[x] * (1 + isinstance(layer, Attention)))
+        for layer in (
+            layers.MultiHeadAttention(D, 2),
+            layers.SelfAttention(D, 3),
+            layers.Attention("dot"),
+        ):
+            layer(*[x] * (1 + isinstance(layer, layers.Attention)))
     assert set(anyscore.keras.__all__) <= set(dir(anyscore.keras))

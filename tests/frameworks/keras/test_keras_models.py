@@ -12,30 +12,27 @@ import torch
 
 import anyscore.torch
 from anyscore import Additive, Causal, Gaussian
-from anyscore.keras import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-)
+from anyscore import keras as layers
 from samples import normal, old_name
 
 BACKEND = keras.backend.backend()
 D = 4
 MAKERS: dict[str, Any] = {
-    "attention": lambda: Attention("additive", hidden=5, dropout=0.1),
-    "gaussian": lambda: Attention("gaussian"),
-    "sigma": lambda: Attention("gaussian", sigma=0.5),
-    "number": lambda: Attention(Gaussian(np.float32(1.5))),
-    "object": lambda: Attention(Additive(keras.Variable(normal(5, D)), normal(5, D), normal(5))),
-    "bilinear": lambda: Attention("bilinear", d_q=D, d_k=D),
-    "dot": lambda: DotProductAttention(0.1),
-    "additive": lambda: AdditiveAttention(5, 0.1, bias=True),
-    "mlp": lambda: MLPAttention(5),
-    "heads": lambda: MultiHeadAttention(D, 2, score="gatv2", bias=False),
-    "grouped": lambda: MultiHeadAttention(D, 2, kv_heads=1, project_output=False, dropout=0.1),
+    "attention": lambda: layers.Attention("additive", hidden=5, dropout=0.1),
+    "gaussian": lambda: layers.Attention("gaussian"),
+    "sigma": lambda: layers.Attention("gaussian", sigma=0.5),
+    "number": lambda: layers.Attention(Gaussian(np.float32(1.5))),
+    "object": lambda: layers.Attention(
+        Additive(keras.Variable(normal(5, D)), normal(5, D), normal(5))
+    ),
+    "bilinear": lambda: layers.Attention("bilinear", d_q=D, d_k=D),
+    "dot": lambda: layers.DotProductAttention(0.1),
+    "additive": lambda: layers.AdditiveAttention(5, 0.1, bias=True),
+    "mlp": lambda: layers.MLPAttention(5),
+    "heads": lambda: layers.MultiHeadAttention(D, 2, score="gatv2", bias=False),
+    "grouped": lambda: layers.MultiHeadAttention(
+        D, 2, kv_heads=1, project_output=False, dropout=0.1
+    ),
 }
 
 
@@ -116,14 +113,14 @@ def test_config(name: str) -> None:
 
 def test_shapes_of_models() -> None:
     a, b, c = (keras.Input((None, n)) for n in (D, D, 7))
-    layer = Attention("dot")
+    layer = layers.Attention("dot")
     assert layer(a, b, c).shape == (None, None, 7)
     assert layer([a, c, b]).shape == (None, None, 7)
     output, weights = layer(a, b, c, return_attention_scores=True)
     assert (output.shape, weights.shape) == ((None, None, 7), (None, None, None))
-    assert MultiHeadAttention(8, 2, d_q=D, d_k=D, d_v=7)(a, b, c).shape == (None, None, 8)
-    assert SelfAttention(D, 3, d_v=5)(a).shape == (None, None, 5)
-    assert SelfAttention(D, 3, d_v=5, project_output=True)(a).shape == (None, None, D)
+    assert layers.MultiHeadAttention(8, 2, d_q=D, d_k=D, d_v=7)(a, b, c).shape == (None, None, 8)
+    assert layers.SelfAttention(D, 3, d_v=5)(a).shape == (None, None, 5)
+    assert layers.SelfAttention(D, 3, d_v=5, project_output=True)(a).shape == (None, None, D)
     assert layer.compute_output_shape((2, 3, D), (2, 5, D), (2, 5, 7)) == (2, 3, 7)
     assert layer.compute_output_shape((2, 6, 3, D), (2, 1, 5, D)) == (2, 6, 3, D)
     assert layer.compute_output_shape([(2, 3, D), (2, 5, 7), (2, 5, D)]) == (2, 3, 7)
@@ -131,14 +128,14 @@ def test_shapes_of_models() -> None:
 
 def test_symbols_of_masks() -> None:
     inputs = keras.Input((None, D)), keras.Input((None, D))
-    causal = keras.Model(inputs, Attention("dot")(*inputs, use_causal_mask=True))
+    causal = keras.Model(inputs, layers.Attention("dot")(*inputs, use_causal_mask=True))
     x = data()[0]
     expected = anyscore.attention(x, x, x, score=anyscore.Dot(), mask=Causal())
     np.testing.assert_allclose(causal.predict([x, x], verbose=0), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_of_traced_calls_are_not_recorded() -> None:
-    layer = DotProductAttention()
+    layer = layers.DotProductAttention()
     assert layer.attention_weights is None
     layer(*data()[:2])
     assert layer.attention_weights is not None
@@ -180,7 +177,7 @@ def test_parameters_of_pytorch(name: str) -> None:
 
 
 def test_old_names_and_wrong_ones() -> None:
-    layer = AdditiveAttention(5)
+    layer = layers.AdditiveAttention(5)
     layer(*data()[:2])
     own = layer.numpy_parameters()
     layer.load_numpy_parameters(
@@ -191,7 +188,7 @@ def test_old_names_and_wrong_ones() -> None:
         layer.load_numpy_parameters({"W_q.weight": own["W_q.weight"]})
     with pytest.raises(ValueError, match=r"W_q\.weight has shape \(4, 5\), expected \(5, 4\)"):
         layer.load_numpy_parameters({**own, "W_q.weight": own["W_q.weight"].T})
-    heads = MultiHeadAttention(D, 2)
+    heads = layers.MultiHeadAttention(D, 2)
     heads(*data()[:2])
     own = heads.numpy_parameters()
     fused = {"in_proj_weight": normal(3 * D, D), "in_proj_bias": normal(3 * D)}
@@ -201,7 +198,7 @@ def test_old_names_and_wrong_ones() -> None:
     np.testing.assert_allclose(found, fused["in_proj_weight"][D : 2 * D], rtol=1e-6)
 
 
-@pytest.mark.parametrize("make", [MultiHeadAttention, SelfAttention])
+@pytest.mark.parametrize("make", [layers.MultiHeadAttention, layers.SelfAttention])
 def test_old_names_of_layers_that_project(make: Any) -> None:
     layer = make(D, 2, score="gatv2")
     own = {name: x + 1 for name, x in layer.numpy_parameters().items()}

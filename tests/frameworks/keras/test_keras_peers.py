@@ -10,24 +10,17 @@ import numpy as np
 import pytest
 from keras_arrays import D_V, KEEP, PAIRS, QUERIES, D, arrays, near, numpy
 
-from anyscore.keras import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-)
+from anyscore import keras as layers
 
 BACKEND = keras.backend.backend()
 
 
 MAKERS: dict[str, Any] = {
-    "attention": lambda: Attention("gatv2", hidden=5),
-    "additive": lambda: AdditiveAttention(5),
-    "mlp": lambda: MLPAttention(5),
-    "dot": lambda: DotProductAttention(),
-    "heads": lambda: MultiHeadAttention(D, 2, d_v=D_V, score="additive"),
+    "attention": lambda: layers.Attention("gatv2", hidden=5),
+    "additive": lambda: layers.AdditiveAttention(5),
+    "mlp": lambda: layers.MLPAttention(5),
+    "dot": lambda: layers.DotProductAttention(),
+    "heads": lambda: layers.MultiHeadAttention(D, 2, d_v=D_V, score="additive"),
 }
 
 
@@ -61,13 +54,13 @@ def test_keys_are_the_values_where_keras_says_so(name: str) -> None:
 
 def test_one_sequence_under_names_of_keras() -> None:
     x = arrays()[0]
-    layer = SelfAttention(D, 3)
+    layer = layers.SelfAttention(D, 3)
     near(layer(query=x, query_mask=QUERIES), layer(x, mask=[QUERIES, QUERIES]))
     near(layer(inputs=x), layer(x))
     near(layer(query=x, value=x, key=x, value_mask=QUERIES), layer(query=x, query_mask=QUERIES))
     with pytest.raises(TypeError, match="x came twice, once as value=: this layer attends one seq"):
         layer(x, value=x + 1)
-    many = MultiHeadAttention(D, 2)
+    many = layers.MultiHeadAttention(D, 2)
     near(many(query=x), many(x))
     near(many(query=x, value=x, key=x), many(x))
     near(many(x, x), many(x))
@@ -87,7 +80,7 @@ def test_names_in_models_and_files(name: str, tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     near(keras.models.load_model(tmp_path / "model.keras")(given), expected)
     tokens, others = np.array([[1, 2, 0], [3, 0, 0]]), np.array([[4, 1, 2, 0], [1, 0, 0, 0]])
-    embed, layer = keras.layers.Embedding(9, D, mask_zero=True), DotProductAttention()
+    embed, layer = keras.layers.Embedding(9, D, mask_zero=True), layers.DotProductAttention()
     symbols = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     model = keras.Model(symbols, layer(query=embed(symbols[0]), value=embed(symbols[1])))
     listed = layer([embed(tokens), embed(others)])
@@ -99,7 +92,7 @@ def test_names_in_models_and_files(name: str, tmp_path: Path) -> None:
 
 def test_what_came_twice_or_does_not_fit() -> None:
     query, key, value = arrays()
-    for layer in (Attention("dot"), MultiHeadAttention(D, 2, d_v=D_V)):
+    for layer in (layers.Attention("dot"), layers.MultiHeadAttention(D, 2, d_v=D_V)):
         with pytest.raises(
             TypeError, match=r"keys came twice, once as key=: .* \(queries, keys, v"
         ):
@@ -113,7 +106,7 @@ def test_what_came_twice_or_does_not_fit() -> None:
             ):
                 layer(query, value[..., :D] if D_V == D else value, key)
             layer(query, key, value)
-    wide = Attention("additive", hidden=3)
+    wide = layers.Attention("additive", hidden=3)
     wide(query, key, value)
     with pytest.raises(ValueError, match=r"pass one list \[query, value, key\], or query=, value="):
         wide(query, value, key)
@@ -125,6 +118,6 @@ def test_what_came_twice_or_does_not_fit() -> None:
     with pytest.raises(ValueError, match="keys have 5 tokens but values have 3"):
         wide(query, key, query)
     with pytest.raises(ValueError, match="keys have 5 tokens but values have 3"):
-        MultiHeadAttention(D, 2)(*(keras.Input((n, D)) for n in (3, 5, 3)))
+        layers.MultiHeadAttention(D, 2)(*(keras.Input((n, D)) for n in (3, 5, 3)))
     with pytest.raises(ValueError, match="expected width 4"):
-        SelfAttention(D, 3)(value)
+        layers.SelfAttention(D, 3)(value)

@@ -14,15 +14,7 @@ from blocks import D_V, LAYERS, LENGTHS, T_K, T_Q, B, D, inputs, normal
 from mxnet import autograd, gluon
 
 from anyscore import Additive, Causal, Gaussian, attention
-from anyscore.mxnet import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-    masked_softmax,
-)
+from anyscore import mxnet as layers
 from anyscore.ops import load
 from table_scores import TABLE
 
@@ -31,7 +23,9 @@ def options(name: str) -> dict[str, Any]:
     return {"hidden": 6} if TABLE[name].hidden else {}
 
 
-@pytest.mark.parametrize("make", [lambda: DotProductAttention(0.5), lambda: MLPAttention(8, 0.1)])
+@pytest.mark.parametrize(
+    "make", [lambda: layers.DotProductAttention(0.5), lambda: layers.MLPAttention(8, 0.1)]
+)
 def test_the_notebook(make: Any, kind: str) -> None:
     """Valid lengths of 2 and 6 give the means of the first two and six values."""
     M = mx.np if kind == "np" else mx.nd
@@ -50,7 +44,7 @@ def test_the_notebook(make: Any, kind: str) -> None:
 
 def test_additive_attention_of_the_book(kind: str) -> None:
     """Queries of another width, and lengths per query."""
-    layer = AdditiveAttention(num_hiddens=8, dropout=0.1)
+    layer = layers.AdditiveAttention(num_hiddens=8, dropout=0.1)
     layer.initialize()
     queries, keys = to(normal(2, 1, 20), kind=kind), to(normal(2, 10, 2), kind=kind)
     values, lengths = to(normal(2, 10, 4), kind=kind), to(LENGTHS[:, None], kind=kind)
@@ -62,19 +56,19 @@ def test_additive_attention_of_the_book(kind: str) -> None:
 def test_masked_softmax(kind: str) -> None:
     x = normal(2, 2, 4)
     for lengths in (np.float32([2, 3]), np.float32([[1, 3], [2, 4]])):
-        found = masked_softmax(to(x, kind=kind), to(lengths, kind=kind))
+        found = layers.masked_softmax(to(x, kind=kind), to(lengths, kind=kind))
         kept = np.arange(4) < (lengths[:, None] if lengths.ndim == 1 else lengths)[..., None]
         e = np.exp(x) * kept
         np.testing.assert_allclose(numbers(found), e / e.sum(-1, keepdims=True), rtol=1e-5)
     with pytest.raises(TypeError, match="expected an MXNet array"):
-        masked_softmax(x)
+        layers.masked_softmax(x)
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
 @pytest.mark.parametrize("name", TABLE)
 def test_named_scores_are_those_of_the_function(name: str, rank: int, kind: str) -> None:
     """With parameters taken out as arrays, `attention` in NumPy gives the same."""
-    layer = Attention(name, **options(name))
+    layer = layers.Attention(name, **options(name))
     layer.initialize()
     lead = (2, 3)[: rank - 2]
     q, k, v = (normal(*lead, n, d) for n, d in ((T_Q, D), (T_K, D), (T_K, D_V)))
@@ -94,7 +88,7 @@ SCALED = [name for name, row in TABLE.items() if [*row.learned(D, D, D).values()
 @pytest.mark.parametrize("name", SCALED)
 def test_learned_scales(name: str, kind: str) -> None:
     """Their gradients arrive, outside of MXNet's mode too."""
-    layer = Attention(name)
+    layer = layers.Attention(name)
     layer.initialize()
     with autograd.record():
         output = layer(*inputs(kind))
@@ -106,7 +100,7 @@ def test_learned_scales(name: str, kind: str) -> None:
 def test_a_score_object_with_parameters_and_constants(kind: str) -> None:
     W_q = gluon.Parameter("query_weight", shape=(6, D))
     w_v = to(normal(6), kind=kind)
-    layer = Attention(Additive(W_q, to(normal(6, D, seed=2), kind=kind), w_v))
+    layer = layers.Attention(Additive(W_q, to(normal(6, D, seed=2), kind=kind), w_v))
     layer.initialize()
     with autograd.record():
         output = layer(*inputs(kind))
@@ -121,20 +115,23 @@ def test_a_score_object_with_parameters_and_constants(kind: str) -> None:
 
 
 def test_self_attention_counts_its_parameters(kind: str) -> None:
-    layer = SelfAttention(D, 3, bias=False)
+    layer = layers.SelfAttention(D, 3, bias=False)
     layer.initialize()
     assert sum(x.size for x in layer.numpy_parameters().values()) == D * (2 * 3 + D)
     x = to(normal(B, T_Q, D), kind=kind)
     output = layer(x, to(LENGTHS, kind=kind), mask=Causal())
     assert output.shape == (B, T_Q, D)
     assert layer.attention_weights.shape == (B, T_Q, T_Q)
-    projected = SelfAttention(D, 3, d_v=2, project_output=True)
+    projected = layers.SelfAttention(D, 3, d_v=2, project_output=True)
     projected.initialize()
     assert projected(x).shape == (B, T_Q, D)
 
 
 def test_prepared_keys(kind: str) -> None:
-    for layer in (AdditiveAttention(6, query_size=D, key_size=D), MultiHeadAttention(D, 2)):
+    for layer in (
+        layers.AdditiveAttention(6, query_size=D, key_size=D),
+        layers.MultiHeadAttention(D, 2),
+    ):
         layer.initialize()
         queries, keys, _, lengths = inputs(kind)
         prepared = layer.prepare_keys(keys)
@@ -171,7 +168,7 @@ def test_padding_reaches_no_gradient(kind: str) -> None:
 
 
 def test_a_number_is_not_learned(kind: str) -> None:
-    layer = Attention("gaussian", sigma=2.0)
+    layer = layers.Attention("gaussian", sigma=2.0)
     assert not layer.parameters()
     q, k, v, _ = inputs(kind)
     expected = attention(*(numbers(x) for x in (q, k, v)), score=Gaussian(2.0))
@@ -179,7 +176,7 @@ def test_a_number_is_not_learned(kind: str) -> None:
 
 
 def test_copies_leave_the_last_call_behind() -> None:
-    layer = Attention("additive", hidden=6, d_q=D, d_k=D)
+    layer = layers.Attention("additive", hidden=6, d_q=D, d_k=D)
     layer.initialize()
     size = len(pickle.dumps(layer))
     layer(mx.nd.ones((50, T_Q, D)), mx.nd.ones((50, T_K, D)))
@@ -193,12 +190,14 @@ def test_copies_leave_the_last_call_behind() -> None:
     assert layer.attention_weights is not None
 
 
-@pytest.mark.parametrize("kind", [Attention, MultiHeadAttention, SelfAttention])
+@pytest.mark.parametrize(
+    "kind", [layers.Attention, layers.MultiHeadAttention, layers.SelfAttention]
+)
 def test_impl(kind: Any) -> None:
     """A layer that may not choose runs what it was told, or says why it cannot."""
     x = mx.np.ones((2, T_Q, 8))
-    sizes = {MultiHeadAttention: (8, 2), SelfAttention: (8, 8)}.get(kind, ())
-    given = (x, x) if kind is Attention else (x,)
+    sizes = {layers.MultiHeadAttention: (8, 2), layers.SelfAttention: (8, 8)}.get(kind, ())
+    given = (x, x) if kind is layers.Attention else (x,)
 
     def made(impl: str) -> Any:
         layer = kind(*sizes, score=lambda q, k: xp.matmul(q, xp.transpose(k)), impl=impl)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,14 +14,7 @@ from anyscore import Causal, Interval, Keys, Lengths, Window, attention
 from samples import make_score, normal
 from transformed import WARNINGS, autograd, loss_of, same, tensors, torch_score
 
-pytestmark = [pytest.mark.slow, *WARNINGS]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 
 
 COMPILED: dict[str, Callable[[Tensor], Any]] = {

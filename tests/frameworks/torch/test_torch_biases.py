@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,8 @@ from transformed import WARNINGS
 from wrong_biases import TABLE
 from wrong_calls import given
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 X = torch.randn(2, 2, 5, 4, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from test_torch_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
@@ -15,14 +13,7 @@ from anyscore.call.operands import Operands, Results, Settings
 from anyscore.torch import Attention, MultiHeadAttention
 from transformed import WARNINGS
 
-pytestmark = [pytest.mark.slow, *WARNINGS]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 
 
 @pytest.mark.parametrize("name", ["scaled_dot", "bilinear", "cosine", "trilinear", "additive"])

@@ -24,7 +24,7 @@ from speech_layers import (
 from torch import Tensor
 
 from anyscore.torch import LocationSensitive
-from anyscore.torch.location_energies import COLUMNS
+from anyscore.torch.speech.location_energies import COLUMNS
 from benchmarks.speech import AttLoc
 
 LENGTHS = torch.tensor([37, 20, 1])

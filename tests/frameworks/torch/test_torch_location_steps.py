@@ -103,10 +103,10 @@ def test_blocks_and_whole_batches_agree(monkeypatch: pytest.MonkeyPatch) -> None
     queries, keys = drawn(BATCH, QUERIES, D_Q), drawn(BATCH, 150, D_K)
     for block in ("core", 64, 900, 1 << 17, None):
         if block is None:
-            monkeypatch.setattr("anyscore.torch.location._spans", lambda *_: None)
+            monkeypatch.setattr("anyscore.torch.speech.location._spans", lambda *_: None)
         elif block != "core":
             monkeypatch.setattr("anyscore.backends.torch.energies.runs", lambda _: False)
-            monkeypatch.setattr("anyscore.torch.location_energies._BLOCK", block)
+            monkeypatch.setattr("anyscore.torch.speech.location_energies._BLOCK", block)
         output = of(queries, keys, valid_lens=torch.tensor([150, 70, 0]))
         slopes = torch.autograd.grad((output**2).sum(), [queries, keys, *of.parameters()])
         results.append((output, slopes))

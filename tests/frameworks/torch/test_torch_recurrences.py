@@ -23,7 +23,7 @@ from anyscore.torch import (
     forward_alignment,
     monotonic_alignment,
 )
-from anyscore.torch.monotonic_recurrence import _Diagonals, _Rows
+from anyscore.torch.speech.monotonic_recurrence import _Diagonals, _Rows
 from transformed import WARNINGS
 
 pytestmark = WARNINGS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +19,8 @@ from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 from sink_layers import FIXED, LAYERS, LENGTHS, WRONG, drawn, expected, inputs, make, sink_of
 from transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])

@@ -14,15 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from anyscore import Causal, Gaussian, attention
+from anyscore import torch as layers
 from anyscore.score import SCORES
-from anyscore.torch import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-)
 
 B, T_Q, T_K = Dim("B"), Dim("T_q"), Dim("T_k")
 FEW = {"causal": ("dot", "concat"), "window": ("gatv2",)}
@@ -72,14 +65,14 @@ class Layers(nn.Module):
         self.mask = mask
         self.of_three = nn.ModuleList(
             [
-                DotProductAttention(),
-                AdditiveAttention(5, query_size=D, key_size=D),
-                MLPAttention(5),
-                MultiHeadAttention(D, 2, kv_heads=1, score="additive"),
-                MultiHeadAttention(D, 2),
+                layers.DotProductAttention(),
+                layers.AdditiveAttention(5, query_size=D, key_size=D),
+                layers.MLPAttention(5),
+                layers.MultiHeadAttention(D, 2, kv_heads=1, score="additive"),
+                layers.MultiHeadAttention(D, 2),
             ]
         )
-        self.of_one = SelfAttention(D, 3, project_output=True)
+        self.of_one = layers.SelfAttention(D, 3, project_output=True)
 
     def forward(self, x: Tensor, y: Tensor, n: Tensor) -> list[Tensor]:
         outputs = [layer(x, y, y, n, mask=self.mask) for layer in self.of_three]
@@ -100,7 +93,7 @@ def test_every_layer() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
-    layer = Attention("additive", hidden=5, d_q=D, d_k=D, dtype=dtype)
+    layer = layers.Attention("additive", hidden=5, d_q=D, d_k=D, dtype=dtype)
     x, n = torch.randn(2, 5, D).to(dtype), torch.tensor([0, 3])
     (found,) = exported(layer, (x, x + 1, x, n), None)(x, x + 1, x, n)
     torch.testing.assert_close(found, layer(x, x + 1, x, n).detach(), rtol=2e-3, atol=2e-3)
@@ -121,7 +114,7 @@ def test_a_call_with_weights_and_log_sum_exp() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it warns of itself, in many places
 def test_by_the_older_exporter() -> None:
-    layer = MultiHeadAttention(D, 2, kv_heads=1, score="additive").eval()
+    layer = layers.MultiHeadAttention(D, 2, kv_heads=1, score="additive").eval()
     x, n, file = torch.randn(2, 5, D), torch.tensor([0, 3]), io.BytesIO()
     axes = {"x": {0: "B", 1: "T"}, "n": {0: "B"}}
 

@@ -16,23 +16,16 @@ from torch.func import functionalize, grad, vmap
 
 import anyscore
 from anyscore import Additive, Causal, Lengths, ScaledDot, attention, plan
+from anyscore import torch as layers
 from anyscore.kernels import cpu
-from anyscore.torch import (
-    AdditiveAttention,
-    Attention,
-    DotProductAttention,
-    MLPAttention,
-    MultiHeadAttention,
-    SelfAttention,
-)
 from hang import HANG
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "Attention": lambda: Attention("gatv2", hidden=5, d_q=D, d_k=D),
-    "MultiHeadAttention": lambda: MultiHeadAttention(D, 2, kv_heads=1, score="additive"),
-    "AdditiveAttention": lambda: AdditiveAttention(5, query_size=D, key_size=D),
-    "DotProductAttention": lambda: DotProductAttention(),
-    "MLPAttention": lambda: MLPAttention(5),
+    "Attention": lambda: layers.Attention("gatv2", hidden=5, d_q=D, d_k=D),
+    "MultiHeadAttention": lambda: layers.MultiHeadAttention(D, 2, kv_heads=1, score="additive"),
+    "AdditiveAttention": lambda: layers.AdditiveAttention(5, query_size=D, key_size=D),
+    "DotProductAttention": lambda: layers.DotProductAttention(),
+    "MLPAttention": lambda: layers.MLPAttention(5),
 }
 
 
@@ -59,7 +52,7 @@ def test_traced_layers(name: str) -> None:
 
 
 def test_traced_self_attention() -> None:
-    layer = SelfAttention(D, 3).eval()
+    layer = layers.SelfAttention(D, 3).eval()
     x, n = torch.randn(2, 5, D), torch.tensor([0, 3])
     traced = torch.jit.trace(layer, (x, n))
     x, n = torch.randn(3, 7, D), torch.tensor([0, 3, 7])
@@ -67,7 +60,7 @@ def test_traced_self_attention() -> None:
 
 
 def test_traces_are_not_recorded() -> None:
-    layer, x = Attention("additive", hidden=5, d_q=D, d_k=D), torch.randn(2, 5, D)
+    layer, x = layers.Attention("additive", hidden=5, d_q=D, d_k=D), torch.randn(2, 5, D)
     layer(x, x, x)
     assert layer.attention_weights is not None
     torch.jit.trace(layer, (x, x, x), check_trace=False)  # which would call the layer once more
@@ -75,7 +68,7 @@ def test_traces_are_not_recorded() -> None:
 
 
 def test_traced_gradients() -> None:
-    layer = Attention("additive", hidden=5, d_q=D, d_k=D)
+    layer = layers.Attention("additive", hidden=5, d_q=D, d_k=D)
     q, k, v, n, _ = inputs([3, 4], 3, 7)
     traced = torch.jit.trace(layer, (q, k, v, n))
     parameters = list(layer.parameters())
@@ -152,7 +145,7 @@ def test_the_core_by_name_raises(transform: str) -> None:
 def test_export_keeps_the_operator() -> None:
     """Which PyTorch can run; only what other programs run is spelled out."""
     x = torch.randn(2, 5, D)
-    program = torch.export.export(Attention("gaussian", d_q=D, d_k=D), (x, x, x))
+    program = torch.export.export(layers.Attention("gaussian", d_q=D, d_k=D), (x, x, x))
     assert "anyscore.forward" in str(program.graph)
 
 
@@ -175,7 +168,7 @@ def test_functionalize(score: Any, mask: Any) -> None:
 
 @pytest.mark.parametrize("name", [*LAYERS, "SelfAttention"])
 def test_script_says_what_to_use(name: str) -> None:
-    layer = SelfAttention(D, 3) if name == "SelfAttention" else LAYERS[name]()
+    layer = layers.SelfAttention(D, 3) if name == "SelfAttention" else LAYERS[name]()
     sentence = (
         f"torch.jit.script cannot compile {name}: use torch.jit.trace, torch.export.export or "
         "torch.onnx.export."
@@ -189,8 +182,11 @@ def test_script_says_what_to_use(name: str) -> None:
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.heads = nn.Linear(D, D), MultiHeadAttention(D, 2)
-        self.own, self.attention = SelfAttention(D, D), AdditiveAttention(5, query_size=D)
+        self.linear, self.heads = nn.Linear(D, D), layers.MultiHeadAttention(D, 2)
+        self.own, self.attention = (
+            layers.SelfAttention(D, D),
+            layers.AdditiveAttention(5, query_size=D),
+        )
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         y = self.heads(self.linear(x), mask=Causal() & Lengths(n))

@@ -15,7 +15,7 @@ from anyscore.ops import DTYPES, load
 from anyscore.ops.checks import shown
 from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.weighted_sum import Spans, weighted_sum
+from anyscore.torch.speech.weighted_sum import Spans, weighted_sum
 
 _xp = load("torch")
 
@@ -139,7 +139,7 @@ class StepwiseAttention(Layer):
         mask: Any = None,
         return_weights: bool = False,
     ) -> Any:
-        """Attend with queries (B, T_q, d_q), one after the other.
+        """Attend with queries (B, T_q, d_q), all at once where no energy depends on weights.
 
         Arguments are those of `start`.
 
@@ -148,14 +148,20 @@ class StepwiseAttention(Layer):
         Raises TypeError, ValueError: tensors of other types or shapes.
         """
         check_queries(queries, keys)
+        output, weights = self._attend(queries, keys, values, valid_lens, mask)
+        return (output, weights) if return_weights else output
+
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor | None, valid_lens: Any, mask: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Attend with one query after the other. Returns the output and the weights."""
         state = self.start(keys, values, valid_lens, mask=mask)
         rows = []
         for query in queries.unbind(1):
             weights, state = self._move_on(query, state)
             rows.append(weights)
         weights = torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
-        output = torch.bmm(weights.to(state.values.dtype), state.values)
-        return (output, weights) if return_weights else output
+        return torch.bmm(weights.to(state.values.dtype), state.values), weights
 
     def _spans(self, state: State) -> Spans | None:
         """The keys outside of which weights of this step are 0, where that is known at no cost."""

@@ -12,8 +12,8 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
 from anyscore.score.base import Score
 from anyscore.torch.attention import Attention
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.stepwise import State, StepwiseAttention, check_queries, open_keys
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.stepwise import State, StepwiseAttention, open_keys
 
 
 def energy_layer(
@@ -56,33 +56,14 @@ class ScoredAttention(StepwiseAttention):
         super().__init__()
         self.energy = energy_layer(score, hidden=hidden, d_q=d_q, d_k=d_k)
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor | None = None,
-        valid_lens: Any = None,
-        *,
-        mask: Any = None,
-        return_weights: bool = False,
-    ) -> Any:
-        """Attend with queries (B, T_q, d_q): all at once, unless energies depend on weights.
-
-        Arguments are those of `start`.
-
-        Returns the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
-
-        Raises TypeError, ValueError: tensors of other types or shapes.
-        """
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor | None, *masking: Any
+    ) -> tuple[Tensor, Tensor]:
         if not isinstance(self.energy, Attention):
-            return super().forward(
-                queries, keys, values, valid_lens, mask=mask, return_weights=return_weights
-            )
-        check_queries(queries, keys)
-        keys, values, allowed = open_keys(keys, values, valid_lens, mask)
+            return super()._attend(queries, keys, values, *masking)
+        keys, values, allowed = open_keys(keys, values, *masking)
         weights = self._align_all(queries, keys, allowed)
-        output = torch.bmm(weights.to(values.dtype), values)
-        return (output, weights) if return_weights else output
+        return torch.bmm(weights.to(values.dtype), values), weights
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         """Weights (B, T_q, T_k) of all queries."""

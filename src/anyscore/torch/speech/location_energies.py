@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch import energies as torch_energies
 from anyscore.backends.torch.modes import check_reverse_mode
-from anyscore.torch.weighted_sum import Spans
+from anyscore.torch.speech.weighted_sum import Spans
 
 COLUMNS = 16
 """Keys whose features one row of the product gives: 1 + (r − 1) / 16 times the work of the filters,

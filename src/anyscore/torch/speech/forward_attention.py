@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from anyscore.layers.parameters import AnyScore
 from anyscore.ops.checks import shown
 from anyscore.torch.attention import Attention
-from anyscore.torch.forward_recurrence import forward_alignment, forward_steps
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.scored import ScoredAttention, energies_of
-from anyscore.torch.stepwise import State, Step, check_queries
+from anyscore.torch.speech.forward_recurrence import forward_alignment, forward_steps
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.scored_stepwise import ScoredAttention, energies_of
+from anyscore.torch.speech.stepwise import State, Step
 
 
 class ForwardAttention(ScoredAttention):
@@ -74,34 +74,20 @@ class ForwardAttention(ScoredAttention):
         u = torch.sigmoid(logits)[:, 0]
         return step._replace(state=step.state._replace(transition=u))
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor | None = None,
-        valid_lens: Any = None,
-        *,
-        mask: Any = None,
-        return_weights: bool = False,
-    ) -> Any:
-        """Attend with queries (B, T_q, d_q): all at once, unless an agent sees the outputs.
-
-        Arguments, results and errors are those of `LocationSensitive`.
-        """
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor | None, *masking: Any
+    ) -> tuple[Tensor, Tensor]:
         if self.agent is None:
-            return super().forward(
-                queries, keys, values, valid_lens, mask=mask, return_weights=return_weights
-            )
-        check_queries(queries, keys)
+            return super()._attend(queries, keys, values, *masking)
+        valid_lens, mask = masking
         state = self.start(keys, values, valid_lens, mask=mask)
         outputs, rows = [], []
-        for query in queries.unbind(1):
+        for query in queries.unbind(1):  # an agent sees the outputs
             output, weights, state = self.step(query, state)
             outputs.append(output)
             rows.append(weights)
         output = torch.stack(outputs, 1) if rows else state.values[:, :0]
-        weights = torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
-        return (output, weights) if return_weights else output
+        return output, torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         assert isinstance(self.energy, Attention)

@@ -10,16 +10,15 @@ from torch import Tensor
 from anyscore.call.lowering import lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.functional.scores import log_weights, scores
-from anyscore.layers.chosen_weights import Chosen
+from anyscore.layers.last_weights import Chosen
 from anyscore.ops import load
 from anyscore.ops.checks import Sizes
 from anyscore.torch.attention import Attention
-from anyscore.torch.layer import check_inputs
 
 _xp = load("torch")
 
 
-class Pointing(Attention):
+class PointerEnergy(Attention):
     """The attention of a pointer whose weights are asked for, not its output."""
 
     clip = 0.0
@@ -30,9 +29,7 @@ class Pointing(Attention):
     ) -> Tensor:
         """Give the logarithms of weights (B, T_q, T_k), of clipped scores if there is a clip."""
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        check_inputs(queries, tensor, tensor)
-        if self._bound is None:
-            self._binding()(queries, tensor, tensor, mask, valid_lens, None, None)
+        self._meet(queries, tensor, tensor, valid_lens, mask, None, None)
         score, given = self._score(queries), {"mask": mask, "valid_lens": valid_lens}
         if self.clip:
             s = scores(queries, keys, score=score, impl=self.impl, **given)

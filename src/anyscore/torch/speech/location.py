@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anyscore.ops.checks import check_size, shown
+from anyscore.ops.checks import check_numbers, check_size, check_switches, shown
 from anyscore.ops.pytrees import named_tuple
-from anyscore.torch.location_energies import COLUMNS, location_energies, toeplitz
-from anyscore.torch.option_checks import check_numbers, check_switches
-from anyscore.torch.stepwise import State, StepwiseAttention, softmax
-from anyscore.torch.weighted_sum import Spans
+from anyscore.torch.speech.location_energies import COLUMNS, location_energies, toeplitz
+from anyscore.torch.speech.stepwise import State, StepwiseAttention, softmax
+from anyscore.torch.speech.weighted_sum import Spans
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
 """What the filters see, and in how many channels."""

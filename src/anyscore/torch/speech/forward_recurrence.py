@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch.modes import check_reverse_mode
-from anyscore.torch.monotonic_recurrence import check_matrix, check_shape, first_key
-from anyscore.torch.option_checks import check_numbers
+from anyscore.ops.checks import check_numbers
+from anyscore.torch.speech.monotonic_recurrence import check_matrix, check_shape, first_key
 
 
 def forward_alignment(

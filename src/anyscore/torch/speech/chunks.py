@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch.modes import check_reverse_mode
 from anyscore.ops.checks import check_size
-from anyscore.torch.monotonic_recurrence import check_matrix
+from anyscore.torch.speech.monotonic_recurrence import check_matrix
 
 
 def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:

@@ -8,14 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.layers.parameters import AnyScore
-from anyscore.ops.checks import check_size
+from anyscore.ops.checks import check_numbers, check_size, check_switches
 from anyscore.torch.attention import Attention
-from anyscore.torch.chunks import chunkwise
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.monotonic_recurrence import monotonic_alignment
-from anyscore.torch.option_checks import check_numbers, check_switches
-from anyscore.torch.scored import ScoredAttention, energies_of, energy_layer, knows_keys, prepare
-from anyscore.torch.stepwise import State
+from anyscore.torch.speech.chunks import chunkwise
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.monotonic_recurrence import monotonic_alignment
+from anyscore.torch.speech.scored_stepwise import (
+    ScoredAttention,
+    energies_of,
+    energy_layer,
+    knows_keys,
+    prepare,
+)
+from anyscore.torch.speech.stepwise import State
 
 
 class MonotonicAttention(ScoredAttention):

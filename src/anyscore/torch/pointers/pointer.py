@@ -14,12 +14,11 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
 from anyscore.masks.offsets import concrete_values
 from anyscore.ops import load
-from anyscore.ops.checks import check_integers, check_tensors, shown
+from anyscore.ops.checks import check_integers, check_numbers, check_tensors, shown
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.option_checks import check_numbers
-from anyscore.torch.pointing import Pointing
+from anyscore.torch.pointers.pointer_energy import PointerEnergy
 
 _xp = load("torch")
 
@@ -105,7 +104,7 @@ class Pointer(Layer):
             )
         self.glimpses, self.clip = glimpses, float(clip)
         self.glimpse = Attention(score, d_q=d_q, d_k=d_k, **options) if glimpses else None
-        self.pointing = Pointing(score, d_q=d_k if glimpses else d_q, d_k=d_k, **options)
+        self.pointing = PointerEnergy(score, d_q=d_k if glimpses else d_q, d_k=d_k, **options)
         self.pointing.clip = self.clip
 
     def prepare_keys(
