@@ -11,7 +11,7 @@ import torch
 
 from anyscore import ALiBi, Relative, attention
 from anyscore.modifiers.biases import Bias
-from samples import normal
+from helpers.samples import normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 

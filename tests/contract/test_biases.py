@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import oracle
 from anyscore import (
     ALiBi,
     Causal,
@@ -31,8 +30,9 @@ from anyscore.functional.attention import attend, weights
 from anyscore.layers.last_weights import snapshot
 from anyscore.modifiers.biases import default_slopes
 from anyscore.ops import load
-from bias_objects import distance, objects, t5
-from samples import NAMES, OUTER, make_score, normal
+from helpers import oracle
+from helpers.bias_objects import distance, objects, t5
+from helpers.samples import NAMES, OUTER, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 LEAD = (B, H)

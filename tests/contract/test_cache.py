@@ -25,11 +25,11 @@ from anyscore import (
 )
 from anyscore.kernels import cpu
 from anyscore.torch import Attention, MultiHeadAttention
-from cases import SCORES as CASES
-from cases import WIDTH
-from samples import NAMES, PAIRS, gradients, leaves, make_score, normal
-from table_scores import TABLE
-from transformed import WARNINGS
+from helpers.cases import SCORES as CASES
+from helpers.cases import WIDTH
+from helpers.samples import NAMES, PAIRS, gradients, leaves, make_score, normal
+from helpers.table_scores import TABLE
+from helpers.transformed import WARNINGS
 
 pytestmark = WARNINGS
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 11

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from anyscore import attention
 from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
-from samples import PAIRS, leaves, make_score, normal
+from helpers.samples import PAIRS, leaves, make_score, normal
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 

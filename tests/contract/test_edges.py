@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from anyscore import (
     Edges,
     GATv2,
@@ -25,8 +24,9 @@ from anyscore import (
 )
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import Pair
-from budget import EPS, assert_near, size
-from samples import NAMES, WIDTH, gradients, leaves, make_score, normal
+from helpers import oracle
+from helpers.budget import EPS, assert_near, size
+from helpers.samples import NAMES, WIDTH, gradients, leaves, make_score, normal
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = 21, 17, 2, 6
 IMPLS = "auto", "reference"

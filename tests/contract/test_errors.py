@@ -25,7 +25,7 @@ from anyscore import (
     plan,
 )
 from anyscore.score import checks
-from wrong_calls import NAMING, TABLE, call, right, z
+from helpers.wrong_calls import NAMING, TABLE, call, right, z
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anyscore import Gaussian, Lorentz, attention, log_sum_exp
-from samples import normal
+from helpers.samples import normal
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

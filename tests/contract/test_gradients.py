@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-import plain
 from anyscore import Lengths, Score, attention
-from budget import assert_gradients_within_budget
-from cases import SCORES, Case, case
-from gradient_rows import each_gradient_row, exact_gradients, projections, terms
-from table_rows import keep
-from table_scores import RANKS
+from helpers import plain
+from helpers.budget import assert_gradients_within_budget
+from helpers.cases import SCORES, Case, case
+from helpers.gradient_rows import each_gradient_row, exact_gradients, projections, terms
+from helpers.table_rows import keep
+from helpers.table_scores import RANKS
 
 
 def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
 from anyscore import (
     ALiBi,
     Causal,
@@ -24,8 +23,9 @@ from anyscore import (
     plan,
 )
 from anyscore.kernels import cpu
-from growing_caches import KV, B, H, T, arrays, run, same, to
-from samples import NAMES, PAIRS, make_score, normal
+from helpers import oracle
+from helpers.growing_caches import KV, B, H, T, arrays, run, same, to
+from helpers.samples import NAMES, PAIRS, make_score, normal
 
 SCORES = pytest.mark.parametrize("name", NAMES)
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])

@@ -19,8 +19,8 @@ from anyscore import (
     attention,
     make_cache,
 )
-from growing_caches import D_V, KV, B, D, H, T, arrays, same, to
-from samples import NAMES, PAIRS, make_score
+from helpers.growing_caches import D_V, KV, B, D, H, T, arrays, same, to
+from helpers.samples import NAMES, PAIRS, make_score
 
 SCORES = pytest.mark.parametrize("name", NAMES)
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])

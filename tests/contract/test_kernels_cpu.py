@@ -12,7 +12,7 @@ import torch
 from anyscore import Additive, Causal, Lengths, attention
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
-from samples import NAMES, PAIRS, make_score, normal
+from helpers.samples import NAMES, PAIRS, make_score, normal
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 

@@ -16,9 +16,9 @@ from anyscore.functional.attention import attend, weights
 from anyscore.layers.last_weights import chosen_weights, snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
-from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
-from samples import normal
-from table_rows import Row
+from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
+from helpers.samples import normal
+from helpers.table_rows import Row
 
 ROWS = sorted(
     {(score, shape, mask) for score in SCORES | OPTIONS for shape in ("heads", "grouped_6_2")

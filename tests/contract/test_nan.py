@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyscore import Additive, Causal, Interval, Keys, Lengths, Window, attention
 from anyscore.torch import MultiHeadAttention
-from samples import NAMES, PAIRS, WIDTH, gradients, leaves, make_score, normal
+from helpers.samples import NAMES, PAIRS, WIDTH, gradients, leaves, make_score, normal
 
 B, H, T_Q, T_K, D_V = 2, 4, 3, 7, 11
 FILLS = [math.nan, math.inf, -math.inf]

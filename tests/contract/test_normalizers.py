@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-import oracle
 from anyscore import (
     Additive,
     Causal,
@@ -35,9 +34,10 @@ from anyscore.functional.attention import attend, weights
 from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention
-from budget import EPS, assert_near
-from cases import OPTIONS, SCORES, case
-from table_rows import Row
+from helpers import oracle
+from helpers.budget import EPS, assert_near
+from helpers.cases import OPTIONS, SCORES, case
+from helpers.table_rows import Row
 
 OTHERS = "sigmoid", "sparsemax", "entmax15"
 each = pytest.mark.parametrize("normalizer", OTHERS)

@@ -20,8 +20,8 @@ from anyscore.score.formula.slopes import plain
 from anyscore.score.formula.tape import numbers
 from anyscore.score.pairs import Pair
 from anyscore.torch import Attention
-from own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
-from transformed import WARNINGS
+from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
+from helpers.transformed import WARNINGS
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)

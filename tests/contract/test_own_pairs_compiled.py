@@ -15,13 +15,13 @@ import pytest
 
 from anyscore.kernels import cpu, own_pairs
 from anyscore.score.pairs import Pair
-from hang import HANG
+from helpers.hang import HANG
 
 SCRIPT = """
 import numpy as np
 from anyscore import attention, plan
 from anyscore.score.pairs import Pair
-from own_scores import Own, draw, written_out
+from helpers.own_scores import Own, draw, written_out
 
 q, k, v, w = xs = draw(2)
 score = Own(w, Pair.from_formula("softplus", "softplus(a + b)"))

@@ -30,10 +30,10 @@ from anyscore import (
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import TANH, Pair
-from hang import HANG
-from samples import NAMES, make_score, normal
-from table_scores import ROWS
-from transformed import WARNINGS
+from helpers.hang import HANG
+from helpers.samples import NAMES, make_score, normal
+from helpers.table_scores import ROWS
+from helpers.transformed import WARNINGS
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 FUSED = "fused, and keeps the contract"

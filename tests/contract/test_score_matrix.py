@@ -28,11 +28,11 @@ from anyscore import (
     scores,
 )
 from anyscore.torch import Attention
-from cases import case
-from matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
-from matrix_slopes import KINDS, check_slopes
-from table_rows import Row, keep
-from table_scores import TABLE
+from helpers.cases import case
+from helpers.matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
+from helpers.matrix_slopes import KINDS, check_slopes
+from helpers.table_rows import Row, keep
+from helpers.table_scores import TABLE
 
 FUNCTIONS = scores, log_weights, log_sum_exp
 

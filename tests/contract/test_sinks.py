@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-import oracle
 from anyscore import (
     Additive,
     Dot,
@@ -30,9 +29,10 @@ from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
 from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
-from budget import EPS, assert_near
-from cases import OPTIONS, SCORES, case
-from table_rows import Row
+from helpers import oracle
+from helpers.budget import EPS, assert_near
+from helpers.cases import OPTIONS, SCORES, case
+from helpers.table_rows import Row
 
 ROWS = [(score, "heads", "four") for score in SCORES | OPTIONS]
 ROWS += [("trilinear", "grouped_6_2", "four"), ("dot", "no_key", "none"), ("dot", "rank_3", "four")]

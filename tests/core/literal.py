@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from call import Call, name_of, numbers, stored
 
 from anyscore.modifiers import dropout
 from anyscore.ops import load
+from core.call import Call, name_of, numbers, stored
 
 Array = Any
 Results = dict[str, np.ndarray]

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import literal
 import numpy as np
 import pytest
-from call import Call, name_of, numbers, stored
-from literal import Results
 
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands
 from anyscore.kernels.cpu import AT_ONCE
-from budget import BAND, EPS, assert_near, error, size
+from core import literal
+from core.call import Call, name_of, numbers, stored
+from core.literal import Results
+from helpers.budget import BAND, EPS, assert_near, error, size
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 

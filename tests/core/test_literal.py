@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import literal
 import numpy as np
 import pytest
-from call import PAIRS, Call, numbers, stored
-from draw import MASKS, draw
 
 from anyscore.backends.reference import definition
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import load
 from anyscore.score import factors
 from anyscore.score.outer import Outer
+from core import literal
+from core.call import PAIRS, Call, numbers, stored
+from core.draw import MASKS, draw
 
 torch = pytest.importorskip("torch")
 

@@ -13,8 +13,8 @@ from anyscore.backends.torch import operators
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.functional import separable
 from anyscore.kernels import cpu
-from samples import normal
-from separable_calls import bare, inputs
+from helpers.samples import normal
+from helpers.separable_calls import bare, inputs
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from beside import besides, far_besides
-from drawn import STORE, Call, lead_of
-from exact import Shape
-from formulas import KINDS
 from hypothesis import strategies as st
-from mask_specs import bounds, specs
 
-from table_scores import ROWS
+from fuzz.beside import besides, far_besides
+from fuzz.drawn import STORE, Call, lead_of
+from fuzz.exact import Shape
+from fuzz.formulas import KINDS
+from fuzz.mask_specs import bounds, specs
+from helpers.table_scores import ROWS
 
 SCALES = {
     "ScaledDot": "scale", "Bilinear": "scale", "Lorentz": "sigma",

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import formulas
 import numpy as np
-from beside import Beside
-from normalized import normalized
-from rounding import Number, mix, project, roundings
-from scored import scored
-from sinks import Sunk, sunk
 
-from table_scores import RANKS
+from fuzz import formulas
+from fuzz.beside import Beside
+from fuzz.normalized import normalized
+from fuzz.rounding import Number, mix, project, roundings
+from fuzz.scored import scored
+from fuzz.sinks import Sunk, sunk
+from helpers.table_scores import RANKS
 
 Shape = tuple[int, ...]
 

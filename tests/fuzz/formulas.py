@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from outers import slope_of_tanh
-from rounding import Number, Operand, project, unit
 
-from table_scores import ROWS
+from fuzz.outers import slope_of_tanh
+from fuzz.rounding import Number, Operand, project, unit
+from helpers.table_scores import ROWS
 
 Parameters = dict[str, Any]
 """A field of the score each: a Number of one head, a plain number, or None."""

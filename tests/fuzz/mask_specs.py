@@ -19,10 +19,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import anyscore
-import oracle
-from table_masks import MASKS, RULES
-from table_shapes import SHAPES
-from table_shapes import Shape as Shaped
+from helpers import oracle
+from helpers.table_masks import MASKS, RULES
+from helpers.table_shapes import SHAPES
+from helpers.table_shapes import Shape as Shaped
 
 Shape = tuple[int, ...]
 

@@ -10,7 +10,8 @@ counts as 0, below 0 too, the slope of the last three is 0; that of log1p may be
 from __future__ import annotations
 
 import numpy as np
-from rounding import Number
+
+from fuzz.rounding import Number
 
 
 def slope_of_tanh(x: np.ndarray) -> np.ndarray:

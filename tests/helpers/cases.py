@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from table_masks import MASKS, MaskCase, ToArray
-from table_scores import CALLABLE, ROWS, TABLE, Row, Variant
-from table_shapes import SHAPES, Lead, Shape
+from helpers.table_masks import MASKS, MaskCase, ToArray
+from helpers.table_scores import CALLABLE, ROWS, TABLE, Row, Variant
+from helpers.table_shapes import SHAPES, Lead, Shape
 
 HIDDEN, WIDTH, WIDTH_KEY, WIDTH_VALUE = 11, 13, 17, 19
 

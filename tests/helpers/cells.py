@@ -3,7 +3,7 @@
 A cell is (score, mask, dtype, framework, implementation, gradient) of one call of `attention`, or
 of a layer. Written are the distinct cells, a line of JSON for each:
 
-    PYTHONPATH=tests/helpers CELLS=after pytest -p cells tests/contract     (adds to after/*.jsonl)
+    PYTHONPATH=tests CELLS=after pytest -p helpers.cells tests/contract     (adds to after/*.jsonl)
     python tests/helpers/cells.py before after     (singles and pairs; fails if one is lost)
 """
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from table_masks import RULES
-from table_scores import RANKS, Vector, dot, row_of, times, total
+from helpers.table_masks import RULES
+from helpers.table_scores import RANKS, Vector, dot, row_of, times, total
 
 OF_KEY = ("W_k", "w_k")
 """Parameters whose leading dimensions are those of the key; all others' are the query's."""

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import oracle
-from table_scores import RANKS, row_of
+from helpers import oracle
+from helpers.table_scores import RANKS, row_of
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:

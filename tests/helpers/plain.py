@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import oracle
-from table_scores import row_of
+from helpers import oracle
+from helpers.table_scores import row_of
 
 
 def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = None) -> tuple:

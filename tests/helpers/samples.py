@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from anyscore import Score, attention
-from table_scores import PAIRS as ONE_OF_EACH
-from table_scores import ROWS, TABLE
+from helpers.table_scores import PAIRS as ONE_OF_EACH
+from helpers.table_scores import ROWS, TABLE
 
 WIDTH, HIDDEN = 5, 3
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anyscore import Causal, Interval, Keys, Lengths, Sequences, Window
-from table_shapes import Lead, Shape
+from helpers.table_shapes import Lead, Shape
 
 ToArray = Callable[[Any], Any]
 Rule = Callable[[Any, Any], Any]

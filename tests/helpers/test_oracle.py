@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import anyscore
-import oracle
-import plain
 from anyscore import Causal, Interval, Keys, Lengths, Mask, Score, Window
-from budget import EPS, assert_near, assert_within_budget
-from cases import MASKS, SCORES, SHAPES, applicable, case
-from oracle_gradients import gradients
-from table_masks import RULES
-from table_scores import TABLE
+from helpers import oracle, plain
+from helpers.budget import EPS, assert_near, assert_within_budget
+from helpers.cases import MASKS, SCORES, SHAPES, applicable, case
+from helpers.oracle_gradients import gradients
+from helpers.table_masks import RULES
+from helpers.table_scores import TABLE
 
 # ------------------------------------------------------- the oracle, against numbers by hand
 

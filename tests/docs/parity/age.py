@@ -10,7 +10,7 @@ import subprocess
 from datetime import date
 from pathlib import Path
 
-from cases import MASKS, SCORES
+from helpers.cases import MASKS, SCORES
 from parity.rows import ROWS
 
 ROOT = Path(__file__).parents[3]

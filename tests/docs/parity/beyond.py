@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import oracle
-import plain
-from oracle_gradients import attending, formula_of, largest_sums, leaves_of
+from helpers import oracle, plain
+from helpers.oracle_gradients import attending, formula_of, largest_sums, leaves_of
 from parity.extras import EXTRAS
 from parity.logits import logits
 from parity.rows import Arrays, Row, clean, kept, of, upstream

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import MASKS, SCORES, WIDE
+from helpers.cases import MASKS, SCORES, WIDE
 from parity import expected
 from parity.age import PAGE, age, lacking
 from parity.cells import IMPLEMENTATIONS, Cell, measure

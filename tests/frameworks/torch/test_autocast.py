@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anyscore import Cosine, Gaussian, Lengths, attention, plan
 from anyscore.torch import Attention
-from samples import NAMES, PAIRS, leaves, make_score, normal
+from helpers.samples import NAMES, PAIRS, leaves, make_score, normal
 
 SCORES = pytest.mark.parametrize("name", NAMES)
 ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_torch_layers import score_of
 from torch import Tensor
 
 from anyscore import (
@@ -28,7 +27,8 @@ from anyscore.torch import (
     MLPAttention,
     masked_softmax,
 )
-from table_scores import TABLE
+from frameworks.torch.test_layers import score_of
+from helpers.table_scores import TABLE
 
 KEYS = torch.ones(2, 10, 2)
 VALUES = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)

@@ -171,7 +171,7 @@ PROOF = Proof(
     ours="The paper proves it of dot products; the bound of 2/k holds where nothing learnt reads "
     "the output (a bias after it may guess). “Never” is taken as: below 1 %; “can” as: 99 % or "
     "more between the ends. The theorem itself is a test of this package "
-    "(tests/lab/test_prove_collinear_keys.py), over all parameters.",
+    "(tests/lab/prove/test_collinear_keys.py), over all parameters.",
     parts=(
         Part(
             _PART,
