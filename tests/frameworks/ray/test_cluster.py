@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster as Machines
-from test_engine import TRIALS, contents, kinds
 
 from anyscore.lab import compare
 from anyscore.lab.comparison import Comparison
@@ -21,6 +20,7 @@ from anyscore.lab.trials import Outcome, Report, Trial
 from helpers.hang import HANG
 from lab.command_line import SMALL, call, plain
 from lab.made_trials import Trainer, made
+from lab.test_engine import TRIALS, contents, kinds
 
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 10}
 """A lost machine is noticed after ten seconds: on a busy processor some are silent for several."""
