@@ -150,6 +150,17 @@ def test_memory_that_others_read_is_that_of_the_numbers(
         assert torch.equal(read + torch.zeros(3), torch.where(booleans, 0.0, least))
 
 
+def test_parts_of_it_lie_in_memory_as_those_of_a_plain_mask() -> None:
+    """Whoever flattens a mask asks its strides whether that is a view."""
+    plain, mask = theirs.sdpa_mask(2, 3, 3, allow_is_causal_skip=False), interval_mask(2, 3, 3)
+    assert mask is not None
+    assert plain is not None
+    assert torch.equal(mask.flatten(0, 2), plain.flatten(0, 2))
+    cut, plain = (x.clone()[..., 1:].expand(-1, 4, -1, -1) for x in (mask, plain))
+    assert cut.stride() == plain.stride()
+    assert torch.equal(cut.flatten(0, 1), plain.flatten(0, 1))
+
+
 def test_what_is_written_into_it_counts() -> None:
     mask = interval_mask(1, 4, 4)
     assert mask is not None
