@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.outers import slope_of_tanh
-from fuzz.rounding import Number, Operand, project, unit
+from fuzz.outers import slope_of_distance, slope_of_tanh
+from fuzz.rounding import Number, Operand, project, roundings, unit
 from helpers.table_scores import ROWS
 
 Parameters = dict[str, Any]
@@ -93,9 +93,32 @@ def _sizes(a: Number, b: Number) -> np.ndarray:
     return np.abs(a.x) + np.abs(b.x)
 
 
+PARTS = {"squared": 12.0, "absolute": 16.0, "leaky_relu": 32.0}
+"""Pairs that the core may split into a part of the query, one of the key and a joint one.
+
+The number bounds how far parts may exceed a score, by "Pairs in parts" of docs/kernel.md.
+"""
+
+
 def sums(f: Form, pairs: Number) -> Number:
     """Σ_d weight_d · pair_d, (T_q, T_k)."""
-    return (pairs if f.weight is None else pairs * f.weight).features()
+    total = (pairs if f.weight is None else pairs * f.weight).features()
+    return total.worse(_roundings_of_parts(f, total)) if f.pair in PARTS else total
+
+
+def _roundings_of_parts(f: Form, total: Number) -> np.ndarray:
+    """Errors of sums that the core takes in parts: these round at the size of the parts."""
+    a, b = f.a.x, f.b.x
+    of_query, of_key = (np.square(x) if f.pair == "squared" else np.abs(x) for x in (a, b))
+    weight = np.ones(1) if f.weight is None else np.abs(f.weight.x)
+    size = (of_query * weight).sum(-1)[:, None] + (of_key * weight).sum(-1)
+    scale = np.abs(f.scale.x if isinstance(f.scale, Number) else f.scale)
+    with np.errstate(divide="ignore"):
+        slope = scale
+        if f.outer is not None:
+            slope = scale * f.outer[1] * slope_of_distance(f.outer[0], scale * np.abs(total.x))
+        most = np.abs(total.x) + PARTS[f.pair] / slope
+    return total.eps * roundings(a.shape[-1]) * np.minimum(size, most)
 
 
 def scores(f: Form, sums: Number) -> Number:
