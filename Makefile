@@ -24,7 +24,7 @@ LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
-OTHERS := jax pallas triton-torch triton chapter mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
+OTHERS := jax pallas triton-torch triton page-examples mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_table \
 	frameworks/torch/test_layers
 # Results of one framework may come in parts: JAX takes an hour.
@@ -128,9 +128,9 @@ gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integra
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray
 
-chapter: .venv/dev .venv/mxnet/dev  ## the examples of docs/chapter.md
-	$(PYTEST) tests/docs/chapter -k "not mxnet"
-	$(NOTED) $(MXNET)/pytest tests/docs/chapter -k mxnet
+page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
+	$(PYTEST) tests/docs/page_examples -k "not mxnet"
+	$(NOTED) $(MXNET)/pytest tests/docs/page_examples -k mxnet
 
 parity: $(PARITY:%=build/parity/%.json)  ## docs/parity.md anew; goes on where it was stopped
 	$(WITH_PARITY) $(BIN)/python -m parity.page $^ --out docs/parity.md

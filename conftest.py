@@ -1,4 +1,4 @@
-"""The examples in README.md, in docs/ and in docstrings as tests; a sample of all tests."""
+"""Examples in README.md, CONTRIBUTING.md, docs/ and docstrings as tests; a sample of all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sybil.parsers.doctest import DocTestParser
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 _doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
-_pages = Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"])
+_pages = Sybil(
+    parsers=[PythonCodeBlockParser()], patterns=["README.md", "CONTRIBUTING.md", "docs/*.md"]
+)
 _docstrings = Sybil(
     parsers=[_doctest],
     patterns=["src/anyscore" + "/*" * depth + ".py" for depth in (1, 2, 3, 4)],

@@ -25,7 +25,7 @@ BUDGETS = {
     "install": (130, 140), "contract": (220, 390), "lab": (135, 400), "torch": (45, 190),
     "tables": (85, 0), "types": (45, 45), "compare": (10, 10), "lint": (3, 3),
     "jax": (0, 150), "pallas": (0, 110), "triton-torch": (0, 40), "triton": (0, 110),
-    "chapter": (0, 90), "mxnet": (0, 45), "install-mxnet": (0, 60), "isas": (0, 60),
+    "page-examples": (0, 90), "mxnet": (0, 45), "install-mxnet": (0, 60), "isas": (0, 60),
     "tensorflow": (0, 85), "keras-tensorflow": (0, 52), "keras-jax": (0, 57),
     "keras-torch": (0, 30), "torch-exports": (0, 72), "ray": (0, 40), "triton-oldest": (0, 10),
 }  # fmt: skip

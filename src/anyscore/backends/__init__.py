@@ -1,4 +1,14 @@
-"""Backends: the kernels, derivatives, generators and autocasting of each framework."""
+"""Backends: kernels made differentiable for each framework, and the reference.
+
+    reference                  the definition in plain operations
+    record                     a task as the record of operands that kernels take, or why it cannot
+    numpy, mxnet               whole backends of these frameworks
+    torch, jax, tensorflow     packages with the backends of these
+    numpy_core                 the core on NumPy arrays, for frameworks that lend tensors as such
+    repeated                   calls of the shapes of an earlier one go to the core unchecked
+
+Imports `kernels` and what is below. Start with `record` and `numpy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The laboratory: which scoring function suits your data, or your own model."""
+"""The laboratory: which scoring function suits your data, or your own model.
+
+README.md in this folder says which file has which idea.
+"""
 
 from __future__ import annotations
 

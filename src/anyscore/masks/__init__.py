@@ -1,6 +1,7 @@
 """Masks: the objects that users make, and what each is lowered to for one call.
 
-    objects             `Lengths`, `Interval`, `Window`, `Causal`, `Keys`, boolean arrays, and `&`
+    objects             `Lengths`, `Interval`, `Window`, `Causal`, `Keys`, boolean arrays, and `&`;
+                        `lower` of each makes bounds of keys for each query
     edges, sequences    the edges of a graph; packed sequences
     alignment           where queries stand among keys: `align` and `offset`
     context             the call that a mask is lowered for: sizes, positions, packed ones too

@@ -1,6 +1,6 @@
 """The pages of docs/ whose examples run in each framework; and whether a mistake is noticed.
 
-pytest tests/docs/chapter -k "not mxnet"      # and -k mxnet, in an environment with MXNet
+pytest tests/docs/page_examples -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.chapter import page
+from page_examples import page
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
