@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from anyscore.lab.cli.output import print_json, typed_command
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
 from anyscore.lab.run_folder import run_folder
+from anyscore.ops.checks import shown, suggest
 
 _SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
 QUICK_SHAPES = "2,128,128,64,64", "16,1,50,64,64"
@@ -187,12 +187,11 @@ def _without_gpu() -> str | None:
 
 
 def one_of(option: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not known, and say which one may have been meant."""
+    """Refuse an unknown name and suggest the nearest known one."""
     known = list(known)
     if name not in known:
-        near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"{option}: expected one of {', '.join(known)}, got {name!r}{meant}")
+        message = f"{option}: expected one of {', '.join(known)}, got {shown(name)}"
+        raise InputError(f"{message}; {suggest(name, known)}".rstrip("; "))
 
 
 def several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
