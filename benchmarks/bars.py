@@ -31,11 +31,11 @@ _DOT_BARS: dict[tuple[str, Shape, str], tuple[float, float | None, float]] = {
     ("bfloat16", _LONG, FORWARD): (1.5, None, 1.2),
     ("bfloat16", _LONG, TRAINING): (2.0, None, 1.1),
 }
-"""The time of the best dot product ÷ that of the slowest of ours, for two threads of Zen 5."""
+"""The best dot product's time ÷ the time of anyscore's slowest score, for two threads of Zen 5."""
 
 
 def bars(results: Sequence[Result]) -> list[Result]:
-    """Return all bars of which something was measured."""
+    """Return all bars with a measurement."""
     return [*_of_dot(results), *_beyond(results), *_of_graphs(results), *_of_models(results)]
 
 
@@ -58,9 +58,10 @@ def _of_dot(results: Sequence[Result]) -> list[Result]:
 
 
 def _beyond(results: Sequence[Result]) -> list[Result]:
-    """Return the bars beside what was measured: name, target, value, met; none where all is not.
+    """Return the bars with the measured values: name, target, value, met. The list is empty if no
+    value was measured.
 
-    Those of a pair of one's own are for the large call, and compare forward passes.
+    The bars of a custom pair are for the large call, and compare forward passes.
     """
     aligner = _row(results, "beyond", ALIGNER, TRAINING, "aligner", "gaussian")
     softplus = _row(results, "pairs", LARGE, FORWARD, "attention", "softplus")

@@ -1,4 +1,4 @@
-"""A benchmark on the terminal: what goes on, a table for each comparison, a summary."""
+"""The terminal shows the present step, a table for each comparison, and a summary."""
 
 from __future__ import annotations
 

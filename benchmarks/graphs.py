@@ -78,7 +78,7 @@ class GraphWork(Work):
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def truth(self, score: str) -> dict[str, Tensor]:
-        """Compute in float64, over the edges that lead to the checked rows, what these give."""
+        """Compute the checked rows in float64, from the edges that lead to them."""
         rows = self.checked_rows
         place = torch.full((self.shape.queries,), -1).scatter(0, rows, torch.arange(len(rows)))
         source, target = self.edge_index[:, place[self.edge_index[1]] >= 0]

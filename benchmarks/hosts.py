@@ -48,7 +48,7 @@ class Hosts:
         return self.known[name]
 
     def end(self) -> None:
-        """End all, whatever they do."""
+        """End all processes at once."""
         for host in self.known.values():
             host.end()
         self.known.clear()

@@ -45,7 +45,7 @@ class PackedWork(Work):
 
     @cached_property
     def is_token(self) -> Tensor:
-        """Which places of padded sequences have tokens, (B, T)."""
+        """Whether each position of the padded sequences has a token, (B, T)."""
         return torch.arange(self.shape.queries) < self.sizes[:, None]
 
     @property

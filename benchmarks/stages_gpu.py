@@ -13,7 +13,7 @@ _COPIES = 10  # of all triples in float32, that the formula may need in several 
 
 
 def _on_gpu(work: Work, settings: Settings) -> list[Contestant]:
-    """Ours, in two dtypes, and those that hold no more than the scores."""
+    """Return anyscore in two dtypes, and the rivals that hold no more than the scores."""
     found = [c for c in contestants(work, settings) if c.rival.name not in ("eager", "separable")]
     if work.training:
         found = [c for c in found if not c.rival.name.startswith("flex, ")]

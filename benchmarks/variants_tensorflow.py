@@ -1,4 +1,4 @@
-"""TensorFlow, and Keras on it: what their user would write today, and anyscore."""
+"""The calls that users of TensorFlow, and of Keras on it, would write today, and anyscore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison on disk: what all its trials share, and a folder for each trial, written once.
+"""A comparison on disk has one file of shared settings, and a folder for each trial, written once.
 
     RUN/settings.json               what every trial shares; another one is refused
     RUN/trials/NAME/trial.json      score, seed, curves, facts; NAME as in `Trial.name`

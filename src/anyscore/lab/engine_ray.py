@@ -22,14 +22,14 @@ from anyscore.lab.extras import check_installed
 from anyscore.lab.trials import Train, Trial
 
 _RETRIES = 3  # of a trial whose machine was lost or whose process died
-_SECONDS = 0.2  # between two looks at what is told
+_SECONDS = 0.2  # between two readings of the events
 _KNOCK = 5.0  # seconds for a machine to answer at all
-_PATIENCE = 30.0  # seconds until what another machine wrote must be seen here
+_PATIENCE = 30.0  # seconds until files of another machine must be visible here
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster, and what Ray reserves for each trial.
+    """A Ray cluster, and the resources that Ray reserves for each trial.
 
     Attributes:
         address: of the cluster; "auto" is the one that this machine belongs to. None takes the
@@ -222,14 +222,14 @@ def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> 
         return {"failure": str(problem), "stop": True}
     finally:
         with suppress(ray.exceptions.RayError):
-            ray.get(last)  # nothing is told of a trial that has ended
+            ray.get(last)  # no event may follow the end of its trial
 
 
 def _failure(ray: Any, reference: Any, trial: Trial, comparison: Comparison) -> str | None:
     """Return why the trial of an ended task failed; None if it finished.
 
     Raises:
-        RunFailure: nothing can be written, or what was written is not visible here.
+        RunFailure: nothing can be written, or the written files are not visible here.
     """
     try:
         details = ray.get(reference)

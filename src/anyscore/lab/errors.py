@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class InputError(Exception):
-    """Something that the user gave cannot be used; the text is the one line they are shown.
+    """An input of the user cannot be used; the text is one line for the user.
 
-    The text says what was expected, what came and what to do. The command line prints the text and
-    exits with status 2, without a traceback.
+    The text names the expected input, the actual input and a way out. The command line prints the
+    text and exits with status 2, without a traceback.
     """
 
 
@@ -16,7 +16,7 @@ class TrialFailure(Exception):
 
 
 class RunFailure(Exception):
-    """Something outside the user's input went wrong; the text is the one line they are shown.
+    """Something outside the user's input went wrong; the text is one line for the user.
 
     The command line exits with status 1.
     """

@@ -1,4 +1,4 @@
-"""Options that need packages of their own: their names, and what to install."""
+"""Some options need packages of their own; a message says how to install a missing one."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ class _Run:
 def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     """Copy the trials of several comparisons into `out`, judge all of them, write a report.
 
-    The same call again adds the trials that the runs have got since. A trial that several runs of
-    the same settings have is taken from the first.
+    A repeated call adds the new trials of the runs. A trial that several runs of the same settings
+    have is taken from the first.
 
     Returns:
-        The record of `out`, and the number of trials that stood in more than one run.
+        The record of `out`, and the number of trials that were in more than one run.
 
     Raises:
         InputError: a folder holds no comparison, or something that is no file; the runs have other

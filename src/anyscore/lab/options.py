@@ -16,8 +16,8 @@ from anyscore.lab.train.settings import MODELS, Settings
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_TRIALS = 10_000
-# The default width and training steps, by whether the task is that of the dates: they are easy, a
-# wide model answers them with any score, a narrow one shows what a score is worth.
+# The default width and training steps; True is the task of dates. Dates are easy: a wide model
+# answers them with any score, a narrow model shows differences between scores.
 _HIDDEN = {True: 32, False: 128}
 _STEPS = {True: 1900, False: 1000}
 
@@ -53,8 +53,8 @@ class TrainingOptions:
         """Return the settings that the options mean for a task.
 
         Args:
-            dates: whether the task is that of the dates, which has defaults of its own.
-            device: the device that `self.device` stands for.
+            dates: whether the task is the dates, with their own defaults.
+            device: the name that PyTorch has for `self.device`, without "auto".
         """
         epochs = default_epochs(task, self.batch_size, _STEPS[dates])
         return self._settings(epochs=epochs, hidden=_HIDDEN[dates], device=device)
@@ -140,7 +140,7 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The folder of a comparison and what is printed."""
+    """The folder of a comparison and the printed output."""
 
     panel: ClassVar[str] = "The comparison"
 

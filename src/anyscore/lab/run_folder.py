@@ -110,7 +110,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def why(error: OSError) -> str:
-    """Return why a file cannot be written, and what to do."""
+    """Return why a file cannot be written, and a way out."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and give the same command again"
     return f"cannot be written ({error.strerror or error})"

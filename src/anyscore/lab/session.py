@@ -68,7 +68,7 @@ class Watcher:
         """Take the verdict after a round of a comparison with a limit of time."""
 
     def interrupted(self) -> None:
-        """Take note of Ctrl-C; what is finished is being written."""
+        """Take note of Ctrl-C; the finished trials are being written."""
 
 
 COMPILER = "torch._dynamo"
@@ -128,20 +128,20 @@ def compare(
 ) -> dict[str, Any]:
     """Run the trials of a plan that `folder` lacks; judge all of them; write a report.
 
-    A trial that fails is reported, and the others go on. The first Ctrl-C ends the trials at work;
-    those that had finished are judged all the same.
+    A trial that fails is reported, and the others go on. The first Ctrl-C ends the running trials;
+    the finished ones are judged all the same.
 
     Args:
         train: (trial, report) → outcome.
         plan: scores, seeds and other trials.
         folder: a new or empty one, or that of a comparison with the same `shared`.
         shared: plain data that all trials share: "task", "settings".
-        measures: what to judge by; see `assemble`.
+        measures: the measures of a trial; see `assemble`.
         execution: where trials run, and how many side by side.
-        watcher: is told how the comparison goes.
-        about: returns what else the report should know; called when the folder is new.
-        prepare: does what comes before trials, once the folder is held, with a runner of trials;
-            returns the function that trains, in place of `train`.
+        watcher: gets the events of the comparison.
+        about: returns further facts for the report; called when the folder is new.
+        prepare: called with a runner of trials before the first trial, while the folder is locked;
+            returns the function to use instead of `train`.
 
     Returns:
         The content of `comparison.json`.

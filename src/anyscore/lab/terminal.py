@@ -89,7 +89,7 @@ class TerminalWatcher(_Progress, Watcher):
     """Shows a progress bar over all trials, a line for each, a table after each round.
 
     Args:
-        lines: said of the data before anything else.
+        lines: about the data, printed first.
         steps: of training in a trial.
     """
 

@@ -1,4 +1,4 @@
-"""A search for every score, side by side, in a folder of the comparison; what the searches chose.
+"""Searches choose settings for every score, side by side, in a folder of the comparison.
 
 RUN/tuning/                  a comparison whose trials are searches: (score, seed) → its numbers
 RUN/tuning/SCORE.journal     the trainings of a search that has not ended

@@ -18,14 +18,14 @@ TOLERANCES = {
     ("cuda", "float32"): 2e-2,
     ("cuda", "bfloat16"): 2e-2,
 }
-"""The largest error let pass, as a share of the largest entry of the right answer. Rounding values
+"""The largest permitted error, as a share of the largest entry of the right answer. Rounding values
 and weights to bfloat16 gives about 3e-3 on a GPU."""
 
 
 def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
     """Compare results, arrays of any framework, with `Work.truth`.
 
-    Results with a row for each query are compared in the rows that were checked.
+    Results with a row for each query are compared in `Work.checked_rows` only.
 
     Returns:
         The largest error, as a share of the largest entry, and the problem, or None.

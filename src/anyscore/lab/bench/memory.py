@@ -13,7 +13,7 @@ _PROCESS = Path("/proc/self")
 
 
 def available_bytes() -> int:
-    """Memory that a process may still take: of the system, or of its container if that is less."""
+    """Return the bytes that a process may still take: of the system, or less of its container."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -33,8 +33,7 @@ def give_back() -> None:
 
 
 def now_and_peak() -> tuple[int, int]:
-    """Resident bytes now, and the most there were; the latter for both where the system says no
-    more."""
+    """Return the resident bytes now and at their peak; the peak twice outside Linux."""
     try:
         lines = (_PROCESS / "status").read_text(encoding="utf-8").splitlines()
         sizes = {x.partition(":")[0]: x.split()[1] for x in lines if x.startswith("Vm")}
@@ -48,6 +47,6 @@ def now_and_peak() -> tuple[int, int]:
 
 
 def restart_peak() -> None:
-    """Let Linux forget the most that this process ever held."""
+    """Reset the peak of resident memory of this process, on Linux."""
     with suppress(OSError):
         (_PROCESS / "clear_refs").write_text("5")

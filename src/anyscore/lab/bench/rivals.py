@@ -18,7 +18,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to set a rival up. The fastest that is right is the one that is compared.
+    """One way to set a rival up. The fastest variant with a right answer is compared.
 
     compiles: whether the first call at a size compiles something.
     about: further facts for the JSON file.
@@ -32,10 +32,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rival:
-    """One that does the work.
+    """An implementation in a comparison.
 
-    variants: of a piece of work, at least one; raises Unavailable where there are none.
-    computes: the score, if not that of the work; a dot product is compared with every score.
+    variants: work → its variants, at least one; raises Unavailable where there are none.
+    computes: the rival's score, if it differs from the work's; a dot product is compared with every
+        score.
     copies: tensors of `Work.scores` × H elements held at once, in a forward pass and in training.
     """
 

@@ -1,4 +1,4 @@
-"""`anyscore bench`: everything measured, and on disk as soon as it is known."""
+"""`anyscore bench` measures each comparison and writes its result at once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Record = dict[str, Any]
 class Settings:
     """The choices of a user.
 
-    rivals: names, see `variants.RIVALS`. threads: of PyTorch and of anyscore. weighed: whether the
-    memory of each is measured, in a process of its own.
+    rivals: names in `variants.RIVALS`. threads: of PyTorch and of anyscore. weighed: whether the
+    memory of each is measured, in its own process.
     """
 
     shapes: tuple[Shape, ...]
@@ -94,7 +94,7 @@ def bench(
 
 
 def _comparisons(settings: Settings) -> Iterator[Comparison]:
-    """Give a comparison for each score, shape and pass."""
+    """Yield a comparison for each score, shape and pass."""
     for score in settings.scores:
         for shape in settings.shapes:
             for passes in (FORWARD, TRAINING):
@@ -143,5 +143,5 @@ def save(record: Record, folder: Path) -> None:
 
 
 def ours_failed(record: Record) -> bool:
-    """Tell whether anyscore itself was wrong, or failed."""
+    """Return whether anyscore itself was wrong, or failed."""
     return any(result["entrants"][0]["problem"] is not None for result in record["results"])

@@ -1,4 +1,4 @@
-"""Calls are prepared and timed, on the CPU or a GPU."""
+"""A runner prepares and times calls, on the CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Runner:
     def prepare(self, rival: Rival, work: Work) -> Answer:
         """Set up the fastest variant whose answer is right, and time it roughly.
 
-        Keys: problem, or None; how; ways, the milliseconds of each variant or None; error; seconds;
-        on a GPU first_s, of the first call, in which it compiles, and mib, its peak of memory above
-        the inputs, with the results; about.
+        Keys: problem, or None; how, the variant; ways, the milliseconds of each variant or None;
+        error; seconds; about. On a GPU also first_s, the seconds of the first call with its
+        compilation, and mib, the peak of memory above the inputs, results included.
         """
         if (rival.name, work) in self.held:
             return self.held[rival.name, work].answer
@@ -68,7 +68,7 @@ class Runner:
         for variant in variants:
             try:
                 found = self._try(variant, work, self.truths[work, score])
-            except Exception as failure:  # whatever a rival raises is its result
+            except Exception as failure:  # any exception of a rival is its result
                 found = {"problem": said(failure)}
             answer["ways"][variant.how] = found.get("seconds") and 1000 * found["seconds"]
             if found["problem"] is not None:
@@ -105,14 +105,14 @@ class Runner:
         return found | {"seconds": self._seconds(call)}
 
     def _seconds(self, call: Call) -> float:
-        """Roughly how long a call takes; the first, in which it warmed up, is not counted."""
+        """Estimate the seconds of a call; the first call, a warm-up, was not counted."""
         times: list[float] = []
         while not times or (len(times) < 5 and sum(times) < 0.2):
             times.append(self.clock(call, 1))
         return min(times)
 
     def turn(self, rival: Rival, work: Work, seconds: float) -> float:
-        """Seconds of a call, of as many as take about so long."""
+        """Return the seconds of a call, over enough calls to last about `seconds`."""
         held = self.held[rival.name, work]
         return self.clock(held.call, max(1, math.ceil(seconds / held.seconds)))
 

@@ -1,4 +1,4 @@
-"""A benchmark on the terminal: a line for the present step, and two lines for each result."""
+"""The terminal shows a line for the present step, and two lines for each result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyscore.lab.phrases import counted, visible
 class TerminalWatcher(Watcher):
     """A line for the present step, and a table that grows.
 
-    Where the output is not a terminal there is only the table.
+    Without a terminal only the table is printed.
     """
 
     def __init__(self, console: PlainConsole) -> None:
@@ -32,7 +32,7 @@ class TerminalWatcher(Watcher):
         self.now = self.progress.add_task("", total=None)
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Remove the line of the present step."""
         self.progress.stop()
 
     def begins(self, record: dict[str, Any]) -> None:
@@ -65,5 +65,5 @@ class TerminalWatcher(Watcher):
         self.say("Stopped. Writing the results until then; Ctrl-C again gives them up.", "yellow")
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line above that of the present step."""
+        """Print a line above the present step."""
         self.console.print(text, style=style, highlight=False, soft_wrap=True)

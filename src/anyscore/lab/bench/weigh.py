@@ -1,4 +1,4 @@
-"""The memory of a call, measured in a process of its own."""
+"""The memory of a call is measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL = 16  # queries and keys of the call before, which loads libraries
 def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | None, str | None]:
     """Measure by how many MiB a process grows while it does the work once.
 
-    how: the name of the variant; the first is taken where none has it.
+    how: the name of the variant; the first variant is taken if no other has the name.
 
     Returns:
         MiB, or None and why there are none.
@@ -50,7 +50,7 @@ def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | Non
 
 
 def main() -> None:
-    """Answer one request of `weigh`, in a process of its own."""
+    """Answer one request of `weigh` on standard input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # prints of libraries are no answer
     rival, how, work, threads = pickle.load(sys.stdin.buffer)
@@ -67,11 +67,11 @@ def main() -> None:
 
 
 def peak(rival: Rival, how: str, work: Work) -> float:
-    """Return the MiB that this process grows by while it does the work once.
+    """Return by how many MiB this process grows while it does the work once.
 
     Results, saved tensors and buffers inside operations count. Libraries do not: a call with few
-    queries and keys loads them first. A variant that compiles for a size is called at that size
-    first, and gives the memory back.
+    queries and keys loads them first. A variant that compiles for a size is first called at that
+    size, and its memory is released.
     """
     variants = {variant.how: variant for variant in rival.variants(work)}
     variant, shape = variants.get(how) or next(iter(variants.values())), work.shape

@@ -75,7 +75,7 @@ def compare(
     check_files(options.data)
     check_machines(options)
     # Threads that wait should sleep: on a machine that is busy with other work, threads that spin
-    # made a training step forty times slower. It must be said before PyTorch comes in.
+    # made a training step forty times slower. The variable must be set before PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _carry_out(options)
 

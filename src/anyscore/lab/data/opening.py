@@ -56,7 +56,7 @@ class Input:
 
     Args:
         path: "-" is standard input.
-        of: what should be in it, for messages.
+        of: the expected content, for messages.
 
     Attributes:
         name: for messages.

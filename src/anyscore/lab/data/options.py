@@ -23,7 +23,7 @@ MAX_TOKENS = 100
 """The default bound of a side: attention costs the product of the two lengths."""
 
 STDIN = "-"
-"""The path that stands for standard input."""
+"""The path of standard input."""
 
 LONGEST = 10_000
 """The largest bound of a side."""
@@ -37,8 +37,8 @@ class Option:
 
     Attributes:
         help: the meaning of the field.
-        name: of the option, where it is not that of the field.
-        shown: the text that stands for the default.
+        name: the option's name, if it differs from the field's.
+        shown: the text shown as the default.
     """
 
     help: str
@@ -48,11 +48,11 @@ class Option:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The files of pairs, which pairs are used, and what a token is.
+    """The files of pairs, the choice of pairs, and the units of tokens.
 
     Attributes:
-        path: a table of pairs, or the sources alone if there is a `target_path`; "-" is standard
-            input; None stands for the dates, which need no file.
+        path: a table of pairs, or the sources alone if there is a `target_path`. "-" is standard
+            input. None is the task of dates, which needs no file.
     """
 
     panel: ClassVar[str] = "What to learn from"

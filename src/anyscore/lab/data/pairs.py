@@ -114,15 +114,15 @@ def group(
 ) -> list[Example]:
     """Make one example per distinct source, with its distinct targets, in the order first seen.
 
-    `limit` keeps that many distinct sources, each as likely as any other, and no other in memory:
-    a source is kept if the checksum of `seed` and its text is among the `limit` least, so the same
-    sources are kept in whatever order they come.
+    `limit` keeps that many distinct sources, each with the same probability, and no others in
+    memory. A source is kept if the checksum of `seed` and its text is among the `limit` least: the
+    order of the pairs does not matter.
 
     Args:
         pairs: source and target.
         limit: the most sources; None keeps all.
         seed: of the choice.
-        counts: its "repeated" grows by the number of pairs that were repeated.
+        counts: its "repeated" grows by the number of repeated pairs.
         memory: counts the texts that are kept.
 
     Raises:

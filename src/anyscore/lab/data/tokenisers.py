@@ -23,7 +23,7 @@ class Tokeniser:
     """Text to tokens and back by a rule alone: characters, words, ready tokens, labels.
 
     Attributes:
-        unit: what a token is.
+        unit: the unit of a token.
     """
 
     def __init__(self, unit: Unit) -> None:

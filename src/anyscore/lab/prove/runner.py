@@ -77,7 +77,7 @@ def run_proofs(
         out: a new folder, or one of proofs: finished trials are not trained again.
         jobs: trials side by side, in processes of their own.
         command: the command line as it was typed.
-        watcher: is told how the proofs go.
+        watcher: gets the events of the proofs.
         here: run trials in this process instead.
 
     Returns:

@@ -235,7 +235,7 @@ def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> tuple[Fi
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw in our style, whatever the user's settings of matplotlib are."""
+    """Draw in the report's style instead of the user's matplotlib settings."""
     from matplotlib import style
 
     ours = {

@@ -26,10 +26,9 @@ Table = tuple[list[str], list[list[Cell]]]
 def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
     """Write a comparison's tables and pictures into `folder`, made if it is not there.
 
-    The tables `scores`, `differences`, `trials`, `epochs` and, where there were any, `searches` are
-    written as CSV, the first two as LaTeX as well; `comparison.json` is the comparison as it is;
-    `forest.png` and `curves.png` are left out where there is nothing to draw. Each file is written
-    whole or not at all.
+    CSV: the tables `scores`, `differences`, `trials`, `epochs` and, after a search, `searches`.
+    LaTeX: the first two. PNG: `forest.png` and `curves.png`, if there is something to draw.
+    `comparison.json` is the record itself. Each file is written whole or not at all.
 
     Returns:
         The paths of the files.
@@ -135,10 +134,10 @@ def search_table(comparison: dict[str, Any]) -> Table:
 
 
 def to_csv(table: Table) -> bytes:
-    """Write a table as CSV that spreadsheets read as it is meant.
+    """Write a table as CSV that spreadsheets read correctly.
 
-    It opens with UTF-8's byte order mark, without which Excel takes another encoding. A text that a
-    spreadsheet would compute, as it does what opens with "=", gets an apostrophe before it.
+    The file opens with UTF-8's byte order mark; Excel assumes another encoding without it. A text
+    that a spreadsheet would compute, such as one with "=" first, gets an apostrophe before it.
     """
     stream = io.StringIO()
     writer = csv.writer(stream)

@@ -82,8 +82,8 @@ class Pairs:
 def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
     """Yield batches, as numbers of pairs, in an order that depends on `seed` and lengths only.
 
-    Sequences of like length stand together, to pad little: the shuffled pairs are cut into pools
-    of sixteen batches, each pool is sorted by length, and the batches are shuffled again.
+    Sequences of similar length share a batch, for little padding. The shuffled pairs are cut into
+    pools of sixteen batches; each pool is sorted by length, and the batches are shuffled again.
     """
     generator = torch.Generator().manual_seed(seed)
     batches: list[Tensor] = []

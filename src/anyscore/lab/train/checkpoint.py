@@ -40,7 +40,7 @@ _FORM = having(
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model of a trial, and what is needed to use it.
+    """A trained model of a trial, with its vocabularies and tokenisers.
 
     Attributes:
         model: on the CPU, in evaluation mode.
@@ -123,7 +123,7 @@ def load_run(folder: str | Path) -> Run:
             longest_source=config.get("longest_source"),
             config=config,
         )
-    # Anything may stand in a damaged file, and what meets it first may raise anything.
+    # A damaged file may have any content, and any function above may raise any exception.
     except (Exception, safetensors.SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(

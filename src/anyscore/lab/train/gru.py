@@ -56,7 +56,7 @@ def read_both_ways(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
             own end and never sees padding.
 
     Returns:
-        The states (B, T, 2 · hidden); those at the padding mean nothing.
+        The states (B, T, 2 · hidden); states at the padding have no meaning.
     """
     if x.device.type != "cpu":
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -87,8 +87,8 @@ class _Recurrence(torch.autograd.Function):
     """The recurrence of a GRU: inputs and a first state → states (D, T, B, H).
 
     Inputs are W_i x + b_i (D, T, B, 3H); state (D, B, H); w_h (D, 3H, H); b_h (D, 1, 3H). The
-    backward needs three operations per step: the derivative with respect to the gates is that with
-    respect to the new state times a factor that does not depend on it, made for all steps at once.
+    backward needs three operations per step. The gradient of the gates is the gradient of the new
+    state times a factor independent of it, computed for all steps at once.
     """
 
     @staticmethod

@@ -34,7 +34,7 @@ def exact_match(
 def statistics(
     outputs: Sequence[str], references: Sequence[Sequence[str]], *, characters: bool
 ) -> dict[str, list[list[int]]]:
-    """Count in each output what chrF and BLEU need, against all its references.
+    """Count the n-grams of each output for chrF and BLEU, against all its references.
 
     Args:
         outputs, references: texts.
@@ -42,12 +42,12 @@ def statistics(
             n-grams of words.
 
     Returns:
-        A row per output. "chrf": (output, reference, both) of each order from 1 to 6. "bleu":
-        lengths of output and reference, the n-grams in both, those of the output, of each order
-        from 1 to 4.
+        A row per output. "chrf": n-grams of (output, reference, both), of each order from 1 to 6.
+        "bleu": lengths of output and reference; then n-grams in both, and n-grams of the output, of
+        each order from 1 to 4.
     """
     most = max(len(accepted) for accepted in references)
-    # sacrebleu wants one list per reference number; None stands for "this one has fewer".
+    # sacrebleu wants one list per reference number; None where an item has fewer references.
     streams: Any = [
         [accepted[i] if i < len(accepted) else None for accepted in references] for i in range(most)
     ]

@@ -18,7 +18,7 @@ from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import Attention
 
 PLACES = len(SPECIALS)
-"""The number that stands for a source's first token in a target; the others follow it."""
+"""The number of a source's first token in a target; the numbers of the others follow it."""
 
 
 class Memory(NamedTuple):
@@ -47,9 +47,9 @@ class Pointer(Stepwise):
         p(token | …) = Σ of Attention's weights over all places where the token stands
 
     The first key is learned: to look at it is to end. Targets are no numbers of a vocabulary but of
-    places (`PLACES`, the first of each token). A token that stands at several places is said by
-    looking at any of them. A token that the source vocabulary lacks can be said like others, except
-    that two equal ones are not known to be equal.
+    places (`PLACES`, the first of each token). Attention to any place of a repeated token predicts
+    the token. A token that the source vocabulary lacks can be said like others, except that two
+    equal ones are not known to be equal.
 
     Vinyals et al., "Pointer networks", 2015; the sum is that of Kadlec et al., "Text understanding
     with the attention sum reader network", 2016.

@@ -59,7 +59,7 @@ class _Labeller(Model):
     ) -> list[Decoded]:
         """Return the likeliest label of each token or sequence; `limit` does not matter."""
         logits = self(source, lengths)
-        logits[..., : UNK + 1] = -torch.inf  # what stands for something else is no label
+        logits[..., : UNK + 1] = -torch.inf  # special tokens are no labels
         logps, labels = logits.log_softmax(-1).max(-1)
         maps = self.attention.attention_weights if return_weights else None
         outputs = []

@@ -39,11 +39,11 @@ def train(
     report: Report = lambda told: None,
     group: Group = ALONE,
 ) -> list[dict[str, Any]]:
-    """Train `model`; it ends as it was after its best epoch, that of the lowest validation loss.
+    """Train `model`; its final parameters come from the epoch with the lowest validation loss.
 
-    The loss and not the exact match: it is an average over every token of every validation pair,
-    while the exact match is that of a few hundred sources and often the same for several epochs.
-    The order of batches and the dropout masks depend on the seed alone, not on the score.
+    The loss decides because it averages every token of every validation pair. The exact match of a
+    few hundred sources is often the same for several epochs. The order of batches and the dropout
+    masks depend on the seed alone, not on the score.
 
     The processes of a `group` call this together; each has a shard of every batch, and dropout
     masks of its own. All end with the same parameters; the first alone computes exact match.

@@ -103,7 +103,7 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group:
     references = [item.references for item in data.test]
     rows = statistics(outputs, references, characters=data.unit in ("character", "label"))
     facts["related"] = _chrf(rows)
-    # What answers have in common with those to other sources has nothing to do with their own.
+    # The overlap with references of other sources is the chance level.
     unrelated = statistics(outputs, [*references[1:], references[0]], characters=False)
     facts["unrelated"] = _chrf(unrelated)
     return Outcome(

@@ -39,7 +39,7 @@ class Measure:
     Attributes:
         name: of the results of items in a trial, or of their statistics.
         title: for readers.
-        scale: points that a result of 1 stands for.
+        scale: points for a result of 1.
         span: points from the worst answer to the best.
         bounded: whether the measure lies between 0 and `span`.
     """

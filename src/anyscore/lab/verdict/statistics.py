@@ -1,7 +1,7 @@
 """Differences of two scores that were trained with the same seeds and tested on the same items.
 
 A difference varies for two reasons: the luck of training (other seeds) and the choice of test items
-(other items). Seeds and items are crossed, so an analysis of variance tells the two apart; a
+(other items). Seeds and items are crossed, so an analysis of variance separates the two. A
 difference is real if it is large beside both together. docs/verdict.md derives it, and shows how
 often the bootstrap and tests of one cause alone are wrong.
 """
@@ -69,8 +69,8 @@ class Spread:
     def error(self) -> float:
         """The standard error of the mean, over new seeds and new items.
 
-        Never less than one item right in one score alone and one in the other would give: that no
-        item tells two scores apart does not show that none does.
+        At least the error of two items, each right in one score alone. A test without any such item
+        does not show that none exist.
         """
         variance = (self.seed + max(self.item - self.residual, 0.0)) / (self.seeds * self.items)
         least = self.unit * math.sqrt(2) / (self.items + 2) if self.items > 1 else 0.0

@@ -120,7 +120,7 @@ def _first(verdict: Mapping[str, Any]) -> str:
 
 
 def _settled(verdict: Mapping[str, Any]) -> list[str]:
-    """Say the largest differences that are settled, and what would settle the rest."""
+    """Describe the largest settled differences, and the trials that would settle the rest."""
     differences = verdict["differences"]
     settled = [d for d in differences if d["verdict"] == "differs"]
     settled.sort(key=lambda d: -d["difference"])
@@ -210,7 +210,7 @@ def _cheapest(
 
 
 def example_code(score: str | None) -> str | None:
-    """Return lines that put a score into a reader's own model; None if it is none of ours."""
+    """Return example code for a model with the score; None if the score is not anyscore's."""
     if score not in SCORES:
         return None
     hidden = ", hidden=128" if has_hidden(SCORES[score]) else ""
