@@ -219,7 +219,7 @@ def bench(
 
 
 def ours_failed(record: dict[str, Any]) -> bool:
-    """Tell whether anyscore itself was wrong, or failed; not whether the time was over."""
+    """Return whether anyscore itself was wrong, or failed; not whether the time was over."""
     found = [
         entry["problem"]
         for result in record["results"]

@@ -85,7 +85,7 @@ class Comparison:
             ) from None
         except OSError as error:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
-        try:  # an error of what the caller does inside is the caller's
+        try:  # errors of the caller's block pass through
             self._check_new()
             record = {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
             if path.exists():
@@ -130,7 +130,7 @@ class Comparison:
         }
 
     def has(self, trial: Trial) -> bool:
-        """Tell whether a trial has finished."""
+        """Return whether a trial has finished."""
         return self.folder_of(trial).is_dir()
 
     def folder_of(self, trial: Trial) -> Path:
@@ -160,7 +160,7 @@ class Comparison:
             },
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
-        # No process's number: another machine may have the same.
+        # A process's number would not do: another machine may have the same.
         temporary = part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
         try:
             temporary.mkdir(parents=True)

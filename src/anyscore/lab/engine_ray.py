@@ -1,4 +1,4 @@
-"""Trials on the machines of a Ray cluster, which begins the trials of a lost machine anew.
+"""Trials run on the machines of a Ray cluster, which begins the trials of a lost machine anew.
 
 A trial writes its folder itself, on a path that all machines share; the first one written stays.
 """
@@ -61,12 +61,12 @@ class Cluster:
             yield ray
         finally:
             ray.shutdown()
-            for number, handler in handlers.items():  # Ray puts its own in their place
+            for number, handler in handlers.items():  # Ray replaces them
                 with suppress(ValueError):  # not in the main thread
                     signal.signal(number, handler)
 
     def _connect(self, ray: Any) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         if address == "local":
@@ -254,7 +254,7 @@ def _unshared(folder: Path, what: str) -> str:
 
 
 def _short(error: BaseException) -> str:
-    """Return the line of Ray's many that matters: the last one of a traceback, else the first."""
+    """Return the important line of Ray's message: the last of a traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     traceback = any("Traceback" in line or line.startswith("File ") for line in lines)
     return lines[-1 if traceback else 0][:300] if lines else type(error).__name__

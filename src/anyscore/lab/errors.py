@@ -1,4 +1,4 @@
-"""Errors that are shown in one line: mistakes of a user, failures of a run, failures of a trial."""
+"""Errors shown in one line are a user's mistakes, and failures of a run or of a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InputError(Exception):
 
 
 class TrialFailure(Exception):
-    """A trial cannot go on; the text says why in one line. Other trials go on."""
+    """A trial cannot go on; the text has the reason in one line. Other trials go on."""
 
 
 class RunFailure(Exception):

@@ -1,4 +1,4 @@
-"""This machine: its processor, devices, frameworks, and how many trials it has room for."""
+"""This machine is described: processor, devices, frameworks, and room for trials."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _Run:
         comparison = Comparison(folder)
         run = cls(comparison, comparison.shared(), read_about(comparison), comparison.finished())
         check_measured(run.finished, measures_of(run.about))
-        for path in (folder / "trials").rglob("*"):  # a link would have other files copied
+        for path in (folder / "trials").rglob("*"):  # through a link other files would be copied
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 found = "a link" if path.is_symlink() else "something else"
                 raise InputError(f"{path}: expected a file or a folder, found {found}; remove it")
@@ -139,7 +139,7 @@ def _outcome(run: _Run, source: Finished) -> Outcome:
 
 
 def _about(runs: Sequence[_Run]) -> dict[str, Any]:
-    """Return what the report should know: of scores from every run, all else from the first."""
+    """Return the facts for the report: facts of scores from every run, all else from the first."""
     about = dict(runs[0].about)
     about["command"] = None
     for name in ("formulas", "step_ms"):

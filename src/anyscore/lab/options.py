@@ -1,4 +1,4 @@
-"""All that a user says to `anyscore compare`, in one record: data, training, trials, report."""
+"""The options of `anyscore compare` are one record: data, training, trials, report."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class TrainingOptions:
     threads: Annotated[int, Option("Of the CPU, for each trial.")] = 1
 
     def check(self) -> None:
-        """Raise InputError where an option is out of range or does not fit another."""
+        """Raise InputError if an option is out of range or does not fit another."""
         if not 1 <= self.threads <= _MOST_THREADS:
             raise InputError(f"--threads: expected 1 to {_MOST_THREADS:,}, got {self.threads}")
         self._settings(epochs=1, hidden=_HIDDEN[False], device="cpu").check()
 
     def settings(self, task: Task, *, dates: bool, device: str) -> Settings:
-        """Return the settings that the options mean for a task.
+        """Return the settings for a task.
 
         Args:
             dates: whether the task is the dates, with their own defaults.
@@ -79,7 +79,7 @@ def default_epochs(task: Task, batch_size: int, steps: int) -> int:
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """The trials: which scores, how often, and where they run.
+    """The trials: their scores, number and machines.
 
     Attributes:
         scores: names of scores.
@@ -124,7 +124,7 @@ class TrialOptions:
     ] = None
 
     def check(self) -> None:
-        """Raise InputError where a number is out of range or an option lacks another one."""
+        """Raise InputError if a number is out of range or an option lacks another one."""
         for name in ("seeds", "jobs", "tune"):
             if not 0 <= getattr(self, name) <= _MOST_TRIALS:
                 raise InputError(
@@ -167,9 +167,9 @@ class CompareOptions:
     report: ReportOptions
 
     def check(self) -> None:
-        """Raise InputError, in one line, where options are out of range or do not go together.
+        """Raise InputError, in one line, if options are out of range or exclude each other.
 
-        No file is looked at: see `data.check.check_files`, which checks `data` too.
+        No file is opened: see `data.check.check_files`, which checks `data` too.
         """
         self.training.check()
         self.trials.check()

@@ -1,4 +1,4 @@
-"""Records on disk: plain data as JSON, of a format that this version reads or refuses."""
+"""Records on disk are plain data as JSON, in a numbered format."""
 
 from __future__ import annotations
 

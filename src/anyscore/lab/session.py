@@ -1,4 +1,4 @@
-"""The main job: trials of every score with every seed, their verdict, a report."""
+"""The main job runs trials of every score with every seed, judges them and writes a report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Watcher:
 
 
 COMPILER = "torch._dynamo"
-"""The module that PyTorch's optimisers import, seconds long: to be preloaded where they train."""
+"""The module that PyTorch's optimisers import for seconds; preloaded for processes that train."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Execution:
     """The place of trials: this process, processes of this machine, or a Ray cluster.
 
     Attributes:
-        jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.
+        jobs: trials side by side; on a cluster the most, and 0 is no limit but the cluster's.
         here: run trials in this process, one after the other.
         preload: modules that the processes need, to be imported once.
         cluster: run trials on this cluster.
@@ -176,7 +176,7 @@ def compare(
             interrupted = True
             watcher.interrupted()
         planned = plan.trials
-        if plan.minutes is not None:  # rounds that time did not suffice for are not missing
+        if plan.minutes is not None:  # rounds beyond the limit of time are not missing
             planned = [
                 trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
             ]
@@ -229,7 +229,7 @@ def _about(
     measures: Sequence[Measure],
     more: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return what was known when the folder was new, with the formulas of new scores."""
+    """Return the facts from the folder's first run, with the formulas of new scores."""
     if file_in(comparison.folder, _ABOUT_FILE).exists():
         known = read_about(comparison)
     else:
@@ -243,12 +243,12 @@ def _about(
 
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
-    """Write what the report should know beside the trials."""
+    """Write the report's facts beside the trials."""
     write_record(file_in(comparison.folder, _ABOUT_FILE), about, indent=1)
 
 
 def read_about(comparison: Comparison) -> dict[str, Any]:
-    """Read what `write_about` wrote.
+    """Read the file of `write_about`.
 
     Raises:
         InputError: the file is missing or damaged.

@@ -30,7 +30,7 @@ from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
 
 _INTERRUPTED = "Interrupted: this covers the trials that had finished."
-_WIDE = 60  # columns from which the bar has room for the time gone by
+_WIDE = 60  # columns from which the bar has room for the elapsed time
 
 
 _STATES = {"holds": "green", "fails": "bold red", "open": "yellow"}
@@ -58,7 +58,7 @@ class _Progress:
         self.bar = self.progress.add_task("", total=None)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.progress.stop()
 
     def line(self, text: str, style: str = "") -> None:
@@ -66,11 +66,11 @@ class _Progress:
         self.show(text, style=style, highlight=False, soft_wrap=True)
 
     def failed(self, name: str, event: Event) -> None:
-        """Say that a trial failed."""
+        """Print that a trial failed."""
         self.line(f"{name} FAILED: {event.details['failure']}", style="bold red")
 
     def interrupted(self) -> None:
-        """Say that Ctrl-C was seen."""
+        """Print that Ctrl-C stopped the trials."""
         self.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
 
     def show(self, *content: Any, **options: Any) -> None:
@@ -101,7 +101,7 @@ class TerminalWatcher(_Progress, Watcher):
         self.done: dict[Trial, float] = {}
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
-        """Say that the searches begin, and start the bar."""
+        """Announce the searches, and start the bar."""
         self._introduce()
         self.searching = self.steps * trainings
         self.line(
@@ -116,7 +116,7 @@ class TerminalWatcher(_Progress, Watcher):
         self._advance(event, f"{event.trial.score}, search:", self.searching)
 
     def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say which numbers the searches chose."""
+        """Print the numbers that the searches chose."""
         for score, settings in numbers.items():
             width = f", width {settings['hidden']}" if "hidden" in settings else ""
             self.line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
@@ -215,7 +215,7 @@ class _PartWatcher(Watcher):
 
 
 def _planned(plan: Plan) -> str:
-    """Say how many trials are planned: "2 scores × 3 seeds"."""
+    """Return the number of planned trials in words: "2 scores × 3 seeds"."""
     return f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
 
 

@@ -1,4 +1,4 @@
-"""Your own model in the laboratory: a function that trains it, with every score and seed."""
+"""A user's own function trains a model in the laboratory, with every score and seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ number for all."""
 
 @dataclass(frozen=True)
 class _Wrapped:
-    """A user's function as the laboratory calls it."""
+    """A user's function in the form of `trials.Train`."""
 
     function: Callable[[str, int, Report], Results]
     measure: str
@@ -61,7 +61,7 @@ class _Wrapped:
 
 
 def _numbers(results: Any) -> list[float]:
-    """Return results as a list of numbers, of which a single number is the only one."""
+    """Return results as a list of numbers; a single number is a list of one."""
     if results is None:
         raise TypeError(
             "expected results of the test items, got None; let the function return them"

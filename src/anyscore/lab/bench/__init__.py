@@ -1,4 +1,4 @@
-"""How fast this machine computes each score, beside plain PyTorch: `anyscore bench`.
+"""`anyscore bench` measures how fast this machine computes each score, beside plain PyTorch.
 
 `formulas.py` has the scores in plain PyTorch, `work.py` the inputs of a measurement and its right
 answer in float64, `check.py` the comparison with that answer. `rivals.py` describes rivals,

@@ -1,4 +1,4 @@
-"""The check of results: no time is given for a wrong answer."""
+"""Results are checked against float64; a wrong answer gets no time."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Comparison:
 def prepare(some: list[Contestant], runner: Runner, busy: Callable[[str], None]) -> None:
     """Prepare contestants in this process, one after the other."""
     if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # it stops compiling a function that has met many sizes
+        torch.compiler.reset()  # it stops compiling a function after many sizes
     for one in some:
         if one.problem is None:
             busy(f"{one.label}: check")

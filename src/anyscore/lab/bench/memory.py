@@ -1,4 +1,4 @@
-"""The memory of the machine, and this process's share of it."""
+"""The memory of the machine and of this process is read from the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of rivals: the work that each can do, and how each is set up."""
+"""A rival is described by its variants and by the work that it can do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Call = Callable[[], Sequence[Any]]  # the work once: the output, and the gradien
 
 
 class Unavailable(Exception):
-    """A rival cannot do this work; the text says why in a few words."""
+    """A rival cannot do this work; the text has the reason in a few words."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Rival:
     copies: tuple[int, int] = (0, 0)
 
     def bytes_held(self, work: Work) -> int:
-        """Estimate how much memory it takes, before the work is begun."""
+        """Estimate the bytes that the rival needs for the work."""
         return 4 * (self.copies[work.training] * work.scores * work.shape.width + 4 * work.scores)
 
     def why_not(self, work: Work) -> str | None:
-        """Say why this machine cannot do the work; None where it can."""
+        """Return why this machine cannot do the work; None if it can."""
         held = self.bytes_held(work)
         if work.device == "cpu" and held > 0.8 * available_bytes():
             return f"would need about {held / 2**30:.0f} GiB"

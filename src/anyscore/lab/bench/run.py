@@ -50,16 +50,16 @@ class Watcher:
     """Progress callbacks; the defaults do nothing."""
 
     def begins(self, record: Record) -> None:
-        """The machine and the settings are known."""
+        """Take the machine and the settings, before the first comparison."""
 
     def busy(self, text: str) -> None:
-        """A step begins."""
+        """Take the name of the step that begins."""
 
     def measured(self, result: Record, record: Record) -> None:
-        """A comparison is done."""
+        """Take the result of a comparison."""
 
     def interrupted(self) -> None:
-        """Ctrl-C was seen; the results until then are being written."""
+        """Take note of Ctrl-C; the results until then are being written."""
 
 
 def bench(
@@ -67,7 +67,8 @@ def bench(
 ) -> Record:
     """Measure; write `bench.json` after each comparison and, at the end, `bench.md`.
 
-    The first Ctrl-C ends it, and the record says "interrupted". A second one is not caught.
+    The first Ctrl-C ends the benchmark, and the record has "interrupted". A second one is not
+    caught.
 
     Raises:
         RunFailure: when a file cannot be written.

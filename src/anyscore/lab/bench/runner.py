@@ -36,7 +36,7 @@ class Runner:
         self.truths: dict[tuple[Work, str], Any] = {}
 
     def prepare(self, rival: Rival, work: Work) -> Answer:
-        """Set up the fastest variant whose answer is right, and time it roughly.
+        """Set up the fastest variant with a right answer, and time it roughly.
 
         Keys: problem, or None; how, the variant; ways, the milliseconds of each variant or None;
         error; seconds; about. On a GPU also first_s, the seconds of the first call with its
@@ -122,7 +122,7 @@ class Runner:
         if self.device == "cuda":
             torch.cuda.synchronize()
             if free:
-                torch.cuda.empty_cache()  # it is needed elsewhere
+                torch.cuda.empty_cache()  # other processes need the memory
 
 
 def said(failure: BaseException) -> str:

@@ -17,7 +17,7 @@ _MOST = 200  # calls in a turn on a GPU
 
 @dataclass(frozen=True)
 class Pace:
-    """The time that timing may take.
+    """The limits of timing.
 
     rounds: the most rounds. seconds: about the time of each call in all its turns. turn: seconds of
     a turn, long beside the clock's resolution. slow: a call that takes more seconds gets one turn.

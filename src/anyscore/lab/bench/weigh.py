@@ -16,7 +16,7 @@ from anyscore.lab.bench.runner import said
 from anyscore.lab.bench.work import Work
 from anyscore.lab.own_process import command
 
-_SMALL = 16  # queries and keys of the call before, which loads libraries
+_SMALL = 16  # queries and keys of the first call, which loads libraries
 
 
 def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | None, str | None]:
@@ -38,7 +38,7 @@ def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | Non
         command(__name__),
         input=pickle.dumps((rival, how, work.to(), threads)),
         capture_output=True,
-        start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the child
         env=os.environ | settings,
     )
     if done.returncode:
@@ -52,7 +52,7 @@ def weigh(rival: Rival, how: str, work: Work, threads: int) -> tuple[float | Non
 def main() -> None:
     """Answer one request of `weigh` on standard input."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # prints of libraries are no answer
+    os.dup2(2, 1)  # standard output is for the answer alone
     rival, how, work, threads = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(threads)
     mib, problem = None, None

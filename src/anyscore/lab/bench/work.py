@@ -125,7 +125,7 @@ class Work:
 
     @property
     def prepared(self) -> bool:
-        """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
+        """Return whether this is a decoder's step, with keys prepared once per sequence."""
         return self.shape.queries <= 2 and self.score == "additive" and not self.training
 
     @cached_property

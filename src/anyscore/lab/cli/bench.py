@@ -86,10 +86,10 @@ def bench(
     ] = False,
     quiet: Annotated[bool, typer.Option(help="Print only where the files are.")] = False,
 ) -> None:
-    """Check everything that the command line says about a benchmark, and pass it on."""
+    """Check the options of a benchmark, and run it."""
     check_threads(threads)
     one_of("--device", device, ("cpu", "cuda"))
-    # Here, because they import PyTorch: help and complaints should not wait for it.
+    # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
     from anyscore.lab.bench.formulas import FORMULAS
@@ -133,10 +133,10 @@ def carry_out(
     failed: Callable[[dict[str, Any]], bool],
     program: str = "anyscore",
 ) -> None:
-    """Measure and show the record; exit with 130 after Ctrl-C, 1 where anyscore failed."""
+    """Measure and show the record; exit with 130 after Ctrl-C, with 1 if anyscore failed."""
     with run_folder(out, "bench") as folder:
         try:
-            with redirect_stdout(sys.stderr if as_json else sys.stdout):  # libraries talk
+            with redirect_stdout(sys.stderr if as_json else sys.stdout):  # libraries print
                 record = run(settings, folder, watcher=watcher, command=typed_command(program))
         finally:
             if watcher is not None:
@@ -158,7 +158,7 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_gpu(device: str) -> None:
-    """Refuse "cuda" where nothing can be measured on a GPU."""
+    """Refuse "cuda" without a GPU that can be measured."""
     reason = _without_gpu() if device == "cuda" else None
     if reason is not None:
         raise InputError(
@@ -195,7 +195,7 @@ def one_of(option: str, name: str, known: Iterable[str]) -> None:
 
 
 def several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the names with commas between them, each once, in the order given."""
+    """Return the comma-separated names, each once, in their order."""
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     if not names:
         raise InputError(f"{option}: expected names, got none; there are {', '.join(known)}")

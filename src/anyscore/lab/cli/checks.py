@@ -21,11 +21,11 @@ _OTHER_NAMES = {
     "rbf": "gaussian",
     "gat": "gatv2",
 }
-"""Names of scores in papers, and our names."""
+"""Anyscore's names of scores, by their names in papers."""
 
 
 def score_names(text: str) -> tuple[str, ...]:
-    """Return the names in `--scores`, in the order given.
+    """Return the names in `--scores`, in their order.
 
     Raises:
         InputError: a name is not known or given twice, or there is none.
@@ -48,7 +48,7 @@ def score_names(text: str) -> tuple[str, ...]:
 
 
 def check_machines(options: CompareOptions) -> None:
-    """Check that trials can run where the options say, and be logged as the options say.
+    """Check that the engine and the log of the options are available here.
 
     Raises:
         InputError: an option is not known, its package is not installed, or options exclude each
@@ -73,5 +73,5 @@ def check_machines(options: CompareOptions) -> None:
 
 
 def under_torchrun() -> bool:
-    """Tell whether torchrun has started this process as one of several."""
+    """Return whether torchrun has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ

@@ -82,7 +82,7 @@ def compare(
 
 def _carry_out(options: CompareOptions) -> None:
     """Read the data, train and judge; print the outcome. Exit with 1 if a trial failed."""
-    # Here, because they import PyTorch: help and complaints should not wait for it.
+    # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
     from anyscore.lab.built_in import compare_pairs, train_along

@@ -1,4 +1,4 @@
-"""The options of a command, as Typer reads them, made from the fields of the records they go to."""
+"""The options of a command are made, for Typer, from the fields of the records that take them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def with_options(*records: type[Any]) -> Callable[[_F], _F]:
 
 
 def record_of(record: type[Any], given: dict[str, Any], **others: Any) -> Any:
-    """Make a record of the values that a command was given, and of others."""
+    """Make a record of a command's values, and of others."""
     names = [field.name for field in fields(record) if field.name not in others]
     return record(**{name: given[name] for name in names}, **others)
 

@@ -47,7 +47,7 @@ def prove(
     ] = False,
     quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
 ) -> None:
-    """Check what the command line says about proofs, and carry them out."""
+    """Check the options of proofs, and carry the proofs out."""
     check(names or ())
     if not 1 <= seeds <= 10_000:
         raise InputError(f"--seeds: expected 1 to 10,000, got {seeds}")

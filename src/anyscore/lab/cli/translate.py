@@ -69,7 +69,7 @@ def translate(
         bool, typer.Option(help="Print outputs alone, and no remarks on standard error.")
     ] = False,
 ) -> None:
-    """Check what the command line says about a translation, and print the answers."""
+    """Check the options of a translation, and print the answers."""
     with _quiet_end():
         from anyscore.lab.translate import pictures
         from anyscore.lab.translate.sources import is_text, read_sources

@@ -1,4 +1,4 @@
-"""Bytes decoded as UTF-8, with an error that says what to do where they are something else."""
+"""Bytes are decoded as UTF-8; the error for other encodings says how to convert the file."""
 
 from __future__ import annotations
 

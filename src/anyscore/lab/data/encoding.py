@@ -83,7 +83,7 @@ class _Tokens:
     targets: tuple[tuple[str, ...], ...]
 
     def fits(self, most: int) -> bool:
-        """Tell whether each side has 1 to `most` tokens."""
+        """Return whether each side has 1 to `most` tokens."""
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 

@@ -1,4 +1,4 @@
-"""Options of a user's data, in one record."""
+"""The options of a user's data are one record."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class DataOptions:
         return {part: (path, other) for part, (path, other) in files.items() if path is not None}
 
     def check(self) -> None:
-        """Raise InputError where options do not go together. No file is looked at."""
+        """Raise InputError if options exclude each other. No file is opened."""
         if self.limit is not None:
             self._check_limit(self.limit)
         if self.split_seed < 0:

@@ -54,15 +54,15 @@ class Reader:
             limited: whether `options.limit` bounds them.
         """
         table = self.inputs[0]
-        if limited and self.options.limit is not None:  # the share says nothing of the whole
+        if limited and self.options.limit is not None:  # the share tells nothing about the whole
             return Memory(table.name)
         return Memory(table.name, lambda: table.share, limited=limited)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield the pairs as they stand in the file.
+        """Yield the pairs in the order of the file.
 
         Raises:
-            InputError: a line cannot be read (the text names it), or there is no pair at all.
+            InputError: a line cannot be read (the message names it), or there is no pair at all.
         """
         for pair in self._lines() if len(self.inputs) == 2 else self._table():
             self.counts["rows"] += 1

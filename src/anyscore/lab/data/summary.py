@@ -1,4 +1,4 @@
-"""The data before anything is trained: as plain numbers, and in a few lines."""
+"""The data are summarised before training: as plain numbers, and in a few lines."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
 
 
 def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
-    """Say in three to seven plain lines what `summarise` found, for a terminal.
+    """Return the facts of `summarise` in three to seven plain lines, for a terminal.
 
     Args:
         too_long: by part, how many examples the encoded task left out for their length.
@@ -167,7 +167,7 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
 
 
 def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
-    """Say how long the texts of a side are."""
+    """Describe the lengths of a side's texts."""
     unit = lengths["unit"]
     if unit == "label":
         return f"{side}s are one label each"
@@ -178,7 +178,7 @@ def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
 
 
 def _cut(summary: dict[str, Any]) -> str:
-    """Say how the parts came about."""
+    """Describe where the parts come from."""
     if not summary["cut"]:
         return ", as published"
     published = [name for part, name in _PARTS.items() if part not in summary["cut"]]

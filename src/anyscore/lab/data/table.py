@@ -59,7 +59,7 @@ def read_rows(source: Input, stream: BinaryIO, format: Format) -> Rows:
     """Yield the rows of an open input.
 
     Raises:
-        InputError: a row cannot be read; the text names the line.
+        InputError: a row cannot be read; the message names the line.
     """
     if format == "parquet":
         from anyscore.lab.data.parquet import parquet_rows

@@ -1,4 +1,4 @@
-"""Sequence pairs from files, split so that nothing leaks, as one task.
+"""A task is sequence pairs from files, split so that nothing leaks.
 
 All texts are kept in Unicode NFC with runs of whitespace as one space (`tokens.normalise`). Two
 encodings of one source are then one source.
@@ -175,7 +175,7 @@ def _name(options: DataOptions) -> str:
 
 
 def _description(options: DataOptions) -> str:
-    """Say where the pairs came from, in a few words."""
+    """Describe the origin of the pairs in a few words."""
     assert options.path is not None
     names = [Path(readable_name(p)).name for p in (options.path, options.target_path) if p]
     if len(names) == 2:

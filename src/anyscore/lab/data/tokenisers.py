@@ -1,4 +1,4 @@
-"""Tokenisers: a side's texts to tokens and back; they survive JSON."""
+"""Tokenisers turn a side's texts into tokens and back, and survive JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyscore.lab.extras import check_installed
 LEARNT_FROM = 10**7
 """Subwords are made of so many first characters of a side's texts."""
 
-_UNKNOWN = "\0"  # what no text holds
+_UNKNOWN = "\0"  # characters that no text holds
 
 
 class Tokeniser:

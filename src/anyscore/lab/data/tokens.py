@@ -36,7 +36,7 @@ def normalise(text: str) -> str:
 def tokenise(text: str, unit: str) -> list[str]:
     """Return the tokens of `normalise(text)`: its characters (code points), its words, ready ones.
 
-    Ready tokens ("token") are what spaces divide; a "label" is the whole text as one token.
+    Ready tokens ("token") are divided by spaces; a "label" is the whole text as one token.
 
     A word is a run of letters, digits and marks of any script. Every punctuation mark or symbol is
     a token; repeated ones, as in "...", are one. An apostrophe inside a word closes its left half:

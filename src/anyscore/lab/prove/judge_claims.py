@@ -73,7 +73,7 @@ def _checked(
 
 
 def _state(low: float, high: float, at_least: float | None, at_most: float | None) -> str:
-    """Tell whether an interval is within bounds, beyond one, or neither."""
+    """Return whether an interval is within bounds, beyond one, or neither."""
     least = -np.inf if at_least is None else at_least
     most = np.inf if at_most is None else at_most
     if high < least or low > most:

@@ -38,7 +38,7 @@ REPORT_FILE = "report.html"
 
 @dataclass(frozen=True)
 class _Timed:
-    """Trains, and adds to the facts how much time of a processor that took."""
+    """Trains, and adds the processor time to the facts."""
 
     train: Train
 

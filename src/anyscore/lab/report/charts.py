@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _INK, _SOFT, _FAINT, _LINE, _PAGE = "#1b1f24", "#5a626c", "#c6cbd1", "#e3e5e8", "#ffffff"
 _ACCENT = "#0b5cab"
-_DETAIL = "#0b5cac"  # the accent of what only the panel of a score shows: its dots and dashes
+_DETAIL = "#0b5cac"  # the accent of a panel's own layer: dots and dashes
 _THEME = {
     _INK: "var(--ink)",
     _SOFT: "var(--soft)",
@@ -156,7 +156,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _over(estimates: Sequence[Estimate], room: float, zero: bool) -> Axis:
-    """Return an axis over all that is drawn of estimates; zero is on it if `zero`."""
+    """Return an axis over all drawn numbers of estimates, and over zero if `zero`."""
     values = [v for e in estimates for v in (e.low, e.high, e.value, *e.seeds)]
     return linear([*values, *[0.0] * zero], room=room)
 

@@ -24,7 +24,7 @@ Table = tuple[list[str], list[list[Cell]]]
 
 
 def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Write a comparison's tables and pictures into `folder`, made if it is not there.
+    """Write a comparison's tables and pictures into `folder`, which is made if missing.
 
     CSV: the tables `scores`, `differences`, `trials`, `epochs` and, after a search, `searches`.
     LaTeX: the first two. PNG: `forest.png` and `curves.png`, if there is something to draw.

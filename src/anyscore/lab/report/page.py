@@ -105,7 +105,7 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict's sentences, its warnings and its recommendation, none of them twice."""
+    """Return the verdict's sentences, warnings and recommendation, without repetitions."""
     sentences = list(dict.fromkeys(verdict.get("sentences", [])))
     recommended = (verdict.get("recommendation") or {}).get("sentence")
     warnings = [w for w in dict.fromkeys(verdict.get("warnings", [])) if w not in sentences]

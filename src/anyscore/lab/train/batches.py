@@ -95,5 +95,5 @@ def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
 
 
 def in_order(lengths: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """Yield batches for measuring: sorted by length, so that little is padded."""
+    """Yield batches for measuring, sorted by length for little padding."""
     yield from lengths.argsort(stable=True).split(batch_size)  # type: ignore[no-untyped-call]

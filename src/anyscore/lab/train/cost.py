@@ -24,9 +24,9 @@ from anyscore.lab.train.training import (
     training_step,
 )
 
-_WARM_UP = 2  # rounds that do not count
+_WARM_UP = 2  # warm-up rounds
 _ROUNDS = 25
-_SECONDS = 2.0  # per score; after that `_FEWEST` rounds will do
+_SECONDS = 2.0  # per score; beyond it `_FEWEST` rounds are enough
 _FEWEST = 3
 
 
@@ -53,7 +53,7 @@ def step_times(
         times: dict[str, list[float]] = {name: [] for name in names}
         began = now(device)
         for number, batch in enumerate(islice(batches, _WARM_UP + _ROUNDS)):
-            shift = number % len(models)  # each is first as often as the others
+            shift = number % len(models)  # all are first equally often
             for name in [*names[shift:], *names[:shift]]:
                 start = now(device)
                 training_step(models[name], batch, optimisers[name])

@@ -5,9 +5,9 @@
     n = tanh(W_in x + b_in + r (W_hn h + b_hn))
     h ← (1 − z) n + z h
 
-There PyTorch's own spends most of its time on calling some twenty operations per step and
-direction, and as many again in the backward. Here both directions go side by side, six operations
-forward and three backward. GPUs have a kernel of PyTorch's for it, which is used there.
+PyTorch's own GRU spends most of its time there on some twenty small operations per step and
+direction, and as many in the backward. Here both directions run together, with six operations
+forward and three backward. On GPUs PyTorch's kernel is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def source_encoder(hidden: int) -> tuple[nn.GRU, nn.Linear]:
 
 
 def first_states(gru: nn.GRU, states: Tensor) -> Tensor:
-    """Return what the backward GRU has read at the first token, of the states of both ways."""
+    """Return the backward GRU's state at the first token, from the states of both directions."""
     return states[:, 0, gru.hidden_size :]
 
 

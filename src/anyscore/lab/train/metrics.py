@@ -16,7 +16,8 @@ Sums = npt.NDArray[np.float64]
 def matches(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> list[float]:
-    """Return 1.0 for each output that is, token for token, one of its right answers; else 0.0."""
+    """Return 1.0 for each output that equals one of its right answers, token for token; else
+    0.0."""
     return [
         float(any(list(output) == list(answer) for answer in accepted))
         for output, accepted in zip(outputs, answers, strict=True)
@@ -26,7 +27,7 @@ def matches(
 def exact_match(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """Return the fraction of outputs that are, token for token, one of their right answers."""
+    """Return the fraction of outputs that equal one of their right answers, token for token."""
     right = matches(outputs, answers)
     return sum(right) / len(right)
 

@@ -1,4 +1,4 @@
-"""One training in several processes of torchrun: each has a shard of every batch.
+"""Several processes of torchrun train one model: each has a shard of every batch.
 
 The first process leads: it alone has a comparison, and tells the others which trial is next. The
 others train along and keep nothing.
@@ -91,7 +91,7 @@ class _Loss(nn.Module):
 
 @contextmanager
 def joined(device: str) -> Iterator[Group]:
-    """Give the group that torchrun says this process belongs to; without torchrun, `ALONE`.
+    """Yield the group that this process has under torchrun; without torchrun, `ALONE`.
 
     On GPUs each process has one of its own.
 
@@ -158,7 +158,7 @@ class _Leader:
         self._group.next_trial(trial)
         try:
             outcome = self._train(trial, report)
-        except TrialFailure:  # of all processes alike
+        except TrialFailure:  # of all processes together
             self._waited_for = False
             raise
         except Exception as error:
@@ -196,6 +196,6 @@ def follow(train: Train, group: Group) -> None:
 
 
 def _lost(group: Group, error: Exception) -> str:
-    """Say that a process cannot go on, and why."""
+    """Print that a process cannot go on, and the reason."""
     message = (" ".join(str(error).split()) or type(error).__name__)[:300]
     return f"process {group.rank + 1} of {group.size} cannot go on ({message}), so all of them end"

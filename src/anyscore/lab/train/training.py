@@ -136,7 +136,7 @@ def _one_epoch(
     group: Group,
 ) -> float:
     """Train on every pair once; return the loss in nats per target token, on average."""
-    losses: list[Tensor] = []  # read seldom: a GPU would have to be waited for
+    losses: list[Tensor] = []  # read rarely: reading waits for the GPU
     tokens: list[int] = []
     for rows in batches:
         for parameters in optimiser.param_groups:
@@ -202,7 +202,7 @@ def mean_loss(model: Model, pairs: Pairs, group: Group = ALONE) -> float:
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators inside; leave them outside as if nothing was drawn."""
+    """Seed PyTorch's generators inside, and restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

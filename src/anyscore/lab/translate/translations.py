@@ -154,7 +154,7 @@ def _item(run: Run, number: int, line: str) -> Item:
 
 
 def _note(run: Run, notes: Notes, item: Item, answer: Answer | None) -> None:
-    """Count the remarkable: no text, unknown tokens, excessive length, a cut output."""
+    """Count sources without text, with unknown tokens or of excessive length, and cut outputs."""
     notes.empty += answer is None
     unknown = _unknown(run, item.source)
     notes.strange += bool(unknown)

@@ -1,4 +1,4 @@
-"""A trained model is found: which trial of a comparison it belongs to."""
+"""A trained model is chosen from the trials of a comparison."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
     if (folder / "trial.json").is_file():
         raise _no_model(folder)
     comparison = Comparison(folder)
-    comparison.shared()  # or it is no comparison
+    comparison.shared()  # else the folder is no comparison
     seeds = _seeds(comparison)
     if not seeds:
         raise InputError(f"{folder}: no trial has finished here; continue the comparison first")

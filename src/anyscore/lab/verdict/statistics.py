@@ -47,7 +47,7 @@ class Spread:
         """Compute the spread of a table x (R, n)."""
         seeds, items = x.shape
         mean, by_seed, by_item = x.mean(), x.mean(1), x.mean(0)
-        noise = 1e-26 * float(np.square(x).max(initial=0.0)) * x.size  # of rounding
+        noise = 1e-26 * float(np.square(x).max(initial=0.0)) * x.size  # rounding errors
 
         def square(rest: Values, times: int, freedom: int) -> float:
             total = times * float(np.square(rest).sum())
@@ -112,7 +112,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def pseudo_values(rows: Values, measure: Callable[[Values], Values]) -> Values:
-    """Return what each item adds to a measure of the whole test set, such as chrF: (n,).
+    """Return each item's contribution (n,) to a measure of the whole test set, such as chrF.
 
         n · measure(Σ rows) − (n − 1) · measure(Σ rows but the item's)
 
@@ -153,5 +153,5 @@ def items_needed(spread: Spread, level: float, bound: float, most: int = 100) ->
 
 
 def _settles(spread: Spread, level: float, bound: float) -> bool:
-    """Tell whether a spread shows a difference, or equality within ±bound."""
+    """Return whether a spread shows a difference, or equality within ±bound."""
     return bool(spread.p < 1 - level or abs(spread.mean) + spread.margin(0.95) <= bound)
