@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyscore.lab.bench.memory import available_bytes
 from anyscore.lab.bench.work import Work
+from anyscore.lab.data.memory import free_memory
 
 Call = Callable[[], Sequence[Any]]  # the work once: the output, and the gradients when training
 
@@ -52,6 +52,6 @@ class Rival:
     def why_not(self, work: Work) -> str | None:
         """Return why this machine cannot do the work; None if it can."""
         held = self.bytes_held(work)
-        if work.device == "cpu" and held > 0.8 * available_bytes():
+        if work.device == "cpu" and held > 0.8 * free_memory():
             return f"would need about {held / 2**30:.0f} GiB"
         return None

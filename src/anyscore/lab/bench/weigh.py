@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import pickle
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
-from anyscore.lab.bench.memory import give_back, now_and_peak, restart_peak
 from anyscore.lab.bench.rivals import Rival, Unavailable
 from anyscore.lab.bench.runner import said
 from anyscore.lab.bench.work import Work
 from anyscore.lab.own_process import command
 
+_PROCESS = Path("/proc/self")
 _SMALL = 16  # queries and keys of the first call, which loads libraries
 
 
@@ -81,10 +85,37 @@ def peak(rival: Rival, how: str, work: Work) -> float:
         (call if variant.compiles else rival.variants(work.to(shape=few))[0].build())()
     except Unavailable:
         call()
-    give_back()
-    restart_peak()
-    before = now_and_peak()[0]
+    _give_back()
+    _restart_peak()
+    before = _now_and_peak()[0]
     results = call()
-    growth = now_and_peak()[1] - before
+    growth = _now_and_peak()[1] - before
     del results
     return growth / 2**20
+
+
+def _give_back() -> None:
+    """Give free memory back to the system."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _now_and_peak() -> tuple[int, int]:
+    """Return the resident bytes now and at their peak; the peak twice outside Linux."""
+    try:
+        lines = (_PROCESS / "status").read_text(encoding="utf-8").splitlines()
+        sizes = {x.partition(":")[0]: x.split()[1] for x in lines if x.startswith("Vm")}
+        return int(sizes["VmRSS"]) * 1024, int(sizes["VmHWM"]) * 1024
+    except (OSError, KeyError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024
+        return peak, peak
+
+
+def _restart_peak() -> None:
+    """Reset the peak of resident memory of this process, on Linux."""
+    with suppress(OSError):
+        (_PROCESS / "clear_refs").write_text("5")

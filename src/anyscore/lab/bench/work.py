@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS, Formula
-from anyscore.lab.bench.memory import available_bytes
+from anyscore.lab.data.memory import free_memory
 from anyscore.lab.errors import InputError
 
 W = TypeVar("W", bound="Work")
@@ -77,8 +77,8 @@ def fitting_shapes(texts: Iterable[str], device: str) -> tuple[Shape, ...]:
     """
     shapes = tuple(dict.fromkeys(Shape.parse(text) for text in texts))
     for shape in shapes if device == "cpu" else ():
-        if shape.least_bytes > available_bytes():
-            need, free = shape.least_bytes / 2**30, available_bytes() / 2**30
+        if shape.least_bytes > free_memory():
+            need, free = shape.least_bytes / 2**30, free_memory() / 2**30
             raise InputError(
                 f"--shape: ({shape}) needs about {need:,.0f} GiB, there are {free:,.0f}; "
                 "give a smaller one"
