@@ -63,7 +63,7 @@ def problems(result: Record) -> list[str]:
     return [f"{e['name']}: {e['problem']}" for e in result["entrants"] if e["problem"]]
 
 
-def line(name: str, cells: list[str]) -> str:
+def table_line(name: str, cells: list[str]) -> str:
     """Return a line of the terminal's table."""
     return f"{name:<40}" + "".join(f"{cell:>10}" for cell in cells)
 
