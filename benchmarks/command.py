@@ -15,11 +15,10 @@ from anyscore.lab.cli.bench import (
     carry_out,
     check_gpu,
     check_threads,
-    one_of,
     several,
 )
 from anyscore.lab.console import PlainConsole
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 _SHAPES = (
     "4,512,512,128,128",
@@ -124,9 +123,9 @@ def bench(
     for option, value in (("--minutes", minutes), ("--limit", limit)):
         if value is not None and not value > 0:
             raise InputError(f"{option}: expected more than 0, got {value:g}")
-    one_of("--device", device, ("cpu", "cuda"))
+    check_name("--device", device, ("cpu", "cuda"))
     if framework is not None:
-        one_of("--framework", framework, _FRAMEWORKS)
+        check_name("--framework", framework, _FRAMEWORKS)
         if device != "cpu":
             raise InputError("--framework is measured on the CPU; leave --device out")
         if score != "additive":
@@ -148,8 +147,8 @@ def bench(
     gpu = device == "cuda"
     if not shape and (gpu or framework is not None):
         sizes = _GPU_SHAPES if gpu else _FRAMEWORK_SHAPES[quick]
-    one_of("--score", score, FORMULAS)
-    one_of("--dtype", dtype or "float32", DTYPES)
+    check_name("--score", score, FORMULAS)
+    check_name("--dtype", dtype or "float32", DTYPES)
     if framework is not None and dtype not in (None, "float32"):
         raise InputError(f"--framework is measured in float32, got --dtype {dtype}")
     known_parts, known = parts_of(device, framework), known_rivals(device, framework)

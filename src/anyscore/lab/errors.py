@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from anyscore.ops.checks import shown, suggest
+
 
 class InputError(Exception):
     """An input of the user cannot be used; the text is one line for the user.
@@ -20,3 +24,15 @@ class RunFailure(Exception):
 
     The command line exits with status 1.
     """
+
+
+def check_name(what: str, name: str, known: Iterable[str], meant: str | None = None) -> None:
+    """Raise InputError if a name is unknown; suggest the known name nearest to it, or to `meant`.
+
+    Args:
+        what: the option or field that has the name, for the message.
+    """
+    names = list(known)
+    if name not in names:
+        message = f"{what}: expected one of {', '.join(names)}, got {shown(name)}"
+        raise InputError(f"{message}; {suggest(meant or name, names)}".rstrip("; "))

@@ -17,8 +17,9 @@ from rich.progress import (
 from rich.table import Table
 
 from anyscore.lab.comparison import Comparison
-from anyscore.lab.console import Lines, PlainConsole
+from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
+from anyscore.lab.lines import Lines
 from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.runner import ProofWatcher

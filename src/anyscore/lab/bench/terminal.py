@@ -8,7 +8,8 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from anyscore.lab.bench.report import described, memory, problems, table_line, times, work_of
 from anyscore.lab.bench.run import Watcher
-from anyscore.lab.console import Lines, PlainConsole
+from anyscore.lab.console import PlainConsole
+from anyscore.lab.lines import Lines
 from anyscore.lab.phrases import counted, visible
 
 

@@ -12,10 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from anyscore.lab.cli.output import print_json, typed_command
-from anyscore.lab.console import PlainConsole
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.run_folder import run_folder
-from anyscore.ops.checks import shown, suggest
 
 _SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
 QUICK_SHAPES = "2,128,128,64,64", "16,1,50,64,64"
@@ -88,7 +86,7 @@ def bench(
 ) -> None:
     """Check the options of a benchmark, and run it."""
     check_threads(threads)
-    one_of("--device", device, ("cpu", "cuda"))
+    check_name("--device", device, ("cpu", "cuda"))
     # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
@@ -99,8 +97,9 @@ def bench(
     from anyscore.lab.bench.timing import Pace
     from anyscore.lab.bench.variants import RIVALS
     from anyscore.lab.bench.work import DTYPES, fitting_shapes
+    from anyscore.lab.console import PlainConsole
 
-    one_of("--dtype", dtype or "float32", DTYPES)
+    check_name("--dtype", dtype or "float32", DTYPES)
     usual = [name for name in RIVALS if name != "compile" or not quick]
     settings = Settings(
         shapes=fitting_shapes(shape or (QUICK_SHAPES if quick else _SHAPES), device),
@@ -186,19 +185,11 @@ def _without_gpu() -> str | None:
     return None
 
 
-def one_of(option: str, name: str, known: Iterable[str]) -> None:
-    """Refuse an unknown name and suggest the nearest known one."""
-    known = list(known)
-    if name not in known:
-        message = f"{option}: expected one of {', '.join(known)}, got {shown(name)}"
-        raise InputError(f"{message}; {suggest(name, known)}".rstrip("; "))
-
-
 def several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return the comma-separated names, each once, in their order."""
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     if not names:
         raise InputError(f"{option}: expected names, got none; there are {', '.join(known)}")
     for name in names:
-        one_of(option, name, known)
+        check_name(option, name, known)
     return tuple(dict.fromkeys(names))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from anyscore.lab.data.options import STDIN
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.extras import check_engine, check_log
 from anyscore.lab.options import CompareOptions
-from anyscore.ops.checks import shown, suggest
 from anyscore.score import SCORES
 
 _OTHER_NAMES = {
@@ -36,11 +35,7 @@ def score_names(text: str) -> tuple[str, ...]:
     if not names:
         raise InputError(f"--scores: expected names, got none; there are {', '.join(SCORES)}")
     for name in names:
-        if name not in SCORES:
-            meant = suggest(_OTHER_NAMES.get(name.lower(), name), SCORES)
-            raise InputError(
-                f"--scores: there is no score {shown(name)}; {meant}there are {', '.join(SCORES)}"
-            )
+        check_name("--scores", name, SCORES, _OTHER_NAMES.get(name.lower()))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"--scores: {', '.join(twice)} given twice; give each score once")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 Column = str | int
 """A column by its number from 1, in digits or not, or by its name."""
@@ -130,16 +130,12 @@ class DataOptions:
             raise InputError(
                 f"the most tokens of a side: expected 1 to {LONGEST:,}, got {self.max_tokens}"
             )
-        if self.format not in get_args(Format):
-            raise InputError(
-                f"the format: expected {', '.join(get_args(Format))}, got {self.format!r}"
-            )
+        check_name("the format", self.format, get_args(Format))
         units = ("auto", *get_args(Unit))
         for name in ("unit", "source_unit", "target_unit"):
             unit = getattr(self, name)
-            if unit not in units and not (unit is None and name != "unit"):
-                what = name.replace("_", " ")
-                raise InputError(f"the {what}: expected {', '.join(units)}, got {unit!r}")
+            if unit is not None or name == "unit":
+                check_name(f"the {name.replace('_', ' ')}", unit, units)
         if (self.source_unit or self.unit) == "label":
             raise InputError("a source cannot be one label; give the unit of the targets only")
         self._check_files()

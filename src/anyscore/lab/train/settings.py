@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
 """The names of the models; see `train.models`."""
@@ -41,8 +41,7 @@ class Settings:
 
     def check(self) -> None:
         """Raise InputError, in one line, if a setting is out of range or does not fit another."""
-        if self.model not in MODELS:
-            raise InputError(f"--model: expected {', '.join(MODELS)}, got {self.model!r}")
+        check_name("--model", self.model, MODELS)
         for name in ("epochs", "batch_size", "hidden", "layers", "heads", "kv_heads"):
             number = getattr(self, name)
             if not (number is None and name == "kv_heads") and not _is_count(number):
