@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from hostile_comparison import HOSTILE, hostile_comparison
+from parsed_report import write_report
 from playwright.sync_api import Page, expect
 from sample_comparison import sample_comparison
-
-from anyscore.lab.report.page import write_report
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}

@@ -15,12 +15,12 @@ import matplotlib
 import pytest
 from hostile_comparison import HOSTILE, hostile_comparison
 from lxml import html
-from parsed_report import parsed, words
+from parsed_report import parsed, words, write_report
 from sample_comparison import sample_comparison
 from sample_verdict import sample_verdict
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.report.page import report_page, write_report
+from anyscore.lab.report.page import report_page
 
 STEERING = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 """Controls, other ends of lines, and what changes the direction of a text."""

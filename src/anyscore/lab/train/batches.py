@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.data.numbers import NumberedPairs, Ragged
-from anyscore.lab.data.numbers import Pair as Pair
 from anyscore.lab.data.tokens import BOS, PAD
 
 _POOL = 16  # batches
@@ -61,9 +60,7 @@ class Sequences:
 class Pairs:
     """All pairs of a part of the data, on `device`, from which batches are taken."""
 
-    def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
-        if not isinstance(pairs, NumberedPairs):
-            pairs = NumberedPairs([pair.source for pair in pairs], [pair.target for pair in pairs])
+    def __init__(self, pairs: NumberedPairs, device: torch.device) -> None:
         self.sources = Sequences(pairs.sources, device)
         self.targets = Sequences(pairs.targets, device)
 
