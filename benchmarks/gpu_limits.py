@@ -74,10 +74,10 @@ class Chip:
             uuid=uuid,
         )
 
-    def under_load(self, told: float | None) -> Chip:
-        """Ask `nvidia-smi` for the present clock; told: PyTorch's figure, used without one."""
+    def under_load(self, torch_mhz: float | None) -> Chip:
+        """Ask `nvidia-smi` for the present clock; torch_mhz: PyTorch's figure, used without one."""
         now = smi(["clocks.sm"], self.uuid) or (None,)
-        return replace(self, mhz=_number(now[0]) or told)
+        return replace(self, mhz=_number(now[0]) or torch_mhz)
 
     @property
     def clock(self) -> float | None:

@@ -93,12 +93,12 @@ class GraphWork(Work):
         total = empty[..., 0].index_add(0, target, scores)
         sums = empty.index_add(0, target, scores[..., None] * left)
         output = (sums / total.clamp_min(1e-300)[..., None]).flatten(1)
-        found = {"output": output.detach()}
+        results = {"output": output.detach()}
         if self.training:
-            made = torch.autograd.grad(output, leaves, self.upstream[rows].double())
-            named = zip(self.inputs, made, strict=True)
-            found |= {f"gradient of the {name}": x for name, x in named}
-        return found
+            gradients = torch.autograd.grad(output, leaves, self.upstream[rows].double())
+            named = zip(self.inputs, gradients, strict=True)
+            results |= {f"gradient of the {name}": x for name, x in named}
+        return results
 
 
 _OPTIONS = {"add_self_loops": False, "bias": False}

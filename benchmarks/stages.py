@@ -93,12 +93,12 @@ def chosen(settings: Settings, score: str, task: str = "attention") -> list[Riva
 
 def contestants(work: Work, settings: Settings) -> list[Contestant]:
     """List who takes part: ours first, then the rivals that were chosen."""
-    found = [contestant(OURS.name, work)]
+    taking_part = [contestant(OURS.name, work)]
     for rival in chosen(settings, work.score, work.task):
-        found.append(contestant(rival.name, work))
+        taking_part.append(contestant(rival.name, work))
         if settings.rivals is None and work.shape.width > (rival.widest or work.shape.width):
-            found[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
-    return found
+            taking_part[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
+    return taking_part
 
 
 def _speed(settings: Settings, results: list[Result]) -> Plan:
@@ -245,8 +245,8 @@ def _framework(settings: Settings, results: list[Result]) -> Plan:
                 projected=projected,
                 lengths=True,
             )
-            said = f"{settings.framework}, {call}"
-            yield [Comparison("framework", work, contestants(work, settings), said)]
+            title = f"{settings.framework}, {call}"
+            yield [Comparison("framework", work, contestants(work, settings), title)]
 
 
 PARTS = {

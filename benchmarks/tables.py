@@ -199,6 +199,6 @@ def _markdown(grid: Grid) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (grid.headings, sides, *grid.rows)]
 
 
-def _names(found: Iterable[str]) -> list[str]:
+def _names(names: Iterable[str]) -> list[str]:
     """Each once, in the order of the first time."""
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))

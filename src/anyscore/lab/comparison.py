@@ -229,11 +229,11 @@ class Comparison:
         """
         folder_in(self.folder, _TRIALS)
         trials = [self.load(name) for name in sorted(self.names())]
-        for one in trials[1:]:
-            if one.items != trials[0].items:
+        for trial in trials[1:]:
+            if trial.items != trials[0].items:
                 raise InputError(
-                    f"{self.folder_of(one.trial)}: damaged (expected {trials[0].items} test items "
-                    f"as the others, found {one.items}); remove it, and it is trained again"
+                    f"{self.folder_of(trial.trial)}: damaged (expected {trials[0].items} test "
+                    f"items as the others, found {trial.items}); remove it, and it is trained again"
                 )
         return trials
 

@@ -43,8 +43,8 @@ class _Run:
         check_measured(run.finished, measures_of(run.about))
         for path in (folder / "trials").rglob("*"):  # through a link other files would be copied
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                found = "a link" if path.is_symlink() else "something else"
-                raise InputError(f"{path}: expected a file or a folder, found {found}; remove it")
+                kind = "a link" if path.is_symlink() else "something else"
+                raise InputError(f"{path}: expected a file or a folder, found {kind}; remove it")
         return run
 
     @property

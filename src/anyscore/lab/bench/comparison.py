@@ -55,24 +55,27 @@ class Comparison:
     weighed: bool = False
 
 
-def prepare(some: list[Contestant], runner: Runner, busy: Callable[[str], None]) -> None:
+def prepare(contestants: list[Contestant], runner: Runner, busy: Callable[[str], None]) -> None:
     """Prepare contestants in this process, one after the other."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # it stops compiling a function after many sizes
-    for one in some:
-        if one.problem is None:
-            busy(f"{one.label}: check")
-            one.answer = runner.prepare(one.rival, one.work)
-            one.problem, one.mib = one.answer["problem"], one.answer.get("mib")
+    for contestant in contestants:
+        if contestant.problem is None:
+            busy(f"{contestant.label}: check")
+            answer = runner.prepare(contestant.rival, contestant.work)
+            contestant.answer, contestant.problem = answer, answer["problem"]
+            contestant.mib = answer.get("mib")
 
 
 def measure(
-    some: list[Contestant], runner: Runner, pace: Pace, busy: Callable[[str], None]
+    contestants: list[Contestant], runner: Runner, pace: Pace, busy: Callable[[str], None]
 ) -> None:
     """Time the contestants that run, in turns; `times` keeps finished turns after an interrupt."""
-    turns = [partial(runner.turn, c.rival, c.work, pace.turn) if c.runs else None for c in some]
-    counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in some]
-    interleave(turns, counts, [c.times for c in some], busy)
+    turns = [
+        partial(runner.turn, c.rival, c.work, pace.turn) if c.runs else None for c in contestants
+    ]
+    counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in contestants]
+    interleave(turns, counts, [c.times for c in contestants], busy)
 
 
 def result(comparison: Comparison) -> dict[str, Any]:
@@ -80,21 +83,21 @@ def result(comparison: Comparison) -> dict[str, Any]:
 
     Ratios are taken between turns of the same round, `time ÷ time of the first`.
     """
-    work, base, found = comparison.work, comparison.contestants[0].times, []
-    for one in comparison.contestants:
-        entry = {"name": one.label, "how": one.answer.get("how", "")}
-        if comparison.timed or one.work.device == "cuda":
-            times = one.times if one.problem is None else {}
+    work, base, entrants = comparison.work, comparison.contestants[0].times, []
+    for contestant in comparison.contestants:
+        entry = {"name": contestant.label, "how": contestant.answer.get("how", "")}
+        if comparison.timed or contestant.work.device == "cuda":
+            times = contestant.times if contestant.problem is None else {}
             ratios = [t / base[turn] for turn, t in times.items() if turn in base]
             entry |= {
-                "ways": one.answer.get("ways", {}),
+                "ways": contestant.answer.get("ways", {}),
                 "ms": 1000 * statistics.median(times.values()) if times else None,
                 "ratio": spread(ratios) if ratios else None,
-                "error": one.answer.get("error"),
+                "error": contestant.answer.get("error"),
             }
-        entry["problem"] = one.problem
-        if comparison.weighed or one.work.device == "cuda":
-            entry["mib"] = one.mib
-        found.append(entry)
+        entry["problem"] = contestant.problem
+        if comparison.weighed or contestant.work.device == "cuda":
+            entry["mib"] = contestant.mib
+        entrants.append(entry)
     about = {"part": comparison.part, **asdict(work), "prepared": work.prepared}
-    return about | {"title": comparison.title, "entrants": found}
+    return about | {"title": comparison.title, "entrants": entrants}

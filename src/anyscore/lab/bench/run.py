@@ -101,23 +101,25 @@ def _comparisons(settings: Settings) -> Iterator[Comparison]:
             for passes in (FORWARD, TRAINING):
                 work = Work(shape, score, passes, settings.dtype, settings.device)
                 rivals = OURS, *(RIVALS[name] for name in settings.rivals)
-                some = [Contestant(rival.name, rival, work) for rival in rivals]
+                contestants = [Contestant(rival.name, rival, work) for rival in rivals]
                 weighed = settings.weighed and settings.device == "cpu"
-                yield Comparison("speed", work, some, weighed=weighed)
+                yield Comparison("speed", work, contestants, weighed=weighed)
 
 
 def _measure(comparison: Comparison, settings: Settings, watcher: Watcher) -> None:
-    some, runner, work = comparison.contestants, Runner(settings.device), comparison.work
+    contestants, runner, work = comparison.contestants, Runner(settings.device), comparison.work
 
     def busy(text: str) -> None:
         watcher.busy(f"{work.score}, {work.shape}, {work.passes}: {text}")
 
-    prepare(some, runner, busy)
-    measure(some, runner, settings.pace, busy)
-    for one in some if comparison.weighed else ():
-        if one.problem is None:
-            busy(f"{one.label}: memory")
-            one.mib, one.problem = weigh(one.rival, one.answer["how"], work, settings.threads)
+    prepare(contestants, runner, busy)
+    measure(contestants, runner, settings.pace, busy)
+    for contestant in contestants if comparison.weighed else ():
+        if contestant.problem is None:
+            busy(f"{contestant.label}: memory")
+            contestant.mib, contestant.problem = weigh(
+                contestant.rival, contestant.answer["how"], work, settings.threads
+            )
 
 
 def begin(settings: Any, work: Work) -> Record:

@@ -77,16 +77,16 @@ class Runner:
             return answer | {"problem": said(failure)}
         for variant in variants:
             try:
-                found = self._try(variant, work, self.truths[work, score])
+                attempt = self._try(variant, work, self.truths[work, score])
             except Exception as failure:  # any exception of a rival is its result
-                found = {"problem": said(failure)}
-            answer["ways"][variant.how] = found.get("seconds") and 1000 * found["seconds"]
-            if found["problem"] is not None:
-                problems.append(found["problem"])
-            elif found["seconds"] < best:
-                best = found["seconds"]
-                self.held[rival.name, work] = _Held(found.pop("call"), best, answer)
-                answer |= found | {"how": variant.how, "about": variant.about}
+                attempt = {"problem": said(failure)}
+            answer["ways"][variant.how] = attempt.get("seconds") and 1000 * attempt["seconds"]
+            if attempt["problem"] is not None:
+                problems.append(attempt["problem"])
+            elif attempt["seconds"] < best:
+                best = attempt["seconds"]
+                self.held[rival.name, work] = _Held(attempt.pop("call"), best, answer)
+                answer |= attempt | {"how": variant.how, "about": variant.about}
         if best == math.inf:
             answer["problem"] = problems[0]
         return answer
@@ -103,16 +103,16 @@ class Runner:
         if problem is not None:
             return {"problem": problem}
         work.checking(False)
-        found: Answer = {"problem": None, "error": error, "call": call}
+        attempt: Answer = {"problem": None, "error": error, "call": call}
         if self.device == "cuda":
             self._wait(free=True)
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             call()
             self._wait()
-            found["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-            found["first_s"] = first
-        return found | {"seconds": self._seconds(call)}
+            attempt["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+            attempt["first_s"] = first
+        return attempt | {"seconds": self._seconds(call)}
 
     def _seconds(self, call: Call) -> float:
         """Estimate the seconds of a call; the first call, a warm-up, was not counted."""
@@ -135,7 +135,7 @@ class Runner:
                 torch.cuda.empty_cache()  # other processes need the memory
 
 
-def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
+def check(results: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
     """Compare results, arrays of any framework, with `Work.truth`.
 
     Results with a row for each query are compared in `Work.checked_rows` only.
@@ -145,11 +145,11 @@ def check(found: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[f
     """
     worst = 0.0
     for place, (name, y) in enumerate(right.items()):
-        if place >= len(found) or found[place] is None:
+        if place >= len(results) or results[place] is None:
             return math.inf, f"wrong: it gives no {name}"
-        x = work.checked(name, _float64(found[place]).to(y.device), y)
+        x = work.checked(name, _float64(results[place]).to(y.device), y)
         if x.numel() != y.numel():
-            return math.inf, f"wrong: its {name} has the shape {tuple(found[place].shape)}"
+            return math.inf, f"wrong: its {name} has the shape {tuple(results[place].shape)}"
         if not bool(x.isfinite().all()):
             return math.inf, f"wrong: its {name} is not finite"
         error = float((x.reshape(y.shape) - y).abs().max() / y.abs().max().clamp_min(1e-300))

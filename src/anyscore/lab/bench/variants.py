@@ -80,11 +80,11 @@ def eager(work: Work) -> list[Variant]:
         *others, w = beside
         return weighed((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w, *others)
 
-    found = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
+    variants = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
     if work.score == "additive":
         how = "the formula, broadcast, tanh_ in place"
-        found.append(Variant(how, partial(gradient_call, in_place, work)))
-    return found
+        variants.append(Variant(how, partial(gradient_call, in_place, work)))
+    return variants
 
 
 def fusible(work: Work) -> Attend:

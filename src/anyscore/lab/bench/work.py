@@ -192,17 +192,17 @@ class Work:
             output = self.plain(score, *some)
             by_query["output"].append(output.detach())
             if self.training:
-                made = torch.autograd.grad(output, some, upstream[:, rows])
-                for name, gradient in zip(leaves, made, strict=True):
+                gradients = torch.autograd.grad(output, some, upstream[:, rows])
+                for name, gradient in zip(leaves, gradients, strict=True):
                     if name in self.by_query:
                         by_query.setdefault(name, []).append(gradient)
                     else:
                         sums[name] = sums[name] + gradient if name in sums else gradient
-        found = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
-        answer = {"output": found["output"]}
+        results = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
+        answer = {"output": results["output"]}
         if self.training:
             names = [name for name in leaves if name != "weight" or FORMULAS[score].learned]
-            answer |= {f"gradient of the {name}": found[name] for name in names}
+            answer |= {f"gradient of the {name}": results[name] for name in names}
         return answer
 
     @cached_property

@@ -21,7 +21,7 @@ from anyscore.lab.data.opening import readable_name
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.phrases import steers
 
-_PLAINER = "anyscore.plainer"  # replacements of characters that a terminal cannot show
+_PLAINER = "anyscore.plainer"  # the error handler for characters that a terminal cannot show
 _ALIKE = {
     "→": "->",
     "•": "-",
@@ -103,9 +103,9 @@ def print_json(record: Any, *, indent: int | None = 1) -> None:
     print(re.sub(r"[^\n -~]", _harmless, text))
 
 
-def _harmless(found: re.Match[str]) -> str:
+def _harmless(match: re.Match[str]) -> str:
     """Return a character of a JSON text, escaped if it could steer a terminal."""
-    return json.dumps(found[0])[1:-1] if steers(found[0]) else found[0]
+    return json.dumps(match[0])[1:-1] if steers(match[0]) else match[0]
 
 
 def typed_command(program: str = "anyscore") -> str:

@@ -263,15 +263,15 @@ def _parts(figure: Figure, layers: int) -> tuple[Markup, Markup, list[Markup]]:
     marks = {f"#{x.get('id')}": x.get("d", "") for x in root.iter("path") if x.get("id")}
 
     def written(parents: Iterable[ElementTree.Element], *tags: str) -> Markup:
-        found = (x for y in parents for x in y.iter() if x.tag in tags and not x.get("id"))
-        return Markup("".join(_element(x, marks) for x in found))
+        shapes = (x for y in parents for x in y.iter() if x.tag in tags and not x.get("id"))
+        return Markup("".join(_element(x, marks) for x in shapes))
 
     groups: dict[str, list[ElementTree.Element]] = {}
     for group in root.iter("g"):
         groups.setdefault(group.get("id", ""), []).append(group)
     names = ("grid", *map(str, range(layers)))
-    grid, *own = (written(groups.get(name, ()), "path", "use") for name in names)
-    return grid, written([root], "text"), own
+    grid, *drawn_layers = (written(groups.get(name, ()), "path", "use") for name in names)
+    return grid, written([root], "text"), drawn_layers
 
 
 def _element(drawn: ElementTree.Element, marks: dict[str, str]) -> str:
