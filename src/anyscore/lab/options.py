@@ -30,18 +30,18 @@ class TrainingOptions:
 
     model: Annotated[str, Option(f"{', '.join(MODELS)}.")] = "recurrent"
     epochs: Annotated[
-        int | None, Option("How often every pair is seen.", shown="as the number of pairs asks")
+        int | None, Option("Passes over the training pairs.", shown="as the number of pairs asks")
     ] = None
     batch_size: Annotated[int, Option("Pairs in a training step.")] = 64
     hidden: Annotated[
         int | None, Option("Width of the model.", shown="32 for the dates, 128 for a file")
     ] = None
-    learning_rate: Annotated[float, Option("Of Adam; it falls to 0.")] = 4e-3
-    dropout: Annotated[float, Option("In training.")] = 0.1
+    learning_rate: Annotated[float, Option("Adam's learning rate; it falls to 0.")] = 4e-3
+    dropout: Annotated[float, Option("Rate of dropout in training.")] = 0.1
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")] = (
         "auto"
     )
-    threads: Annotated[int, Option("Of the CPU, for each trial.")] = 1
+    threads: Annotated[int, Option("CPU threads of each trial.")] = 1
 
     def check(self) -> None:
         """Raise InputError if an option is out of range or does not fit another."""
@@ -92,10 +92,10 @@ class TrialOptions:
 
     scores: tuple[str, ...]
     seeds: Annotated[
-        int, Option("Trials of each score; with --minutes, at most.", shown="3, with --minutes 20")
+        int, Option("Trials of each score; with --minutes, the most.", shown="3, with --minutes 20")
     ] = 0
     minutes: Annotated[
-        float | None, Option("Stop when every pair of scores is settled, or after so long.")
+        float | None, Option("Stop when every pair of scores is settled, or after so many minutes.")
     ] = None
     jobs: Annotated[int, Option("Trials side by side.", shown="as many as cores")] = 0
     rates: Annotated[
@@ -116,11 +116,11 @@ class TrialOptions:
     first_seed: Annotated[int, Option("The first of the seeds.", name="--seed")] = 0
     engine: Annotated[
         str,
-        Option(f"What carries the trials: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
+        Option(f"Where trials run: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
     ] = "processes"
     address: Annotated[
         str | None,
-        Option("With --engine ray: of the cluster.", shown="$RAY_ADDRESS, or this machine"),
+        Option("With --engine ray: the cluster's address.", shown="$RAY_ADDRESS, or this machine"),
     ] = None
 
     def check(self) -> None:
@@ -144,7 +144,7 @@ class ReportOptions:
 
     panel: ClassVar[str] = "The comparison"
 
-    log: Annotated[str | None, Option(f"Curves for {' or '.join(LOGS)} too.")] = None
+    log: Annotated[str | None, Option(f"Write learning curves for {' or '.join(LOGS)} too.")] = None
     out: Annotated[Path | None, Option("Folder of the comparison.", shown="runs/NAME-…")] = None
     as_json: Annotated[
         bool, Option("Print the comparison as JSON, and nothing else.", name="--json")

@@ -44,15 +44,15 @@ def bench(
     score: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between them, of additive, gatv2, laplace, gaussian, "
-            "euclidean, student_t, lorentz, scaled_dot, and softplus, a pair of one's own.",
+            help="Comma-separated names: additive, gatv2, laplace, gaussian, euclidean, "
+            "student_t, lorentz, scaled_dot, softplus (a custom pair).",
             show_default="all",
         ),
     ] = None,
     rivals: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between them.",
+            help="Comma-separated names.",
             show_default="eager,compile,dot; with --quick: eager,dot",
         ),
     ] = None,
@@ -60,7 +60,7 @@ def bench(
         str, typer.Option(help="cpu, or cuda: an NVIDIA GPU from Ampere on.")
     ] = "cpu",
     threads: Annotated[
-        int | None, typer.Option(help="Of the CPU.", show_default="as many as PyTorch uses")
+        int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
     ] = None,
     dtype: Annotated[
         str | None,
@@ -80,9 +80,9 @@ def bench(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what bench.json holds, and nothing else.")
+        bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Print only where the files are.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print only the place of the files.")] = False,
 ) -> None:
     """Check the options of a benchmark, and run it."""
     check_threads(threads)

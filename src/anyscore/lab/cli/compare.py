@@ -46,7 +46,7 @@ def compare(
     scores: Annotated[
         str,
         typer.Option(
-            help="Names with commas between them, or [bold]all[/].",
+            help="Comma-separated names, or [bold]all[/].",
             rich_help_panel="The comparison",
         ),
     ] = "scaled_dot,bilinear,additive,gaussian,gatv2",

@@ -42,10 +42,12 @@ def translate(
         ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="Of the trial.", show_default="what the verdict recommends")
+        str | None,
+        typer.Option(help="The score of the trial.", show_default="what the verdict recommends"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the trial.", show_default="the best in validation")
+        int | None,
+        typer.Option(help="The seed of the trial.", show_default="the best in validation"),
     ] = None,
     beam: Annotated[
         int, typer.Option(help="Outputs followed side by side; 1 takes the likeliest token.")

@@ -84,24 +84,24 @@ class DataOptions:
     unit: Annotated[
         Unit | Literal["auto"],
         Option(
-            "What a token is: character, word, token (ready, between spaces), bpe (trained on your "
-            "training pairs); auto looks at the texts."
+            "The unit of a token: character, word, token (ready, between spaces), bpe (trained on "
+            "your training pairs); auto goes by the texts."
         ),
     ] = "auto"
     source_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("Of the sources, where it differs.")
+        Unit | Literal["auto"] | None, Option("The unit of the sources, if it differs.")
     ] = None
     target_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("Of the targets, where it differs.")
+        Unit | Literal["auto"] | None, Option("The unit of the targets, if it differs.")
     ] = None
     subwords: Annotated[int, Option("Kinds of token that a bpe side may have.")] = 1000
     max_tokens: Annotated[int, Option("Pairs with a longer side are left out and counted.")] = (
         MAX_TOKENS
     )
     limit: Annotated[
-        int | None, Option("Use so many different sources, a fair sample.", shown="all of them")
+        int | None, Option("Use so many different sources, a random sample.", shown="all of them")
     ] = None
-    split_seed: Annotated[int, Option("Of the split and of what --limit keeps.")] = 0
+    split_seed: Annotated[int, Option("The seed of the split and of --limit's sample.")] = 0
     skip_empty: Annotated[
         bool, Option("Leave out rows with an empty side instead of refusing the file.")
     ] = False
