@@ -26,8 +26,8 @@ BENCH_HELP = (
     "All do the same work in one process, in turns. Answers are checked against float64 first: "
     "a wrong answer gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
     "(torch.compile of it), and dot, the better of PyTorch's two ways to a dot product of the same "
-    "sizes. Shown are medians of time ÷ time of anyscore, and by how much a process grows. Ctrl-C "
-    "stops early and writes the results until then.\n\n"
+    "sizes. The table has medians of time ÷ time of anyscore, and the growth of a process's "
+    "memory. Ctrl-C stops early and writes the results until then.\n\n"
     "Other libraries are compared by `python -m benchmarks` in the repository."
 )
 

@@ -10,9 +10,9 @@ translated in the CLDR, equals by code. Four rules choose the forms:
   another language or placeholders such as "M03", is left out;
 - the full, long and medium forms with year, month and day; never the short one, which is often ISO
   already or drops the century;
-- a text that two forms read as different months, such as a bare 03/05/2024 where one language puts
-  the day first and another the month, or a month's name that means another month next door, is left
-  out for both, and so is a text that is already its answer;
+- no text that two forms read as different months, such as 03/05/2024 with the day or the month
+  first, or a month's name that means another month in another language; and no text that is already
+  its answer;
 - digits are the language's own, where it does not write Latin ones.
 """
 

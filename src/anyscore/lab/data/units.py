@@ -30,10 +30,10 @@ def find_units(options: DataOptions, examples: Sequence[Example]) -> tuple[Unit,
 def choose_unit(examples: Sequence[Example]) -> Unit:
     """Choose words if words recur, else characters.
 
-    Words recur if, on both sides, the median text has two or more (divided by spaces), and three
-    quarters of all words occur more than once. So sentences are read by words. Single words,
-    numbers, dates and scripts without spaces are read by characters, and so are sentences too few
-    for their words to be learnt. The first 10,000 examples decide.
+    Words recur if, on both sides, the median text has two or more, and three quarters of all words
+    occur more than once. So sentences are read by words. Single words, numbers, dates and scripts
+    without spaces are read by characters, and so are sentences too few for their words to be
+    learnt. The first 10,000 examples decide.
     """
     return "word" if all(map(_words_recur, _sides(examples))) else "character"
 

@@ -3,9 +3,9 @@
     low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
 
 so that all intervals of a proof hold their true means together with 95 % (Bonferroni). A check
-holds if its whole interval is on the claim's side of the bound. It fails if the whole interval is
-on the other side, and is open otherwise. A claim is confirmed if all its checks hold; not if one
-fails.
+holds if its whole interval is on the claim's side of the bound. The check fails if the whole
+interval is on the other side, and is open otherwise. A claim is confirmed if all its checks hold;
+not if one fails.
 """
 
 from __future__ import annotations

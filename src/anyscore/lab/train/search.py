@@ -31,8 +31,8 @@ _DRAWN = 4
 class Search:
     """Trains a trial's score `trainings` times; a `Train`, which can be pickled.
 
-    The outcome's facts are "chosen", numbers of `Settings` by name, and "tried", a record for each
-    training: those numbers, "valid_loss" (None if it failed) and "state".
+    The outcome's facts are "chosen", numbers of `Settings` by name, and "tried". A record of
+    "tried" has a training's numbers, "valid_loss" (None if it failed) and "state".
 
     Attributes:
         data: the task in numbers.
