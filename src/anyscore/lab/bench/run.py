@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from anyscore.lab.bench.variants import OURS, RIVALS
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.lab.info import describe_machine
+from anyscore.lab.records import write_record
 from anyscore.lab.run_folder import write_whole
 
 BENCH_FILE, TABLE_FILE = "bench.json", "bench.md"
@@ -141,8 +141,7 @@ def begin(settings: Any, work: Work) -> Record:
 
 def save(record: Record, folder: Path) -> None:
     """Write `bench.json`."""
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    write_whole(folder / BENCH_FILE, text.encode())
+    write_record(folder / BENCH_FILE, record, indent=1)
 
 
 def ours_failed(record: Record) -> bool:

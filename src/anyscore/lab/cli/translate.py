@@ -88,7 +88,7 @@ def translate(
         from anyscore.lab.train.checkpoint import load_run
         from anyscore.lab.train.stepwise import Stepwise
         from anyscore.lab.translate.heatmap import heatmap
-        from anyscore.lab.translate.translations import notes_for, translate
+        from anyscore.lab.translate.translations import Notes, translate
 
         model = load_run(folder)
         units = model.source_tokeniser.unit, model.target_tokeniser.unit
@@ -101,7 +101,7 @@ def translate(
         if attention is None:
             attention = single and sys.stdout.isatty() and not (quiet or as_json)
         picture = png is not None or html is not None
-        notes = notes_for(model)
+        notes = Notes(model.limit, model.longest_source)
         sources = read_sources(text)
         if picture:
             option, most = ("--png", 1) if png else ("--html", pictures.MOST)

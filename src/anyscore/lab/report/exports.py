@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.forms import numbers
+from anyscore.lab.records import as_json
 from anyscore.lab.report import scores
 from anyscore.lab.report.charts import curves_picture, forest_picture
 from anyscore.lab.report.curves import learning_curves
@@ -46,8 +46,7 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
         tables["searches"] = search_table(comparison)
     files = {f"{name}.csv": to_csv(table) for name, table in tables.items()}
     files |= {f"{name}.tex": to_latex(tables[name]) for name in ("scores", "differences")}
-    text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
-    files["comparison.json"] = text.encode("utf-8", errors="replace")
+    files["comparison.json"] = as_json(comparison, indent=1) + b"\n"
     verdict = comparison["verdict"]
     order = [line.name for line in scores.lines(comparison)]
     pictures = {

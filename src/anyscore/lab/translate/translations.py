@@ -106,11 +106,6 @@ class Notes:
         return lines
 
 
-def notes_for(run: Run) -> Notes:
-    """Begin the notes of a run."""
-    return Notes(run.limit, run.longest_source)
-
-
 def translate(
     run: Run, lines: Iterable[str], notes: Notes, *, beam: int = 1, return_weights: bool = False
 ) -> Iterator[Translation]:
