@@ -16,7 +16,7 @@ from anyscore.lab.extras import check_installed
 LEARNT_FROM = 10**7
 """Subwords are made of so many first characters of a side's texts."""
 
-_UNKNOWN = "\0"  # characters that no text holds
+_UNKNOWN = "\0"  # a character that no text holds
 
 
 class Tokeniser:
